@@ -1,0 +1,1 @@
+"""Ingot: a just-in-time compiler for PyTorch programs."""

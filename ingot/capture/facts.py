@@ -1,0 +1,155 @@
+"""What guards compare: plain constants, the facts of a tensor, the memory it spans, and the state around a call."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import torch
+
+# -- plain constants -----------------------------------------------------------------------------------------------------------------
+
+_BY_VALUE = frozenset({int, bool, str, bytes, torch.device})
+_BY_BITS = frozenset({float, complex})
+_SEQUENCES = frozenset({tuple, torch.Size})
+_SINGLETONS = frozenset({type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format})
+
+
+def is_plain_constant(value: object) -> bool:
+    """Whether EQUALS can guard this value."""
+    kind = type(value)
+    if kind in _SEQUENCES:
+        return all(is_plain_constant(item) for item in value)  # type: ignore[attr-defined]
+    return kind in _BY_VALUE or kind in _BY_BITS or kind in _SINGLETONS
+
+
+def same_constant(a: Any, b: Any) -> bool:
+    """Same type and same value; floats by their bits, so that -0.0 is not 0.0 and a NaN is itself."""
+    if a is b:
+        return True
+    kind = type(a)
+    if kind is not type(b):
+        return False
+    if kind in _BY_BITS:
+        return struct.pack("dd", a.real, a.imag) == struct.pack("dd", b.real, b.imag)
+    if kind in _SEQUENCES:
+        return len(a) == len(b) and all(map(same_constant, a, b))
+    return kind in _BY_VALUE and a == b
+
+
+# -- the facts of a tensor -----------------------------------------------------------------------------------------------------------
+
+TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class TensorFacts(NamedTuple):
+    """All that a compiled graph relies on in a tensor. A size or stride of None is not guarded here (it is symbolic)."""
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    requires_grad: bool
+    is_leaf: bool
+    dispatch_keys: int  # layout, conjugate and negative bits, inference, functorch wrappers, ...
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> TensorFacts:
+        """The facts of a tensor as it is; raises TypeError for a subclass, whose attributes could be the user's code."""
+        if type(tensor) not in TENSOR_TYPES:
+            raise TypeError(f"{type(tensor).__qualname__} is not a plain tensor")
+        strided = tensor.layout is torch.strided
+        return TensorFacts(
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tuple(tensor.shape),
+            tuple(tensor.stride()) if strided else (),
+            tensor.requires_grad,
+            tensor.is_leaf,
+            torch._C._dispatch_keys(tensor).raw_repr(),
+        )
+
+    def differences(self, other: TensorFacts) -> list[str]:
+        """Where `other` differs from what is guarded here: "shape[0] was 4, is 8"."""
+        found = [
+            f"{label} was {was}, is {now}"
+            for label, was, now in zip(self._fields, self, other)
+            if label not in ("sizes", "strides") and was != now
+        ]
+        if len(self.sizes) != len(other.sizes):
+            return [f"ndim was {len(self.sizes)}, is {len(other.sizes)}", *found]
+        for label, mine, its in (("shape[{}]", self.sizes, other.sizes), ("stride({})", self.strides, other.strides)):
+            # The stride of a dimension of size 1 is guarded as well: what is returned has eager's strides.
+            found += [
+                f"{label.format(i)} was {was}, is {now}"
+                for i, (was, now) in enumerate(zip(mine, its))
+                if was is not None and was != now
+            ]
+        return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
+
+    def __str__(self) -> str:
+        sizes = ", ".join("*" if size is None else str(size) for size in self.sizes)
+        strides = ", ".join("*" if stride is None else str(stride) for stride in self.strides)
+        gradient = ", requires grad" if self.requires_grad else ""
+        return f"{str(self.dtype).removeprefix('torch.')}[{sizes}] strides ({strides}) on {self.device}{gradient}"
+
+
+def memory_extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte and one past the last byte that the elements of a strided tensor may occupy; (0, 0) if it has none."""
+    if tensor.numel() == 0:
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the memory extents of two tensors meet. What capture and TENSOR_DISJOINT mean by sharing memory."""
+    (a_start, a_end), (b_start, b_end) = memory_extent(a), memory_extent(b)
+    return a_start < b_end and b_start < a_end
+
+
+# -- the facts around the call ---------------------------------------------------------------------------------------------------------
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+class GlobalState(NamedTuple):
+    """The process and thread state that eager's meaning depends on."""
+
+    grad_mode: bool
+    inference_mode: bool
+    autocast: tuple[tuple[str, torch.dtype], ...]  # the devices for which it is on
+    autocast_cache: bool
+    default_dtype: torch.dtype
+    deterministic: bool
+    matmul_precision: str
+    function_modes: tuple[Any, ...]  # torch.set_default_device is one of them
+    function_overrides: str  # whether __torch_function__ is enabled
+    dispatch_modes: int
+    dispatch_keys: tuple[int, int]  # included and excluded by this thread: functorch transforms, saved autograd state, ...
+
+    def differences(self, other: GlobalState) -> list[str]:
+        """Where `other` differs: "grad_mode was True, is False"."""
+        found = [f"{label} was {was}, is {now}" for label, was, now in zip(self._fields, self, other) if was != now]
+        return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
+
+
+def read_global_state() -> GlobalState:
+    """The state now, in this thread."""
+    c = torch._C
+    return GlobalState(
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        tuple((d, torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES if torch.is_autocast_enabled(d)),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        tuple(c._get_function_stack_at(i) for i in range(c._len_torch_function_stack())),
+        str(c._get_torch_function_state()),
+        c._len_torch_dispatch_stack(),
+        (c._dispatch_tls_local_include_set().raw_repr(), c._dispatch_tls_local_exclude_set().raw_repr()),
+    )

@@ -1,0 +1,334 @@
+"""Where a value came from: how to load it again at the next call, and what to call it when talking to the user.
+
+A source is a path from a root (an argument slot, a global, a constant object) through attributes, items, cells and types. Sources are
+immutable and interned: two equal paths are the same object, so they compare and hash by identity. Loading never runs the user's code:
+an attribute is read from the instance `__dict__` or through a C descriptor, an item from the storage of the built-in container.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CellType, FunctionType
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+# Dictionary keys that are compared by value; all others by identity, so that no __eq__ of the user's runs while interning.
+_VALUE_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
+
+_interned: WeakValueDictionary[tuple[Any, ...], Source] = WeakValueDictionary()
+
+Step = tuple["Source | None", str, Any]
+"""(parent, access, key): how the native guard walk gets at a value; `access` is a name in native/guards.c's table of accesses."""
+
+
+def _token(field: Any) -> Any:
+    """What tells one field of a source from another: sources and plain keys by value, all else by identity."""
+    if isinstance(field, Source):
+        return field
+    return (type(field), field) if type(field) in _VALUE_KEYS else id(field)
+
+
+class _Interning(type):
+    """Makes the call of a source class return the one object with those fields."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        token = (cls, *[_token(getattr(made, field)) for field in cls.__match_args__])  # type: ignore[attr-defined]
+        return _interned.setdefault(token, made)
+
+
+_source = dataclass(frozen=True, eq=False, repr=False, slots=True)
+
+
+class Source(metaclass=_Interning):
+    """A way to load a value again. `load(slots)` raises LookupError, AttributeError or TypeError where the path is gone."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    def name(self) -> str:
+        """The path as the user would write it."""
+        raise NotImplementedError
+
+    @property
+    def step(self) -> Step:
+        """The last step of the path, for the native guard walk."""
+        raise NotImplementedError
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        """The value, given the argument slots of the call: parameters in the order of `co_varnames`, *args a tuple, **kwargs a dict."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+@_source
+class ArgSource(Source):
+    """An argument of the compiled function: slot `index`, called `arg_name` there."""
+
+    index: int
+    arg_name: str
+
+    @property
+    def name(self) -> str:
+        return self.arg_name
+
+    @property
+    def step(self) -> Step:
+        return None, "slot", self.index
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return slots[self.index]
+
+
+@_source
+class ConstSource(Source):
+    """An object that is reachable without a path (a class, a module, the compiled function): it is held, and never changes."""
+
+    value: Any
+
+    @property
+    def name(self) -> str:
+        return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or repr(self.value)
+
+    @property
+    def step(self) -> Step:
+        return None, "constant", self.value
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return self.value
+
+
+@_source
+class GlobalSource(Source):
+    """The global `key` of the module whose dictionary is `namespace`."""
+
+    namespace: dict[str, Any]
+    key: str
+
+    @property
+    def name(self) -> str:
+        return self.key
+
+    @property
+    def step(self) -> Step:
+        return ConstSource(self.namespace), "item", self.key
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return self.namespace[self.key]
+
+
+@_source
+class BuiltinSource(Source):
+    """The built-in `key`, where the module's globals have no such name (guard that with ABSENT_KEY)."""
+
+    key: str
+
+    @property
+    def name(self) -> str:
+        return self.key
+
+    @property
+    def step(self) -> Step:
+        return ConstSource(vars(builtins)), "item", self.key
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return vars(builtins)[self.key]
+
+
+@_source
+class InstanceDictSource(Source):
+    """The `__dict__` of an instance, module or function (of a class: see ClassAttrSource)."""
+
+    base: Source
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name}.__dict__"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "instance_dict", None
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return object.__getattribute__(self.base.load(slots), "__dict__")
+
+
+@_source
+class AttrSource(Source):
+    """An attribute of an instance: `through` its `__dict__` ("dict"), or a C descriptor of its type ("slot": `__slots__` members,
+    `__self__` of a method, `func` of a partial, `grad` of a tensor)."""
+
+    base: Source
+    key: str
+    through: Literal["dict", "slot"] = "dict"
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name}.{self.key}"
+
+    @property
+    def step(self) -> Step:
+        if self.through == "dict":
+            return InstanceDictSource(self.base), "item", self.key
+        return self.base, "attribute", self.key
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        owner = self.base.load(slots)
+        if self.through == "dict":
+            return object.__getattribute__(owner, "__dict__")[self.key]
+        return object.__getattribute__(owner, self.key)
+
+
+_MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+@_source
+class ItemSource(Source):
+    """An item of a list or tuple (by index) or of a dict (by key), read from the built-in storage also for subclasses."""
+
+    base: Source
+    key: Any
+
+    @property
+    def name(self) -> str:
+        table = self.base
+        if isinstance(table, AttrSource) and table.key in _MODULE_TABLES and type(self.key) is str:
+            owner = table.base.name  # self._modules["h"]._modules["0"] is written self.h[0]
+            return f"{owner}[{self.key}]" if self.key.isdecimal() else f"{owner}.{self.key}"
+        return f"{table.name}[{self.key!r}]"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "item", self.key
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        container = self.base.load(slots)
+        for kind in (dict, list, tuple):
+            if isinstance(container, kind):
+                return kind.__getitem__(container, self.key)
+        raise TypeError(f"{self.base.name} is no built-in container")
+
+
+@_source
+class FunctionFieldSource(Source):
+    """A field of a Python function: `__code__`, `__defaults__`, `__kwdefaults__`, `__closure__` or `__globals__`."""
+
+    base: Source
+    field: Literal["__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"]
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name}.{self.field}"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "attribute", self.field
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        function = self.base.load(slots)
+        if not isinstance(function, FunctionType):
+            raise TypeError(f"{self.base.name} is no function")
+        return getattr(function, self.field)
+
+
+@_source
+class CellSource(Source):
+    """What the closure cell `index` of a function holds; `variable` is its name there."""
+
+    base: Source
+    index: int
+    variable: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.variable or f"{self.base.name}.__closure__[{self.index}].cell_contents"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "cell", self.index
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        cell: CellType = self.base.load(slots).__closure__[self.index]
+        try:
+            return cell.cell_contents
+        except ValueError:
+            raise LookupError(f"{self.name} is not bound") from None
+
+
+@_source
+class TypeSource(Source):
+    """The type of a value."""
+
+    base: Source
+
+    @property
+    def name(self) -> str:
+        return f"type({self.base.name})"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "type", None
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return type(self.base.load(slots))
+
+
+def find_in_class(cls: type, key: str) -> Any:
+    """The raw attribute `key` (no descriptor is bound) of the first class of the method resolution order that has it.
+
+    Raises AttributeError where none does.
+    """
+    for owner in cls.__mro__:
+        if key in owner.__dict__:
+            return owner.__dict__[key]
+    raise AttributeError(key)
+
+
+@_source
+class ClassAttrSource(Source):
+    """The raw attribute `key` of a class, found along its method resolution order; `base` is the class, not an instance."""
+
+    base: Source
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name}.{self.key}"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "class_attribute", self.key
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        cls = self.base.load(slots)
+        if not isinstance(cls, type):
+            raise TypeError(f"{self.base.name} is no class")
+        return find_in_class(cls, self.key)
+
+
+def dict_keys(value: Any) -> tuple[Any, ...]:
+    """The keys of a dict or OrderedDict in its own order, also of a subclass that overrides `keys`. Raises TypeError for others."""
+    return tuple((OrderedDict if isinstance(value, OrderedDict) else dict).__iter__(value))
+
+
+@_source
+class DictKeysSource(Source):
+    """The keys of a dict, in order, as a tuple."""
+
+    base: Source
+
+    @property
+    def name(self) -> str:
+        return f"tuple({self.base.name})"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "dict_keys", None
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return dict_keys(self.base.load(slots))

@@ -1,0 +1,49 @@
+"""What one compilation of one function left behind, stage by stage: the record that the report and the dumps read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ingot.errors import Unsupported
+from ingot.loops.expr import Symbol
+from ingot.loops.ir import LoopGraph
+from ingot.schedule.plan import KernelStep, Plan
+
+
+@dataclass
+class Compilation:
+    """One entry of a compiled function. A field is None for a stage that was not reached.
+
+    `seconds` holds the stages in the order they ran. `sizes` gives each size symbol the value it had in the call that
+    led here, so that sizes in bytes can be stated as numbers. `skipped` says why the call runs in eager instead.
+    `recompiled` names the fact that differed when this is not the function's first entry. `decisions` are the
+    schedule's notes and `rewrites` those of the graph passes, in order.
+    """
+
+    name: str
+    where: str = ""
+    captured: Any = None
+    aten: Any = None
+    loops: LoopGraph | None = None
+    plan: Plan | None = None
+    compiled: Any = None
+    program: Any = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    sizes: dict[Symbol, int] = field(default_factory=dict)
+    first_call: float | None = None
+    skipped: Unsupported | None = None
+    recompiled: str = ""
+    decisions: list[str] = field(default_factory=list)
+    rewrites: list[str] = field(default_factory=list)
+
+    @property
+    def guards(self) -> list[str]:
+        """The guards as text; those of a skipped call are what holds the decision to skip."""
+        owner = self.captured if self.captured is not None else self.skipped
+        return [str(guard) for guard in getattr(owner, "guards", None) or ()]
+
+    @property
+    def kernel_steps(self) -> list[KernelStep]:
+        """The launches of fused kernels, in run order."""
+        return [step for step in self.plan.steps if isinstance(step, KernelStep)] if self.plan else []

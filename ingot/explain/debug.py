@@ -1,0 +1,64 @@
+"""`INGOT_DEBUG=1..7`: one rising ladder of what is printed, on stderr, after each compilation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from ingot.explain.compilation import Compilation
+from ingot.explain.report import Report
+from ingot.explain.stages import stage_text
+
+
+def summary(c: Compilation) -> str:
+    """One line: what came of it."""
+    if c.skipped is not None:
+        return f"ingot: {c.name} runs in eager: {c.skipped}"
+    report = Report.from_compilations([c])
+    fused, total = report.fused_count, len(report.kernels)
+    again = f"; compiled again because {c.recompiled}" if c.recompiled else ""
+    return f"ingot: {c.name} compiled in {sum(c.seconds.values()):.3f} s, {total} kernels ({fused} fused){again}"
+
+
+def times(c: Compilation) -> str:
+    return "\n".join(f"  {stage:<12} {seconds * 1e3:9.2f} ms" for stage, seconds in c.seconds.items())
+
+
+def decisions(c: Compilation) -> str:
+    return "\n".join(f"  {line}" for line in c.decisions)
+
+
+def rewrites(c: Compilation) -> str:
+    return "\n".join(f"  {line}" for line in c.rewrites)
+
+
+def stages(*names: str) -> Callable[[Compilation], str]:
+    return lambda c: "\n\n".join(stage_text(c, name) for name in names)
+
+
+LEVELS: tuple[Callable[[Compilation], str], ...] = (
+    summary,
+    times,
+    decisions,
+    stages("llvm"),
+    stages("capture", "guards", "aten", "loops", "schedule"),
+    rewrites,
+    stages("assembly"),
+)
+
+
+def level() -> int:
+    """The level that the environment asks for, 0 for none; ValueError for what is no level."""
+    text = os.environ.get("INGOT_DEBUG", "") or "0"
+    if not text.isdigit() or int(text) > len(LEVELS):
+        raise ValueError(f"INGOT_DEBUG is {text!r}; it may be 0 (nothing) to {len(LEVELS)} (everything)")
+    return int(text)
+
+
+def debug(compilation: Compilation, file: TextIO | None = None) -> None:
+    """Print every level up to the one asked for; levels with nothing to say print nothing."""
+    texts = [show(compilation) for show in LEVELS[: level()]]
+    for text in filter(None, texts):
+        print(text, file=file or sys.stderr)

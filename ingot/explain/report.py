@@ -1,0 +1,247 @@
+"""The report: what Ingot made of a function, on one screen, in the user's own lines of code."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ingot.errors import Unsupported
+from ingot.explain.compilation import Compilation
+from ingot.explain.stages import stage_text
+from ingot.explain.traffic import step_bytes
+from ingot.schedule.plan import KernelStep, LibraryStep
+
+WIDTH, HEIGHT = 120, 40
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place where the graph ends and Python goes on. `file` is "" and `line` 0 where they are not known."""
+
+    reason: str
+    file: str = ""
+    line: int = 0
+    hint: str = ""
+
+    @staticmethod
+    def of(skipped: Unsupported) -> Break:
+        file, line = split_where(skipped.where)
+        return Break(skipped.reason, file, line, skipped.hint)
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One step of a program, in run order. `ops` are ATen names; `source` is LLVM IR, or the library function's name."""
+
+    name: str
+    kind: str  # "fused" or "extern"
+    ops: tuple[str, ...]
+    reads_bytes: int
+    writes_bytes: int
+    source: str = field(repr=False)
+    where: str = ""
+
+
+@dataclass
+class Report:
+    """What `ingot.explain(fn)(*args)` returns. Times are in seconds. `kernels` are those of the last compiled graph.
+
+    `peak_bytes` counts inputs, outputs and all that is alive between, as planned; `compilations` holds every artefact.
+    """
+
+    name: str
+    where: str = ""
+    breaks: list[Break] = field(default_factory=list)
+    graphs: list[Any] = field(default_factory=list, repr=False)
+    kernels: list[KernelReport] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)
+    recompiles: list[str] = field(default_factory=list)
+    peak_bytes: int | None = None
+    arena_bytes: int | None = None
+    first_call: float | None = None
+    compilations: list[Compilation] = field(default_factory=list, repr=False)
+
+    @staticmethod
+    def from_compilations(compilations: Sequence[Compilation]) -> Report:
+        """The report of a function with these entries, oldest first; at least one."""
+        if not compilations:
+            raise ValueError("nothing was compiled, so there is nothing to report")
+        last = next((c for c in reversed(compilations) if c.plan is not None), compilations[-1])
+        plan = last.plan
+        return Report(
+            name=last.name,
+            where=last.where,
+            breaks=[Break.of(c.skipped) for c in compilations if c.skipped is not None],
+            graphs=[c.captured.graph_module for c in compilations if c.captured is not None and c.skipped is None],
+            kernels=kernel_reports(last),
+            guards=last.guards,
+            stages=dict(last.seconds),
+            recompiles=[c.recompiled for c in compilations if c.recompiled],
+            peak_bytes=plan.peak_bytes.evaluate(last.sizes) if plan else None,
+            arena_bytes=plan.arena_bytes.evaluate(last.sizes) if plan else None,
+            first_call=last.first_call,
+            compilations=list(compilations),
+        )
+
+    @property
+    def graph_count(self) -> int:
+        return len(self.graphs)
+
+    @property
+    def break_count(self) -> int:
+        return len(self.breaks)
+
+    @property
+    def fused_count(self) -> int:
+        return sum(kernel.kind == "fused" for kernel in self.kernels)
+
+    def stage(self, name: str) -> str:
+        """The artefact of one stage (a key of `explain.stages.STAGES`) of every compilation, as text."""
+        return "\n\n".join(stage_text(compilation, name) for compilation in self.compilations)
+
+    def __str__(self) -> str:
+        sections = [
+            head_lines(self),
+            cut(break_lines(self.breaks), 9, "line"),
+            cut(["recompiled because", *(f"  {text}" for text in self.recompiles)] if self.recompiles else [], 5, "more"),
+        ]
+        guards = cut(["guards", *(f"  {text}" for text in self.guards)] if self.guards else [], 7, "guard")
+        room = HEIGHT - sum(map(len, sections)) - len(guards)
+        sections += [kernel_lines(self.kernels, room), guards]
+        return "\n".join(line[: WIDTH - 1] + "…" if len(line) > WIDTH else line for lines in sections for line in lines)
+
+
+def kernel_reports(compilation: Compilation) -> list[KernelReport]:
+    """One `KernelReport` per step of the plan."""
+    if compilation.plan is None:
+        return []
+    return [kernel_report(step, compilation) for step in compilation.plan.steps]
+
+
+def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> KernelReport:
+    assert compilation.plan is not None
+    reads, writes = step_bytes(step, compilation.plan.graph, compilation.sizes)
+    if isinstance(step, KernelStep):
+        kernel = step.kernel
+        source = compilation.compiled.ir(kernel) if compilation.compiled is not None else ""
+        return KernelReport(kernel.name, "fused", kernel.origin.ops, reads, writes, source, kernel.origin.where)
+    node = step.node
+    return KernelReport(node.name, "extern", node.origin.ops, reads, writes, str(node.function), node.origin.where)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def head_lines(report: Report) -> list[str]:
+    """The function, the counts, memory and times: three lines."""
+    extern = len(report.kernels) - report.fused_count
+    counts = ", ".join(
+        (
+            plural(report.graph_count, "graph"),
+            plural(report.break_count, "break"),
+            f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused, {extern} extern)",
+            plural(len(report.guards), "guard"),
+        )
+    )
+    figures = []
+    if report.peak_bytes is not None:
+        arena = "" if report.arena_bytes is None else f" (arena {size_text(report.arena_bytes)})"
+        figures.append(f"peak memory {size_text(report.peak_bytes)}{arena}")
+    if report.first_call is not None:
+        figures.append(f"first call {report.first_call:.3f} s")
+    times = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in report.stages.items())
+    lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {counts}"]
+    lines += ["  " + ", ".join(figures)] if figures else []
+    return lines + ([f"  compiled in ms: {times}"] if times else [])
+
+
+def break_lines(breaks: Iterable[Break]) -> list[str]:
+    """Each break's place, line of code, reason and hint."""
+    lines = []
+    for item in breaks:
+        where = f"{item.file}:{item.line}" if item.file else ""
+        lines.append(f"break at {place_text(where) or 'an unknown place'}: {item.reason}")
+        lines += [f"    {code}" for code in [code_at(where)] if code]
+        lines += [f"    hint: {item.hint}"] if item.hint else []
+    return lines
+
+
+def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
+    """A table of kernels in at most `room` lines: the same kernel from the same line is one row with its count."""
+    if not kernels or room < 4:
+        return []
+    alike = Counter((k.kind, k.ops, k.where) for k in kernels)
+    rows, seen = [], set()
+    for number, kernel in enumerate(kernels, 1):
+        key = (kernel.kind, kernel.ops, kernel.where)
+        if key in seen:
+            continue
+        seen.add(key)
+        times = f"x{alike[key]}" if alike[key] > 1 else ""
+        name = shortened(kernel.name, 26)
+        figures = f"{size_text(kernel.reads_bytes):>9} {size_text(kernel.writes_bytes):>9}"
+        rows.append(f"{number:>4} {times:<4} {kernel.kind:<6} {name:<26} {figures}  {ops_text(kernel.ops)}")
+        code = code_at(kernel.where)
+        rows.append(f"{'':9} {place_text(kernel.where)}  {code}".rstrip() if kernel.where else "")
+    heading = f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}  ops, and where they are"
+    return [heading, *cut([row for row in rows if row], room - 1, "line")]
+
+
+def cut(lines: Sequence[str], room: int, what: str) -> list[str]:
+    """The lines, or as many as fit with a last one that counts the rest."""
+    if len(lines) <= room:
+        return list(lines)
+    left = len(lines) - room + 1
+    return [*lines[: room - 1], f"  ... and {plural(left, what) if what != 'more' else f'{left} more'}"]
+
+
+def ops_text(ops: Iterable[str]) -> str:
+    """ATen names without "aten." and the default overload; one that repeats is counted."""
+    counts = Counter(op.removeprefix("aten.").removesuffix(".default") for op in ops)
+    return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
+
+
+def split_where(where: str) -> tuple[str, int]:
+    """("file", line) of "file:line"; ("", 0) for anything else."""
+    file, _, line = where.rpartition(":")
+    return (file, int(line)) if file and line.isdigit() else ("", 0)
+
+
+def place_text(where: str) -> str:
+    """ "file:line" with the file relative to the working directory when it is beneath it, else its last two parts."""
+    file, line = split_where(where)
+    if not file:
+        return where
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    if relative.startswith(os.pardir):
+        relative = os.path.join(*file.split(os.sep)[-2:])
+    return f"{relative}:{line}"
+
+
+def code_at(where: str) -> str:
+    """The user's line of code at "file:line", stripped; "" where it cannot be read."""
+    file, line = split_where(where)
+    return linecache.getline(file, line).strip() if file else ""
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: three digits and a binary unit."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

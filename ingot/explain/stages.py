@@ -1,0 +1,105 @@
+"""The artefact of every stage as text, headed by the stage's name and time. Graphs print as Python that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ingot.explain.compilation import Compilation
+from ingot.loops.ir import LoopGraph, View
+from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
+
+
+def show_captured(compilation: Compilation) -> str:
+    return compilation.captured.graph_module.print_readable(print_output=False)
+
+
+def show_guards(compilation: Compilation) -> str:
+    return "\n".join(compilation.guards)
+
+
+def show_aten(compilation: Compilation) -> str:
+    return compilation.aten.code()
+
+
+def show_loops(compilation: Compilation) -> str:
+    from ingot.loops.show import show
+
+    return show(compilation.loops)
+
+
+def show_schedule(compilation: Compilation) -> str:
+    plan = compilation.plan
+    assert plan is not None
+    lines = [f"arena {plan.arena_bytes} bytes, peak {plan.peak_bytes} bytes"]
+    for number, step in enumerate(plan.steps):
+        lines += [f"{number:3d}  {step_text(step)}"]
+        dead = plan.last_use.get(number, ())
+        lines += [f"     free {', '.join(dead)}"] if dead else []
+    lines += [f"{name}: {place_text(plan, place)}" for name, place in plan.places.items()]
+    return "\n".join(lines)
+
+
+def step_text(step: KernelStep | LibraryStep) -> str:
+    """One step of a plan on one line."""
+    if isinstance(step, KernelStep):
+        kernel, where = step.kernel, step.kernel.origin.where
+        call = f"{kernel.name}({', '.join(step.arguments)})"
+        loops = " ".join(f"{loop}<{loop.extent}" for loop in kernel.loops)
+        return f"launch {call}  loops [{loops}] stages {len(kernel.stages)}  # {', '.join(kernel.origin.ops)} {where}"
+    node = step.node
+    targets = ", ".join(target or "_" for target in node.targets)
+    arguments = [argument_text(a) for a in node.args] + [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()]
+    return f"{targets} = {node.function}({', '.join(arguments)})  # {node.origin.where}"
+
+
+def argument_text(argument: Any) -> str:
+    """An argument of a library call: a view of a whole buffer by the buffer's name, another with its geometry."""
+    if isinstance(argument, View):
+        sizes = ", ".join(map(str, argument.sizes))
+        offset = "" if argument.offset.constant == 0 else f"+{argument.offset}"
+        return f"{argument.buffer}{offset}[{sizes}]"
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join(map(argument_text, argument))}]"
+    return str(argument)
+
+
+def place_text(plan: Plan, place: Place) -> str:
+    if place.kind == "arena":
+        return f"arena at {place.offset}"
+    return f"{place.kind} {place.position}" if place.kind == "input" else place.kind
+
+
+def show_llvm(compilation: Compilation) -> str:
+    """The LLVM IR of each distinct kernel."""
+    kernels = {step.kernel.name: step.kernel for step in compilation.kernel_steps}
+    return "\n\n".join(compilation.compiled.ir(kernel) for kernel in kernels.values())
+
+
+def show_assembly(compilation: Compilation) -> str:
+    return compilation.compiled.assembly()
+
+
+STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
+    # name: (the field that must be there, the stage whose seconds head it, printer)
+    "capture": ("captured", "capture", show_captured),
+    "guards": ("captured", "capture", show_guards),
+    "aten": ("aten", "trace", show_aten),
+    "loops": ("loops", "lower", show_loops),
+    "schedule": ("plan", "schedule", show_schedule),
+    "llvm": ("compiled", "codegen", show_llvm),
+    "assembly": ("compiled", "codegen", show_assembly),
+}
+
+
+def stage_text(compilation: Compilation, name: str) -> str:
+    """The artefact of stage `name` (a key of `STAGES`) under a heading; ValueError for an unknown name."""
+    if name not in STAGES:
+        raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
+    needs, timed, printer = STAGES[name]
+    seconds = compilation.seconds.get(timed)
+    heading = f"# == {name} of {compilation.name}" + (f" ({seconds * 1e3:.1f} ms)" if seconds is not None else "")
+    if getattr(compilation, needs) is None:
+        reason = f": {compilation.skipped}" if compilation.skipped else ""
+        return f"{heading}\n# not reached{reason}"
+    return f"{heading}\n{printer(compilation)}"

@@ -1,0 +1,64 @@
+"""How many bytes each step of a plan reads and writes: an upper bound, computed from indices without running anything."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.ir import Buffer, Library, LoopGraph, View, views_in
+from ingot.schedule.kernel import Kernel, Stage
+from ingot.schedule.plan import KernelStep, LibraryStep
+
+Sizes = Mapping[Symbol, int]
+
+
+def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:
+    """(bytes read, bytes written); an element that is touched several times counts once where that can be seen."""
+    if isinstance(step, LibraryStep):
+        return library_bytes(step.node, graph, sizes)
+    parameters = {p.name: graph.buffers[name] for p, name in zip(step.kernel.parameters, step.arguments, strict=True)}
+    loads: dict[str, dict[Expr, int]] = defaultdict(dict)
+    stores: dict[str, dict[Expr, int]] = defaultdict(dict)
+    for stage in step.kernel.stages:
+        for instruction in stage.body.loads:
+            name, offset = instruction.attrs
+            loads[name][offset] = points(offset, step.kernel, stage, sizes)
+        for store in stage.stores:
+            stores[store.buffer][store.index] = points(store.index, step.kernel, stage, sizes)
+    return touched(loads, parameters, sizes), touched(stores, parameters, sizes)
+
+
+def points(index: Expr, kernel: Kernel, stage: Stage, sizes: Sizes) -> int:
+    """How many values an index takes at most: the product of the loops it depends on; all of them if it is indirect."""
+    loops: Iterable[Symbol] = (*kernel.loops, *stage.loops)
+    if not any(symbol.kind == "value" for symbol in index.symbols):
+        loops = [loop for loop in loops if loop in index.symbols]
+    return product(loop.extent for loop in loops if loop.extent is not None).evaluate(sizes)
+
+
+def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str, Buffer], sizes: Sizes) -> int:
+    """Bytes behind the accesses of a kernel's parameters: never more than a buffer holds. Rows are no memory traffic."""
+    return sum(
+        min(sum(counts.values()), elements(parameters[name].sizes, parameters[name].strides, sizes))
+        * parameters[name].dtype.itemsize
+        for name, counts in accesses.items()
+        if name in parameters
+    )
+
+
+def library_bytes(node: Library, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:
+    """(bytes read, bytes written) of a library call: its arguments and its results, each once."""
+    arguments = {v.buffer: view_bytes(v, sizes) for v in views_in((node.args, node.kwargs))}
+    buffers = (graph.buffers[name] for name in node.writes())
+    written = sum(elements(b.sizes, b.strides, sizes) * b.dtype.itemsize for b in buffers)
+    return sum(arguments.values()), written
+
+
+def view_bytes(view: View, sizes: Sizes) -> int:
+    return elements(view.sizes, view.strides, sizes) * view.dtype.itemsize
+
+
+def elements(sizes_: Iterable[Expr], strides: Iterable[Expr], sizes: Sizes) -> int:
+    """Distinct elements of a strided window; a dimension of stride 0 repeats the same ones."""
+    return product(size for size, stride in zip(sizes_, strides) if stride.constant != 0).evaluate(sizes)

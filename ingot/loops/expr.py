@@ -1,0 +1,771 @@
+"""The index algebra: sizes, strides, offsets and loop indices as exact integer expressions.
+
+An `Expr` is a polynomial with integer coefficients over atoms, kept canonical and interned, so that equal expressions are
+one object and `==` is identity. An atom is a `Symbol`, `FloorDiv`, `Mod`, `Max` or `Min` and is itself an `Expr`. Division and
+remainder follow Python's semantics for a positive divisor.
+
+What makes reshapes disappear is one decomposition (`_split`): to divide `a` by `n`, write
+
+    a = quotient * n + step * inner + rest      with n = step * modulus and 0 <= rest < step
+
+so that `a // n` is `quotient + inner // modulus` and `a % n` is `step * (inner % modulus) + rest`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Union
+
+Monomial = tuple["Expr", ...]  # atoms in canonical order, repeated for powers; () is 1
+Bounds = tuple[Union[int, None], Union[int, None]]
+
+
+class Expr:
+    """An immutable, interned integer expression. Build with the operators and the functions of this module."""
+
+    __slots__ = ("_coefficients", "_bounds", "_symbols", "_text", "_has_mod", "__weakref__")
+
+    _coefficients: dict[Monomial, int]
+    _bounds: Bounds | None
+    _symbols: frozenset[Symbol] | None
+    _text: str | None
+    _has_mod: bool
+
+    def _prepare(self, coefficients: dict[Monomial, int]) -> None:
+        self._coefficients = coefficients
+        self._bounds = self._symbols = self._text = None
+        self._has_mod = any(isinstance(atom, Mod) for monomial in coefficients for atom in monomial)
+
+    # -- arithmetic ------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Expr | int) -> Expr:
+        if isinstance(other, int):
+            if other == 0:
+                return self
+            other = integer(other)
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        total = dict(self._coefficients)
+        for monomial, coefficient in other._coefficients.items():
+            total[monomial] = total.get(monomial, 0) + coefficient
+        return _polynomial(total, self._has_mod or other._has_mod)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expr:
+        return _polynomial({m: -c for m, c in self._coefficients.items()})
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        if self is other:
+            return ZERO
+        return self + (-other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rsub__(self, other: int) -> Expr:
+        return -self + other
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        if isinstance(other, int):
+            if other == 1:
+                return self
+            return _polynomial({m: c * other for m, c in self._coefficients.items()})
+        if not isinstance(other, Expr):
+            return NotImplemented
+        if self is ONE:
+            return other
+        if other is ONE:
+            return self
+        total: dict[Monomial, int] = {}
+        for left, c in self._coefficients.items():
+            for right, d in other._coefficients.items():
+                monomial = tuple(sorted(left + right, key=_order)) if left and right else left or right
+                total[monomial] = total.get(monomial, 0) + c * d
+        return _polynomial(total, self._has_mod or other._has_mod)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return floor_div(self, as_expr(other)) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rfloordiv__(self, other: int) -> Expr:
+        return floor_div(integer(other), self)
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return mod(self, as_expr(other)) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rmod__(self, other: int) -> Expr:
+        return mod(integer(other), self)
+
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    @property
+    def constant(self) -> int | None:
+        """The value when it does not depend on any symbol, else None."""
+        coefficients = self._coefficients
+        if not coefficients:
+            return 0
+        return coefficients.get(()) if len(coefficients) == 1 else None
+
+    @property
+    def terms(self) -> tuple[tuple[int, Monomial], ...]:
+        """(coefficient, atoms) pairs in a fixed order, the constant term last; atoms repeat for powers."""
+        return tuple((c, m) for m, c in self._coefficients.items())
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """All symbols that occur anywhere in the expression."""
+        if self._symbols is None:
+            parts = (atom.symbols for monomial in self._coefficients for atom in monomial)
+            self._symbols = frozenset().union(*parts)
+        return self._symbols
+
+    @property
+    def bounds(self) -> Bounds:
+        """Constant (lower, upper) bounds by interval arithmetic; None where none is known."""
+        if self._bounds is None:
+            lower: int | None = 0
+            upper: int | None = 0
+            for monomial, coefficient in self._coefficients.items():
+                low, high = _interval(coefficient, monomial)
+                lower = None if lower is None or low is None else lower + low
+                upper = None if upper is None or high is None else upper + high
+            self._bounds = (lower, upper)
+        return self._bounds
+
+    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
+        """The expression with each symbol of `values` replaced, all at once."""
+        if self.symbols.isdisjoint(values):
+            return self
+        total = ZERO
+        for monomial, coefficient in self._coefficients.items():
+            term = integer(coefficient)
+            for atom in monomial:
+                term = term * atom.substitute(values)
+            total = total + term
+        return total
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> int:
+        """The integer value, given one for every symbol. Raises KeyError for a symbol that has none."""
+        return sum(c * math.prod(a.evaluate(values) for a in m) for m, c in self._coefficients.items())
+
+    def linear(self, symbols: Iterable[Symbol]) -> tuple[Expr, dict[Symbol, Expr]] | None:
+        """Write as `offset + sum(coefficient[s] * s)` over `symbols`, neither depending on them; None if impossible.
+
+        Symbols that do not occur are left out of the coefficients.
+        """
+        wanted = self.symbols.intersection(symbols)
+        if not wanted:
+            return self, {}
+        offset: dict[Monomial, int] = {}
+        parts: dict[Symbol, dict[Monomial, int]] = {}
+        for monomial, coefficient in self._coefficients.items():
+            inside = [atom for atom in monomial if not wanted.isdisjoint(atom.symbols)]
+            if not inside:
+                offset[monomial] = coefficient
+            elif len(inside) == 1 and isinstance(inside[0], Symbol):
+                parts.setdefault(inside[0], {})[_without(monomial, inside[0])] = coefficient
+            else:
+                return None
+        return _polynomial(offset), {symbol: _polynomial(part) for symbol, part in parts.items()}
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = self._render()
+        return self._text
+
+    __repr__ = __str__
+
+    def _render(self) -> str:
+        pieces = []
+        for monomial, coefficient in self._coefficients.items():
+            factors = [_factor_text(atom, first and coefficient == 1) for first, atom in _flag_first(monomial)]
+            if not factors or abs(coefficient) != 1:
+                factors.insert(0, str(abs(coefficient)))
+            sign = "-" if coefficient < 0 else "+"
+            pieces.append(f" {sign} {'*'.join(factors)}")
+        text = "".join(pieces) or " + 0"
+        return text[3:] if text.startswith(" + ") else "-" + text[3:]
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Expr:
+        return self
+
+
+class Symbol(Expr):
+    """A named unknown: a "size" of the program, a "loop" index or an indirect "value" (both in 0 .. extent - 1)."""
+
+    __slots__ = ("name", "kind", "lower", "upper", "extent", "order")
+
+    name: str
+    kind: str
+    lower: int
+    upper: int | None
+    extent: Expr | None
+    order: tuple[str, int]
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset((self,))
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.lower, self.upper
+
+    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
+        return as_expr(values[self]) if self in values else self
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> int:
+        return values[self]
+
+    def _render(self) -> str:
+        return self.name
+
+
+class _Operation(Expr):
+    """An atom over two expressions."""
+
+    __slots__ = ("left", "right", "order")
+
+    left: Expr
+    right: Expr
+    order: tuple[str, int]
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        if self._symbols is None:
+            self._symbols = self.left.symbols | self.right.symbols
+        return self._symbols
+
+
+class FloorDiv(_Operation):
+    """`left // right`, right positive."""
+
+    __slots__ = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        if self._bounds is None:
+            (low, high), (least, most) = self.left.bounds, self.right.bounds
+            least = max(least or 1, 1)
+            lower = None if low is None else (0 if most is None else low // most) if low >= 0 else low // least
+            upper = None if high is None else high // least if high >= 0 else (-1 if most is None else high // most)
+            self._bounds = (lower, upper)
+        return self._bounds
+
+    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
+        if self.symbols.isdisjoint(values):
+            return self
+        return floor_div(self.left.substitute(values), self.right.substitute(values))
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> int:
+        return self.left.evaluate(values) // self.right.evaluate(values)
+
+    def _render(self) -> str:
+        return f"{_operand_text(self.left)}//{_operand_text(self.right)}"
+
+
+class Mod(_Operation):
+    """`left % right`, right positive; the result is in 0 .. right - 1."""
+
+    __slots__ = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        (low, high), most = self.left.bounds, self.right.bounds[1]
+        upper = None if most is None else most - 1
+        if low is not None and low >= 0 and high is not None:
+            upper = high if upper is None else min(upper, high)
+        return 0, upper
+
+    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
+        if self.symbols.isdisjoint(values):
+            return self
+        return mod(self.left.substitute(values), self.right.substitute(values))
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> int:
+        return self.left.evaluate(values) % self.right.evaluate(values)
+
+    def _render(self) -> str:
+        return f"{_operand_text(self.left)}%{_operand_text(self.right)}"
+
+
+class Max(_Operation):
+    """The larger of two expressions."""
+
+    __slots__ = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        (a, b), (c, d) = self.left.bounds, self.right.bounds
+        lower = c if a is None else a if c is None else max(a, c)
+        return lower, None if b is None or d is None else max(b, d)
+
+    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
+        return maximum(self.left.substitute(values), self.right.substitute(values))
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> int:
+        return max(self.left.evaluate(values), self.right.evaluate(values))
+
+    def _render(self) -> str:
+        return f"max({self.left}, {self.right})"
+
+
+class Min(_Operation):
+    """The smaller of two expressions."""
+
+    __slots__ = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        (a, b), (c, d) = self.left.bounds, self.right.bounds
+        upper = d if b is None else b if d is None else min(b, d)
+        return None if a is None or c is None else min(a, c), upper
+
+    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
+        return minimum(self.left.substitute(values), self.right.substitute(values))
+
+    def evaluate(self, values: Mapping[Symbol, int]) -> int:
+        return min(self.left.evaluate(values), self.right.evaluate(values))
+
+    def _render(self) -> str:
+        return f"min({self.left}, {self.right})"
+
+
+# -- making expressions ------------------------------------------------------------------------------------------------
+
+_serial = count()
+_polynomials: dict[frozenset[tuple[Monomial, int]], Expr] = {}
+_atoms: dict[tuple[Any, ...], Any] = {}
+_integers: dict[int, Expr] = {}
+_divisions: dict[tuple[Expr, Expr], Expr] = {}
+_remainders: dict[tuple[Expr, Expr], Expr] = {}
+
+
+def integer(value: int) -> Expr:
+    """The constant expression `value`."""
+    found = _integers.get(value)
+    if found is None:
+        found = _integers[value] = _polynomial({(): int(value)})
+    return found
+
+
+def as_expr(value: int | Expr) -> Expr:
+    """`value` itself if it is an expression, else the constant."""
+    return value if isinstance(value, Expr) else integer(value)
+
+
+def size_symbol(name: str, lower: int = 0, upper: int | None = None) -> Symbol:
+    """A size of the program, between `lower` and `upper` (None: unbounded), both included."""
+    return _symbol("size", name, lower, upper, None)
+
+
+def loop_symbol(name: str, extent: Expr | int) -> Symbol:
+    """A loop index that runs over 0 .. extent - 1."""
+    return _ranged_symbol("loop", name, as_expr(extent))
+
+
+def value_symbol(name: str, extent: Expr | int) -> Symbol:
+    """An index read from memory, known to lie in 0 .. extent - 1 after wrapping and checking."""
+    return _ranged_symbol("value", name, as_expr(extent))
+
+
+def _ranged_symbol(kind: str, name: str, extent: Expr) -> Symbol:
+    most = extent.bounds[1]
+    return _symbol(kind, name, 0, None if most is None else max(most - 1, 0), extent)
+
+
+def _symbol(kind: str, name: str, lower: int, upper: int | None, extent: Expr | None) -> Symbol:
+    key = (kind, name, lower, upper, extent)
+    symbol = _atoms.get(key)
+    if symbol is None:
+        symbol = Symbol()
+        symbol.kind, symbol.name, symbol.lower, symbol.upper, symbol.extent = key
+        _intern_atom(key, symbol, name)
+        symbol = _atoms[key]
+    return symbol
+
+
+def _operation(kind: type[_Operation], left: Expr, right: Expr) -> Expr:
+    key = (kind, left, right)
+    atom = _atoms.get(key)
+    if atom is None:
+        atom = kind()
+        atom.left, atom.right = left, right
+        _intern_atom(key, atom, atom._render())
+        atom = _atoms[key]
+    return atom
+
+
+def _intern_atom(key: tuple[Any, ...], atom: Any, text: str) -> None:
+    """Enter an atom under `key`, unless another thread was faster; an atom is also the polynomial 1 * atom."""
+    atom.order = (text, next(_serial))
+    atom._prepare({(atom,): 1})
+    atom._has_mod = isinstance(atom, Mod)
+    if _atoms.setdefault(key, atom) is atom:
+        _polynomials[frozenset((((atom,), 1),))] = atom
+
+
+def _order(atom: Any) -> tuple[str, int]:
+    return atom.order
+
+
+def _monomial_order(item: tuple[Monomial, int]) -> tuple[bool, int, list[tuple[str, int]]]:
+    return not item[0], -len(item[0]), [atom.order for atom in item[0]]  # type: ignore[attr-defined]
+
+
+def _polynomial(coefficients: dict[Monomial, int], may_recombine: bool = False) -> Expr:
+    if 0 in coefficients.values():
+        coefficients = {m: c for m, c in coefficients.items() if c}
+    key = frozenset(coefficients.items())
+    found = _polynomials.get(key)
+    if found is None:
+        if may_recombine and len(coefficients) > 1:
+            merged = _recombine(coefficients)
+            if merged is not None:
+                _polynomials[key] = merged
+                return merged
+        found = Expr()
+        found._prepare(dict(sorted(coefficients.items(), key=_monomial_order)))
+        found = _polynomials.setdefault(key, found)
+    return found
+
+
+def _recombine(coefficients: dict[Monomial, int]) -> Expr | None:
+    """Apply n*(x//n) + x%n == x, and n*(x//n % k) + x%n == x % (n*k), once; None if neither fits."""
+    for monomial, coefficient in coefficients.items():
+        for remainder in monomial:
+            if not isinstance(remainder, Mod) or len(remainder.right._coefficients) != 1:
+                continue
+            x, n = remainder.left, remainder.right
+            quotient = floor_div(x, n)
+            if not isinstance(quotient, _Operation):
+                continue
+            factor = _polynomial({_without(monomial, remainder): coefficient})
+            for other, other_coefficient in coefficients.items():
+                for partner in other:
+                    wrapped = isinstance(partner, Mod) and partner.left is quotient
+                    if partner is not quotient and not wrapped:
+                        continue
+                    if _polynomial({_without(other, partner): other_coefficient}) is not factor * n:
+                        continue
+                    rest = _polynomial({m: c for m, c in coefficients.items() if m not in (monomial, other)})
+                    return rest + factor * (mod(x, n * partner.right) if wrapped else x)  # type: ignore[attr-defined]
+    return None
+
+
+# -- division ----------------------------------------------------------------------------------------------------------
+
+
+def floor_div(a: Expr, n: Expr) -> Expr:
+    """`a // n`, simplified. A constant negative divisor is allowed; a symbolic one must be positive."""
+    found = _divisions.get((a, n))
+    if found is None:
+        if n.constant is not None and n.constant <= 0:
+            found = integer(a.constant // 0) if n is ZERO and a.constant is not None else floor_div(-a, -n)
+        else:
+            quotient, _, inner, modulus, _ = _split(a, n)
+            found = quotient + _divide_atom(inner, modulus)
+        _divisions[a, n] = found
+    return found
+
+
+def mod(a: Expr, n: Expr) -> Expr:
+    """`a % n`, simplified; `n` must be positive."""
+    found = _remainders.get((a, n))
+    if found is None:
+        if n.constant is not None and n.constant <= 0:
+            raise ZeroDivisionError(f"{a} % {n}: the divisor of an index expression must be positive")
+        _, step, inner, modulus, rest = _split(_unwrap_mods(a, n), n)
+        found = _remainders[a, n] = step * _remainder_atom(inner, modulus) + rest
+    return found
+
+
+def _divide_atom(a: Expr, n: Expr) -> Expr:
+    if a is ZERO or n is ONE:
+        return a
+    shift = a._coefficients.get((), 0)
+    atom = a - shift
+    if isinstance(atom, FloorDiv):  # (x//k + c) // n == (x + c*k) // (k*n)
+        return floor_div(atom.left + atom.right * shift, atom.right * n)
+    if isinstance(a, Mod):  # (x % (n*k)) // n == (x // n) % k
+        quotient = mod(a.right, n)
+        if quotient is ZERO:
+            return mod(floor_div(a.left, n), floor_div(a.right, n))
+    return _operation(FloorDiv, a, n)
+
+
+def _remainder_atom(a: Expr, n: Expr) -> Expr:
+    if a is ZERO or n is ONE:
+        return ZERO
+    return _operation(Mod, a, n)
+
+
+def _unwrap_mods(a: Expr, n: Expr) -> Expr:
+    """Replace c * (x % m) by c * x where n divides c * m: it makes no difference modulo n."""
+    if not a._has_mod:
+        return a
+    for monomial, coefficient in a._coefficients.items():
+        for atom in monomial:
+            if isinstance(atom, Mod):
+                factor = _polynomial({_without(monomial, atom): coefficient})
+                if _divides(n, factor * atom.right):
+                    return _unwrap_mods(a - factor * atom + factor * atom.left, n)
+    return a
+
+
+def _divides(n: Expr, a: Expr) -> bool:
+    quotient = _extract(a, n)[0]
+    return quotient * n is a
+
+
+def _split(a: Expr, n: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
+    """(quotient, step, inner, modulus, rest) with a = quotient*n + step*inner + rest, n = step*modulus, 0 <= rest < step."""
+    quotient, a = _extract(a, n)
+    if a is ZERO:
+        return quotient, n, ZERO, ONE, ZERO
+    low, high = a.bounds
+    size = n.constant
+    if size is not None and low is not None and high is not None and low // size == high // size:
+        return quotient + low // size, n, ZERO, ONE, a - low // size * n
+    if _in_range(a, n):
+        return quotient, n, ZERO, ONE, a
+    for step, modulus in _common_steps(a, n):
+        inner, rest = _extract(a, step)
+        if _in_range(rest, step):
+            return quotient, step, inner, modulus, rest
+    return quotient, ONE, a, n, ZERO
+
+
+def _extract(a: Expr, n: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with a = q*n + r, moving into q every term that `n`'s leading term divides."""
+    if n is ONE:
+        return a, ZERO
+    (leading, leading_coefficient), *tail = n._coefficients.items()
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in a._coefficients.items():
+        left = _quotient(monomial, leading)
+        # The constant term is brought into 0 .. n-1; other coefficients must divide exactly.
+        if left is None or (coefficient % leading_coefficient and monomial):
+            rest[monomial] = coefficient
+            continue
+        whole, part = divmod(coefficient, leading_coefficient)
+        if whole:
+            quotient[left] = whole
+        if part:
+            rest[monomial] = part
+    if not quotient:
+        return ZERO, a
+    q = _polynomial(quotient)
+    if not tail:
+        return q, _polynomial(rest)
+    return q, a - q * n
+
+
+def _common_steps(a: Expr, n: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """Factorings n = step * modulus where step is shared with some term of `a`, the largest first."""
+    if len(n._coefficients) != 1:
+        return
+    ((monomial, coefficient),) = n._coefficients.items()
+    seen = set()
+    for other, other_coefficient in a._coefficients.items():
+        if not other:
+            continue
+        divisor = math.gcd(coefficient, other_coefficient)
+        shared = _intersection(monomial, other)
+        if (divisor > 1 or shared) and (divisor, shared) not in seen:
+            seen.add((divisor, shared))
+    for divisor, shared in sorted(seen, key=lambda s: (len(s[1]), s[0]), reverse=True):
+        step = _polynomial({shared: divisor})
+        left = _quotient(monomial, shared)
+        if left is not None and _positive(step):
+            yield step, _polynomial({left: coefficient // divisor})
+
+
+def _quotient(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    if not divisor:
+        return monomial
+    left = list(monomial)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _intersection(a: Monomial, b: Monomial) -> Monomial:
+    left = list(b)
+    shared = []
+    for atom in a:
+        if atom in left:
+            left.remove(atom)
+            shared.append(atom)
+    return tuple(shared)
+
+
+def _without(monomial: Monomial, atom: Expr) -> Monomial:
+    position = monomial.index(atom)
+    return monomial[:position] + monomial[position + 1 :]
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def known_equal(a: Expr | int, b: Expr | int) -> bool:
+    """True if provably a == b."""
+    return as_expr(a) is as_expr(b)
+
+
+def known_less_equal(a: Expr | int, b: Expr | int) -> bool:
+    """True if provably a <= b for all values that the symbols may take."""
+    return _nonnegative(as_expr(b) - a)
+
+
+def known_less(a: Expr | int, b: Expr | int) -> bool:
+    """True if provably a < b for all values that the symbols may take."""
+    return _nonnegative(as_expr(b) - a - 1)
+
+
+def known_multiple(a: Expr | int, n: Expr | int) -> bool:
+    """True if provably n divides a."""
+    a, n = as_expr(a), as_expr(n)
+    return a is ZERO or (n is not ZERO and mod(a, n) is ZERO)
+
+
+def _positive(e: Expr) -> bool:
+    low = e.bounds[0]
+    return low is not None and low > 0
+
+
+def _in_range(a: Expr, n: Expr) -> bool:
+    return _nonnegative(a) and _nonnegative(n - a - 1)
+
+
+def _nonnegative(e: Expr) -> bool:
+    """Prove e >= 0: by intervals, then with indices moved to the end of their range where `e` is least, then with each
+    size written as its lower bound plus something nonnegative."""
+    for _ in range(8):
+        low, high = e.bounds
+        if low is not None and low >= 0:
+            return True
+        if high is not None and high < 0:
+            return False
+        smaller = _at_least_end(e)
+        if smaller is None:
+            return _nonnegative_in_sizes(e)
+        e = smaller
+    return False
+
+
+def _at_least_end(e: Expr) -> Expr | None:
+    """A lower bound of `e` with one index or remainder with a symbolic range eliminated; None if there is none left."""
+    for monomial, coefficient in e._coefficients.items():
+        for atom in monomial:
+            extent = atom.extent if isinstance(atom, Symbol) else atom.right if isinstance(atom, Mod) else None
+            if extent is None or extent.constant is not None and len(monomial) == 1:
+                continue
+            total: dict[Monomial, int] = {}
+            for m, c in e._coefficients.items():
+                if m.count(atom) == 1:
+                    total[_without(m, atom)] = c
+            slope = _polynomial(total)
+            if isinstance(atom, Symbol) and atom in slope.symbols:
+                continue
+            rest = e - slope * atom
+            low, high = slope.bounds
+            if low is not None and low >= 0:
+                return rest
+            if high is not None and high <= 0:
+                return rest + slope * (extent - 1)
+    return None
+
+
+def _nonnegative_in_sizes(e: Expr) -> bool:
+    shifted: dict[Symbol, Expr | int] = {}
+    for symbol in e.symbols:
+        if symbol.kind == "size" and symbol.lower > 0 and symbol.upper is None:
+            shifted[symbol] = size_symbol(symbol.name + "'") + symbol.lower
+    if not shifted or any(isinstance(atom, _Operation) for monomial in e._coefficients for atom in monomial):
+        return False
+    low = e.substitute(shifted).bounds[0]
+    return low is not None and low >= 0
+
+
+# -- conveniences ------------------------------------------------------------------------------------------------------
+
+
+def maximum(a: Expr | int, b: Expr | int) -> Expr:
+    """The larger of a and b."""
+    return _extreme(Max, as_expr(a), as_expr(b), known_less_equal)
+
+
+def minimum(a: Expr | int, b: Expr | int) -> Expr:
+    """The smaller of a and b."""
+    return _extreme(Min, as_expr(a), as_expr(b), lambda x, y: known_less_equal(y, x))
+
+
+def _extreme(kind: type[_Operation], a: Expr, b: Expr, yields_to: Any) -> Expr:
+    if yields_to(a, b):
+        return b
+    if yields_to(b, a):
+        return a
+    if str(b) < str(a):
+        a, b = b, a
+    return _operation(kind, a, b)
+
+
+def product(factors: Iterable[Expr | int]) -> Expr:
+    """The product of `factors`; 1 for none."""
+    total = ONE
+    for factor in factors:
+        total = total * factor
+    return total
+
+
+def contiguous_strides(sizes: Iterable[Expr | int]) -> tuple[Expr, ...]:
+    """Row-major strides in elements; a size of 0 counts as 1, as in torch."""
+    strides: list[Expr] = []
+    step = ONE
+    for size in reversed(tuple(sizes)):
+        strides.append(step)
+        if size is not ZERO and size != 0:
+            step = step * size
+    return tuple(reversed(strides))
+
+
+def _interval(coefficient: int, monomial: Monomial) -> Bounds:
+    low: float = coefficient
+    high: float = coefficient
+    for atom in monomial:
+        a, b = atom.bounds
+        least, most = -math.inf if a is None else a, math.inf if b is None else b
+        if (low, high) == (0, 0):
+            break
+        corners = [x * y for x in (low, high) for y in (least, most) if x and y]
+        if not all(x and y for x in (low, high) for y in (least, most)):
+            corners.append(0)
+        low, high = min(corners), max(corners)
+    return (None if low == -math.inf else int(low)), (None if high == math.inf else int(high))
+
+
+def _flag_first(monomial: Monomial) -> Iterator[tuple[bool, Expr]]:
+    return ((position == 0, atom) for position, atom in enumerate(monomial))
+
+
+def _factor_text(atom: Expr, leads: bool) -> str:
+    """An atom as a factor of a product: `2*i//3` would read as `(2*i)//3`, so a division gets parentheses unless it leads."""
+    return str(atom) if leads or not isinstance(atom, (FloorDiv, Mod)) else f"({atom})"
+
+
+def _operand_text(e: Expr) -> str:
+    simple = isinstance(e, (Symbol, Max, Min)) or (e.constant is not None and e.constant >= 0)
+    return str(e) if simple else f"({e})"
+
+
+ZERO = integer(0)
+ONE = integer(1)

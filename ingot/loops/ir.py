@@ -1,0 +1,212 @@
+"""The loop IR: what is computed, element by element, before anything is fused or ordered.
+
+A `LoopGraph` is a list of buffers and a list of nodes in program order. A node is a loop nest whose body
+is a small SSA program (`Body`), or a call to a library. Sizes, strides and indices are `Expr`s everywhere,
+also when they are constant. A view is an index map inside a body, never a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.loops.expr import Expr, Symbol
+
+
+class Origin(NamedTuple):
+    """Where a node came from: the ATen ops it computes, and the user's line (`file:line`, or "")."""
+
+    ops: tuple[str, ...]
+    where: str = ""
+
+    def merged(self, other: Origin) -> Origin:
+        """The union of two origins, each op kept once per occurrence, the first known line kept."""
+        return Origin(self.ops + other.ops, self.where or other.where)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A strided array in one storage of its own; `strides` are in elements, the offset is zero.
+
+    `role` is "input" (belongs to the caller), "constant" (belongs to the graph: a lifted tensor literal)
+    or "temporary" (made by a node; it may still be returned, see `LoopGraph.outputs`).
+    """
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    role: str = "temporary"
+    device: torch.device = torch.device("cpu")
+
+
+class Instruction(NamedTuple):
+    """One scalar operation of a body. `args` are positions of earlier instructions in the same body.
+
+    Beside the rows of the scalar op table (`loops/ops.py`) the vocabulary is:
+
+    ==========  ======================  =========================================================================
+    op          args                    attrs
+    ==========  ======================  =========================================================================
+    constant    ()                      (Python number,)
+    index       ()                      (Expr,): the value of an index expression; dtype int64
+    load        () or (mask,)           (buffer name, Expr offset in elements): with a mask, 0 where it is false
+                                        and memory is not touched there
+    indirect    (value,) or             (Symbol, Expr extent, str error): names an integer value so that index
+                (value, mask)           expressions may use it; a value v in [-extent, 0) means v + extent; outside
+                                        [-extent, extent) (where the mask holds) the kernel reports `error`
+    scalar      ()                      (name,): a value of the current outer point, made by an earlier stage of a
+                                        kernel (a finished reduction, or a `Stage.scalars` entry); kernels only
+    to          (value,)                (): conversion to the instruction's dtype
+    ==========  ======================  =========================================================================
+    """
+
+    op: str
+    args: tuple[int, ...]
+    dtype: torch.dtype
+    attrs: tuple[Any, ...] = ()
+
+
+class Body(NamedTuple):
+    """A straight-line SSA program over loop variables; `results` are positions in `instructions`."""
+
+    instructions: tuple[Instruction, ...]
+    results: tuple[int, ...]
+
+    @property
+    def loads(self) -> list[Instruction]:
+        return [i for i in self.instructions if i.op == "load"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all nodes share. `name` is unique in the graph."""
+
+    name: str
+    origin: Origin
+
+    def reads(self) -> set[str]:
+        """Names of the buffers read."""
+        raise NotImplementedError
+
+    def writes(self) -> tuple[str, ...]:
+        """Names of the buffers written, wholly or in part."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Pointwise(Node):
+    """For each point of `loops`, store the body's only result at element `index` of `target`.
+
+    `mode` is "store", or "add" for an accumulating scatter, whose `index` then holds indirect symbols and whose
+    points may collide.
+    """
+
+    loops: tuple[Symbol, ...]
+    body: Body
+    target: str
+    index: Expr
+    mode: str = "store"
+
+    def reads(self) -> set[str]:
+        return {i.attrs[0] for i in self.body.loads}
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.target,)
+
+
+@dataclass(frozen=True)
+class Reduction(Node):
+    """For each point of `loops`, reduce the body's result over `reduced` and store it at `index` of `target`.
+
+    `kind` is one of `REDUCTIONS`; the accumulator has the body result's dtype, the stored value `dtype`
+    (equal, but for argmax and argmin: int64 position in the row-major order of `reduced`, first one wins, NaN counts as
+    extreme). "max" and "min" return NaN if any element is NaN.
+    """
+
+    loops: tuple[Symbol, ...]
+    reduced: tuple[Symbol, ...]
+    kind: str
+    body: Body
+    target: str
+    index: Expr
+    dtype: torch.dtype
+
+    def reads(self) -> set[str]:
+        return {i.attrs[0] for i in self.body.loads}
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.target,)
+
+
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided window on a buffer: what a library call is given, and what an output may be.
+
+    `offset` is in elements from the buffer's first element.
+    """
+
+    buffer: str
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Library(Node):
+    """A call of `function(*args, **kwargs)` at run time, for an op whose library kernel is the right answer.
+
+    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into tensors and ints.
+    With `out` set, the call writes into the buffers `targets` through that keyword (an out= variant); with `out` None it returns fresh
+    tensors (one, or a tuple matching `targets`, where None stands for a result nobody uses) which become the
+    buffers. `mutates` names the buffers among the arguments that the call writes; `random` calls keep their order.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    targets: tuple[str | None, ...]
+    out: str | None = None
+    mutates: tuple[str, ...] = ()
+    random: bool = False
+
+    def reads(self) -> set[str]:
+        return {v.buffer for v in views_in((self.args, self.kwargs))}
+
+    def writes(self) -> tuple[str, ...]:
+        return tuple(t for t in self.targets if t is not None) + self.mutates
+
+
+def views_in(tree: Any) -> list[View]:
+    """All `View`s in nested tuples, lists and dicts, in order."""
+    if isinstance(tree, View):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, (tuple, list)):
+        return [v for item in tree for v in views_in(item)]
+    return []
+
+
+@dataclass
+class LoopGraph:
+    """A program in loop IR.
+
+    `inputs` names the buffer of each tensor input, in graph order. `symbols` says where each size symbol is read:
+    (symbol, position among the inputs, "size" | "stride", dimension). `outputs` are what the program returns: a View on a temporary (its storage
+    then belongs to the user), a View on an input (an alias: eager's output shares the input's storage), or an Expr (a Python int).
+    Writes to inputs are ordinary nodes whose target is an input buffer.
+    """
+
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    symbols: list[tuple[Symbol, int, str, int]] = field(default_factory=list)
+    outputs: list[View | Expr] = field(default_factory=list)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -1,0 +1,28 @@
+/* The extension module `ingot.native._native`: registers what the other files define. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "dispatch.h"
+#include "guards.h"
+#include "program.h"
+#include "tensor.h"
+#include "threads.h"
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "ingot.native._native",
+    .m_doc = "Native core: tensor facts, guard walk, dispatch, programs.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    if (ingot_tensor_init() < 0 || ingot_threads_register(module) < 0 || ingot_program_register(module) < 0 ||
+        ingot_guards_register(module) < 0 || ingot_dispatch_register(module) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

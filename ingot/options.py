@@ -1,0 +1,49 @@
+"""What a user may ask of `ingot.compile`, checked once, where it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+KNOWN_OPTIONS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Options:
+    """`dynamic`: True makes every size a symbol from the start; None and False keep sizes static.
+
+    `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`. All modes run the default
+    code on a CPU: they choose between GPU launch strategies.
+    """
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    backend: str | Callable[..., Any] = "ingot"
+    mode: str = "default"
+
+    @staticmethod
+    def checked(
+        *,
+        fullgraph: Any = False,
+        dynamic: Any = None,
+        backend: Any = "ingot",
+        mode: Any = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Options:
+        """The options, or TypeError / ValueError that names the argument and what it may be."""
+        if not isinstance(fullgraph, bool):
+            raise TypeError(f"ingot.compile: fullgraph must be a bool, not {fullgraph!r}")
+        if dynamic is not None and not isinstance(dynamic, bool):
+            raise TypeError(f"ingot.compile: dynamic must be True, False or None, not {dynamic!r}")
+        if not isinstance(backend, str) and not callable(backend):
+            raise TypeError(f"ingot.compile: backend must be a name or a callable (gm, example_inputs), not {backend!r}")
+        mode = "default" if mode is None else mode
+        if mode not in MODES:
+            raise ValueError(f"ingot.compile: unknown mode {mode!r}; one of {', '.join(MODES)}")
+        for name in options or {}:
+            if name not in KNOWN_OPTIONS:
+                known = ", ".join(KNOWN_OPTIONS) or "none yet"
+                raise ValueError(f"ingot.compile: unknown option {name!r}; known options: {known}")
+        return Options(fullgraph, dynamic, backend, mode)

@@ -1,0 +1,74 @@
+"""From loop IR to a plan: what is fused, in which order it runs, and where every buffer lives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ingot.loops.expr import product
+from ingot.loops.ir import Library, LoopGraph, Node, View
+from ingot.schedule.build import build_kernel
+from ingot.schedule.cost import work_per_point
+from ingot.schedule.dependencies import used_nodes
+from ingot.schedule.fuse import Group, fuse
+from ingot.schedule.memory import plan_memory
+from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.schedule.reuse import write_in_place
+
+__all__ = ["schedule"]
+
+
+def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None) -> Plan:
+    """The plan of a loop graph. `note` receives each decision as a line of text."""
+    nodes = used_nodes(graph)
+    groups = fuse(nodes, graph.buffers, note)
+    internal = _internal_buffers(groups, graph)
+    write_in_place(groups, internal, graph)
+    steps = [_step(group, graph, own) for group, own in zip(groups, internal)]
+    steps = _with_unique_names(steps)
+    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph)
+    return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes)
+
+
+def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str]]:
+    """For each group, the temporaries that only it touches and nobody is given."""
+    users: Counter[str] = Counter()
+    for group in groups:
+        users.update(group.reads() | group.writes())
+    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    return [
+        {
+            name
+            for name in group.writes()
+            if users[name] == 1 and name not in returned and graph.buffers[name].role == "temporary"
+        }
+        for group in groups
+    ]
+
+
+def _step(group: Group, graph: LoopGraph, internal: set[str]) -> KernelStep | LibraryStep:
+    first: Node = group.members[0]
+    if isinstance(first, Library):
+        return LibraryStep(first)
+    assert group.overlay is not None
+    kernel, arguments = build_kernel(group.overlay, internal, graph.buffers)
+    extent = product(s.extent for s in kernel.loops[: kernel.parallel])
+    return KernelStep(kernel, arguments, extent, work_per_point(kernel))
+
+
+def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[KernelStep | LibraryStep]:
+    """Kernels of equal code share a name; different ones of one name are numbered."""
+    taken: dict[str, int] = {}
+    named: dict[object, str] = {}
+    result: list[KernelStep | LibraryStep] = []
+    for step in steps:
+        if isinstance(step, KernelStep):
+            kernel = step.kernel
+            body = (kernel.loops, kernel.stages, kernel.parameters, kernel.rows, kernel.vector)
+            if body not in named:
+                count = taken[kernel.name] = taken.get(kernel.name, 0) + 1
+                named[body] = kernel.name if count == 1 else f"{kernel.name}_{count}"
+            step = replace(step, kernel=replace(kernel, name=named[body]))
+        result.append(step)
+    return result

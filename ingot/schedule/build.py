@@ -1,0 +1,368 @@
+"""Kernels from fused groups: stages, forwarding of values, scratch, canonical names, and the choice of the vector loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ingot.loops.expr import Expr, Symbol, as_expr, integer, loop_symbol, value_symbol
+from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
+from ingot.schedule.dependencies import SAME_POINT, relation
+from ingot.schedule.fuse import Overlay
+from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
+from ingot.schedule.nests import Compute, fresh_loops, map_indices, merge_neighbours
+
+ZERO = integer(0)
+
+
+def build_kernel(laid: Overlay, internal: set[str], buffers: dict[str, Buffer]) -> tuple[Kernel, tuple[str, ...]]:
+    """The kernel of a fused group and the buffers its parameters stand for.
+
+    `internal` names the buffers nobody outside of the group needs: they become values, scalars or rows, not memory.
+    """
+    return _Builder(laid, internal, buffers).build()
+
+
+# Stages ---------------------------------------------------------------------------------------------------------------
+
+
+def assign_stages(laid: Overlay) -> list[int]:
+    """The stage of each member: the earliest that its conflicts with earlier members allow and that has its loops."""
+    stage_loops: list[tuple[Symbol, ...]] = []
+    result: list[int] = []
+    for k, member in enumerate(laid.members):
+        earliest = max((result[j] + _gap(laid, j, k) for j in range(k) if _gap(laid, j, k) is not None), default=0)
+        for s in range(earliest, len(stage_loops)):
+            if stage_loops[s] == laid.inner[k]:
+                result.append(s)
+                break
+        else:
+            stage_loops.append(laid.inner[k])
+            result.append(len(stage_loops) - 1)
+    return result
+
+
+def _gap(laid: Overlay, j: int, k: int) -> int | None:
+    """How many stages member k must come after the earlier member j: 0, 1, or None when they do not conflict."""
+    first, second = laid.members[j], laid.members[k]
+    pairs = [(first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target]
+    pairs += [(i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target]
+    if first.target == second.target:
+        pairs.append((first.index, second.index, False))
+    if not pairs:
+        return None
+    for a, b, reads_result in pairs:
+        unfinished = isinstance(first, Reduction) and (reads_result or first.target == second.target)
+        if unfinished or laid.inner[j] != laid.inner[k] or relation(a, b, laid.outer) != SAME_POINT:
+            return 1
+    return 0
+
+
+@dataclass
+class _StageDraft:
+    """A stage under construction: instructions with common subexpressions shared, and the values stored so far."""
+
+    loops: tuple[Symbol, ...]
+    instructions: list[Instruction] = field(default_factory=list)
+    numbers: dict[Instruction, int] = field(default_factory=dict)
+    stored: dict[tuple[str, Expr], int] = field(default_factory=dict)
+    stores: list[Store] = field(default_factory=list)
+    reductions: list[Accumulate] = field(default_factory=list)
+    scalars: list[Define] = field(default_factory=list)
+
+    def emit(self, instruction: Instruction) -> int:
+        number = self.numbers.get(instruction)
+        if number is None:
+            number = self.numbers[instruction] = len(self.instructions)
+            self.instructions.append(instruction)
+        return number
+
+
+class _Builder:
+    def __init__(self, laid: Overlay, internal: set[str], buffers: dict[str, Buffer]) -> None:
+        self.laid = laid
+        self.internal = internal
+        self.buffers = buffers
+        self.outer = laid.outer
+        self.stage_of = assign_stages(laid)
+        self.writers: dict[str, list[int]] = {}
+        for k, m in enumerate(laid.members):
+            self.writers.setdefault(m.target, []).append(k)
+        self.rows: dict[str, Row] = {}
+        self.scalar_names: dict[str, str] = {}
+        self.indirect: dict[tuple, Symbol] = {}
+        self.loads_of_later_stages = self._buffers_crossing_stages()
+
+    def build(self) -> tuple[Kernel, tuple[str, ...]]:
+        drafts = [_StageDraft(()) for _ in range(max(self.stage_of) + 1)]
+        for k, s in enumerate(self.stage_of):
+            drafts[s].loops = self.laid.inner[k]
+        for k, member in enumerate(self.laid.members):
+            self._add(member, drafts[self.stage_of[k]])
+        drafts = self._with_final_stores(drafts)
+        stages = [
+            Stage(d.loops, Body(tuple(d.instructions), ()), tuple(d.stores), tuple(d.reductions), tuple(d.scalars)) for d in drafts
+        ]
+        stages = [_without_dead(s) for s in stages]
+        origin = Origin(())
+        for m in self.laid.members:
+            origin = origin.merged(m.origin)
+        return _canonical_kernel(origin, self.outer, stages, list(self.rows.values()), self.buffers)
+
+    # -- what becomes of a buffer ----------------------------------------------------------------------------------
+
+    def _buffers_crossing_stages(self) -> set[str]:
+        crossing = set()
+        for k, m in enumerate(self.laid.members):
+            for i in m.body.loads:
+                if any(self.stage_of[w] < self.stage_of[k] for w in self.writers.get(i.attrs[0], ())):
+                    crossing.add(i.attrs[0])
+        return crossing
+
+    def _scalar(self, buffer: str) -> str:
+        return self.scalar_names.setdefault(buffer, f"s{len(self.scalar_names)}")
+
+    def _is_scalar(self, buffer: str) -> bool:
+        """Whether the buffer holds one value per outer point, made by one member."""
+        writers = self.writers.get(buffer, ())
+        if len(writers) != 1:
+            return False
+        member = self.laid.members[writers[0]]
+        return isinstance(member, Reduction) or (not self.laid.inner[writers[0]] and buffer in self.internal)
+
+    def _row(self, buffer: str) -> Row | None:
+        """The scratch row of an internal buffer that crosses stages; None where its inner addresses are not known to be bounded."""
+        if buffer in self.rows:
+            return self.rows[buffer]
+        length = ZERO
+        for w in self.writers[buffer]:
+            rest = _inner_part(self.laid.members[w].index, self.outer)
+            span = None if rest is None else _span(rest, self.laid.inner[w])
+            if span is None:
+                return None
+            a, b = length.constant, span.constant
+            if a is not None and b is not None:
+                length = integer(max(a, b))
+            elif a == 0 or length == span:
+                length = span
+            else:
+                return None
+        row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, length)
+        return row
+
+    def _address(self, buffer: str, index: Expr) -> tuple[str, Expr]:
+        """Where an element of a buffer is kept: (memory or row name, index there)."""
+        if buffer in self.internal and buffer in self.loads_of_later_stages:
+            row = self._row(buffer)
+            inner = _inner_part(index, self.outer)
+            if row is not None and inner is not None:
+                return row.name, inner
+        return buffer, index
+
+    # -- adding a member -------------------------------------------------------------------------------------------
+
+    def _add(self, member: Compute, draft: _StageDraft) -> None:
+        numbers: list[int] = []
+        renamed: dict[Symbol, Expr] = {}
+        for i in member.body.instructions:
+            args = tuple(numbers[a] for a in i.args)
+            if renamed:
+                i = map_indices(Body((i,), ()), lambda e: e.substitute(renamed)).instructions[0]
+            numbers.append(self._emit(draft, i._replace(args=args), renamed))
+        value = numbers[member.body.results[0]]
+        index = member.index.substitute(renamed) if renamed else member.index
+        if isinstance(member, Reduction):
+            draft.reductions.append(Accumulate(member.kind, value, self._scalar(member.target), member.dtype))
+            return
+        draft.stored[member.target, index] = value
+        if member.target in self.internal:
+            if member.target not in self.loads_of_later_stages:
+                return
+            if self._is_scalar(member.target):
+                draft.scalars.append(Define(self._scalar(member.target), value))
+                return
+        draft.stores.append(Store(*self._address(member.target, index), value, member.mode))
+
+    def _emit(self, draft: _StageDraft, i: Instruction, renamed: dict[Symbol, Expr]) -> int:
+        if i.op == "load":
+            return self._load(draft, i)
+        if i.op == "indirect":
+            symbol, extent, *rest = i.attrs
+            key = (id(draft), i.args, extent)
+            unique = self.indirect.get(key)
+            if unique is None:
+                unique = self.indirect[key] = value_symbol(f"t{len(self.indirect)}", extent)
+            renamed[symbol] = unique
+            i = i._replace(attrs=(unique, extent, *rest))
+        return draft.emit(i)
+
+    def _load(self, draft: _StageDraft, i: Instruction) -> int:
+        buffer, index = i.attrs
+        value = draft.stored.get((buffer, index))
+        if value is None and self._is_scalar(buffer):
+            value = draft.emit(Instruction("scalar", (), i.dtype, (self._scalar(buffer),)))
+        if value is None:
+            return draft.emit(i._replace(attrs=self._address(buffer, index)))
+        if not i.args:
+            return value
+        zero = draft.emit(Instruction("constant", (), i.dtype, (0,)))
+        return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
+
+    def _with_final_stores(self, drafts: list[_StageDraft]) -> list[_StageDraft]:
+        """Add the stores of reduction results that are wanted in memory, to the first scalar stage after the reduction."""
+        for k, member in enumerate(self.laid.members):
+            if not isinstance(member, Reduction) or member.target in self.internal:
+                continue
+            after = self.stage_of[k] + 1
+            if after == len(drafts) or drafts[after].loops:
+                drafts.insert(after, _StageDraft(()))
+                self.stage_of = [s + (s >= after) for s in self.stage_of]
+            draft = drafts[after]
+            value = draft.emit(Instruction("scalar", (), member.dtype, (self._scalar(member.target),)))
+            draft.stores.append(Store(member.target, member.index, value))
+        return drafts
+
+
+def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
+    linear = address.linear(outer)
+    return None if linear is None else linear[0]
+
+
+def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
+    """One more than the largest value of an address over the loops; None unless linear with constant nonnegative strides."""
+    linear = address.linear(loops)
+    if linear is None:
+        return None
+    largest, strides = linear
+    for s, stride in strides.items():
+        if stride.constant is None or stride.constant < 0:
+            return None
+        largest = largest + stride * (as_expr(s.extent) - 1)
+    return largest + 1
+
+
+def _without_dead(stage: Stage) -> Stage:
+    """The stage without instructions that nothing uses. An indirect lookup stays: it may have to report an error."""
+    instructions = stage.body.instructions
+    live = {s.value for s in stage.stores} | {r.value for r in stage.reductions} | {d.value for d in stage.scalars}
+    live |= {n for n, i in enumerate(instructions) if i.op == "indirect"}
+    for n in range(len(instructions) - 1, -1, -1):
+        if n in live:
+            live.update(instructions[n].args)
+    kept = sorted(live)
+    number = {old: new for new, old in enumerate(kept)}
+    return Stage(
+        stage.loops,
+        Body(tuple(instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args)) for n in kept), ()),
+        tuple(s._replace(value=number[s.value]) for s in stage.stores),
+        tuple(r._replace(value=number[r.value]) for r in stage.reductions),
+        tuple(d._replace(value=number[d.value]) for d in stage.scalars),
+    )
+
+
+# Canonical form -------------------------------------------------------------------------------------------------------
+
+
+def _canonical_kernel(
+    origin: Origin, outer: Sequence[Symbol], stages: Sequence[Stage], rows: list[Row], buffers: dict[str, Buffer]
+) -> tuple[Kernel, tuple[str, ...]]:
+    """Merge loops, name loops and parameters by position, and choose the vector and parallel loops."""
+    outer, stages = _merge_loops(outer, stages)
+    if not outer:
+        outer = [loop_symbol("o0", 1)]
+    parameters, names = _parameters(stages, {r.name for r in rows}, buffers)
+    stages = tuple(_rename_buffers(s, names) for s in stages)
+    vector = choose_vector_loop(outer, stages)
+    parallel = len(outer) if vector is None else max(1, len(outer) - 1)
+    kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector)
+    return kernel, tuple(names)
+
+
+def _merge_loops(outer: Sequence[Symbol], stages: Sequence[Stage]) -> tuple[list[Symbol], tuple[Stage, ...]]:
+    substitution: dict[Symbol, Expr] = {}
+    outer = _renumber("o", merge_neighbours(outer, [e for s in stages for e in _stage_indices(s)], substitution), substitution)
+    result = []
+    for s in stages:
+        own = dict(substitution)
+        loops = _renumber("r", merge_neighbours(s.loops, _stage_indices(s), own), own)
+        result.append(_substitute_stage(s, own, loops))
+    return outer, tuple(result)
+
+
+def _renumber(prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, Expr]) -> list[Symbol]:
+    fresh = fresh_loops(prefix, [as_expr(s.extent) for s in loops])
+    names: dict[Symbol, Expr] = dict(zip(loops, fresh))
+    for old, new in substitution.items():
+        substitution[old] = new.substitute(names)
+    for s in loops:
+        substitution.setdefault(s, names[s])
+    return list(fresh)
+
+
+def _stage_indices(stage: Stage) -> list[Expr]:
+    found = [s.index for s in stage.stores]
+    found += [i.attrs[1] for i in stage.body.instructions if i.op == "load"]
+    found += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
+    return found
+
+
+def _substitute_stage(stage: Stage, substitution: dict[Symbol, Expr], loops: Sequence[Symbol]) -> Stage:
+    def put(e: Expr) -> Expr:
+        return e.substitute(substitution)
+
+    stores = tuple(s._replace(index=put(s.index)) for s in stage.stores)
+    return replace(stage, loops=tuple(loops), body=map_indices(stage.body, put), stores=stores)
+
+
+def _parameters(
+    stages: Sequence[Stage], rows: set[str], buffers: dict[str, Buffer]
+) -> tuple[tuple[Parameter, ...], dict[str, str]]:
+    """Parameters in order of first use, and graph buffer name -> parameter name."""
+    read: set[str] = set()
+    written: set[str] = set()
+    names: dict[str, str] = {}
+    for s in stages:
+        read.update(i.attrs[0] for i in s.body.loads)
+        written.update(st.buffer for st in s.stores)
+        for name in [i.attrs[0] for i in s.body.loads] + [st.buffer for st in s.stores]:
+            if name not in rows:
+                names.setdefault(name, f"p{len(names)}")
+    parameters = tuple(Parameter(p, buffers[name].dtype, name in read, name in written) for name, p in names.items())
+    return parameters, names
+
+
+def _rename_buffers(stage: Stage, names: dict[str, str]) -> Stage:
+    instructions = tuple(
+        i._replace(attrs=(names.get(i.attrs[0], i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i
+        for i in stage.body.instructions
+    )
+    stores = tuple(s._replace(buffer=names.get(s.buffer, s.buffer)) for s in stage.stores)
+    return replace(stage, body=Body(instructions, stage.body.results), stores=stores)
+
+
+def choose_vector_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol | None:
+    """The last outer loop when it is the one along which memory is contiguous; None for each stage's own last loop."""
+    if all(not s.loops for s in stages):
+        return outer[-1]
+    along_inner = along_outer = 0
+    for s in stages:
+        if not s.loops:
+            continue
+        for e in _stage_indices(s):
+            linear = e.linear([outer[-1], s.loops[-1]])
+            if linear is None:
+                continue
+            along_inner += linear[1].get(s.loops[-1], ZERO).constant == 1
+            along_outer += linear[1].get(outer[-1], ZERO).constant == 1
+    return outer[-1] if along_outer > along_inner else None
+
+
+def kernel_name(origin: Origin) -> str:
+    """A name made of the ops, each run of equal ones once: `layer_norm_gelu_add`."""
+    short: list[str] = []
+    for op in origin.ops:
+        name = op.split(".")[-2] if "." in op else op
+        if not short or short[-1] != name:
+            short.append(name)
+    text = "_".join(short)
+    return text if len(text) <= 60 else text[:57] + "etc"

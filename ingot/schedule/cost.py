@@ -1,0 +1,34 @@
+"""What a kernel costs, roughly: enough to decide how many threads are worth waking."""
+
+from __future__ import annotations
+
+from ingot.loops.expr import product
+from ingot.schedule.fuse import estimate
+from ingot.schedule.kernel import Kernel, Stage
+
+LANES = 8.0  # elements per vector operation, averaged over machines and types
+NANOSECONDS_PER_OPERATION = 0.3
+NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
+
+# Vector operations per scalar op; everything else counts as one.
+_WEIGHTS = {
+    **dict.fromkeys(("load", "div", "reciprocal", "sqrt", "rsqrt", "floordiv", "remainder", "fmod"), 4.0),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf", "erfc"), 15.0),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow"), 30.0),
+    **dict.fromkeys(("constant", "scalar", "index"), 0.0),
+}
+
+
+def work_per_point(kernel: Kernel) -> float:
+    """Nanoseconds that one point of the collapsed parallel loops takes on one core."""
+    rest = kernel.loops[kernel.parallel :]
+    repeats = estimate(product(s.extent for s in rest))
+    return repeats * sum(_stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None) for s in kernel.stages)
+
+
+def _stage_work(stage: Stage, vectorized: bool) -> float:
+    points = estimate(product(s.extent for s in stage.loops))
+    operations = sum(_WEIGHTS.get(i.op, 1.0) for i in stage.body.instructions) + 2 * len(stage.stores) + len(stage.reductions)
+    moved = sum(i.dtype.itemsize for i in stage.body.loads) + 4 * len(stage.stores)
+    per_point = operations * NANOSECONDS_PER_OPERATION / (LANES if vectorized else 1.0)
+    return points * max(per_point, moved * NANOSECONDS_PER_BYTE)

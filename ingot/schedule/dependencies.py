@@ -1,0 +1,160 @@
+"""Dependencies between nodes as symbolic memory addresses, and the order they impose.
+
+Two accesses of one buffer conflict when either writes. Inside a kernel a conflict is harmless if both touch the same
+element at the same point, or if the later access stays within what the earlier one covers during the same outer point.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal
+from ingot.loops.ir import LoopGraph, Node
+from ingot.schedule.nests import Compute
+
+ZERO = integer(0)
+
+
+def used_nodes(graph: LoopGraph) -> list[Node]:
+    """The nodes whose results are returned, or written to an input, or drawn from the generator, or read by such nodes."""
+    kept: list[Node] = []
+    wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
+    wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"}
+    for node in reversed(graph.nodes):
+        if getattr(node, "random", False) or any(name in wanted for name in node.writes()):
+            kept.append(node)
+            wanted |= node.reads()
+    return kept[::-1]
+
+
+def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
+    """For each node, the positions of earlier nodes that must run before it.
+
+    Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both write it wholly
+    by loops; anything that reads the buffer waits for all of its writers so far.
+    """
+    writers: dict[str, list[int]] = defaultdict(list)
+    readers: dict[str, list[int]] = defaultdict(list)
+    result: list[set[int]] = []
+    last_random = -1
+    for k, node in enumerate(nodes):
+        before: set[int] = set()
+        for name in node.reads():
+            before.update(writers[name])
+        for name in node.writes():
+            before.update(readers[name])
+            before.update(w for w in writers[name] if not _disjoint_pieces(nodes[w], node))
+        if getattr(node, "random", False):
+            if last_random >= 0:
+                before.add(last_random)
+            last_random = k
+        before.discard(k)
+        result.append(before)
+        for name in node.reads():
+            readers[name].append(k)
+        for name in node.writes():
+            writers[name].append(k)
+    return result
+
+
+def _disjoint_pieces(first: Node, second: Node) -> bool:
+    """Whether two writers of one buffer provably write different elements: their address ranges do not meet, or do so only
+    in strides that interleave (pieces of a concatenation along an inner dimension)."""
+    a, b = _piece(first), _piece(second)
+    if a is None or b is None:
+        return False
+    if disjoint_ranges(a.index, b.index):
+        return True
+    outer_a, outer_b = a.by_stride(), b.by_stride()
+    for (stride_a, extent_a), (stride_b, extent_b) in zip(outer_a, outer_b):
+        if stride_a != stride_b or extent_a != extent_b:
+            return False
+        a, b = a.without(stride_a), b.without(stride_b)
+        if _within(a.index, stride_a) and _within(b.index, stride_b) and disjoint_ranges(a.index, b.index):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The elements offset + sum(stride * loop) that a node writes."""
+
+    index: Expr
+    loops: tuple[Symbol, ...]
+
+    def by_stride(self) -> list[tuple[Expr, Expr]]:
+        linear = self.index.linear(self.loops)
+        assert linear is not None
+        pairs = [(c, s.extent) for s, c in linear[1].items() if s.extent.constant != 1 and c.constant is not None]
+        return sorted(pairs, key=lambda p: -(p[0].constant or 0))
+
+    def without(self, stride: Expr) -> _Piece:
+        linear = self.index.linear(self.loops)
+        assert linear is not None
+        symbol = next(s for s, c in linear[1].items() if c == stride)
+        return _Piece(self.index.substitute({symbol: 0}), tuple(s for s in self.loops if s is not symbol))
+
+
+def _piece(node: Node) -> _Piece | None:
+    if not isinstance(node, Compute) or getattr(node, "mode", "store") != "store":
+        return None
+    return _Piece(node.index, node.loops) if node.index.linear(node.loops) is not None else None
+
+
+def _within(e: Expr, limit: Expr) -> bool:
+    return known_less_equal(ZERO, e) and known_less(e, limit)
+
+
+def disjoint_ranges(a: Expr, b: Expr) -> bool:
+    """Whether the value ranges of two expressions provably do not meet."""
+    (low_a, high_a), (low_b, high_b) = a.bounds, b.bounds
+    if high_a is not None and low_b is not None and high_a < low_b:
+        return True
+    return high_b is not None and low_a is not None and high_b < low_a
+
+
+# Conflicts inside a kernel --------------------------------------------------------------------------------------------
+
+SAME_POINT = "same point"  # both touch the same element at the same point of a common stage
+SAME_ROW = "same row"  # the accesses of one outer point meet only accesses of that outer point
+
+
+def relation(first: Expr, second: Expr, outer: Sequence[Symbol]) -> str | None:
+    """How two addresses in one buffer, both over the outer loops `outer`, relate; None when they may meet across outer points.
+
+    Equal expressions are the same point. Otherwise each must be `row + inner`, with one `row` linear in the outer loops that all
+    have nonzero strides, and 0 <= inner < the smallest of those strides.
+    """
+    if first == second:
+        return SAME_POINT
+    split_first, split_second = _row_and_inner(first, outer), _row_and_inner(second, outer)
+    if split_first is None or split_second is None or split_first[0] != split_second[0]:
+        return None
+    strides, inner_first, inner_second = split_first[0], split_first[1], split_second[1]
+    moving = [s for s in outer if s.extent.constant != 1]
+    if any(s not in strides for s in moving):
+        return None
+    for stride in (strides[s] for s in moving):
+        if not (_within(inner_first, stride) and _within(inner_second, stride)):
+            return None
+    return SAME_ROW
+
+
+def _row_and_inner(address: Expr, outer: Sequence[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
+    """(strides over the outer loops, the rest), or None."""
+    linear = address.linear(outer)
+    if linear is None:
+        return None
+    rest, strides = linear
+    return {s: c for s, c in strides.items() if c.constant != 0}, rest
+
+
+def covers_once(address: Expr, loops: Sequence[Symbol]) -> bool:
+    """Whether an address is linear in `loops` with a nonzero stride for each loop that moves, so that it names an element once
+    (given that it is in bounds of a buffer whose strides do not overlap)."""
+    linear = address.linear(loops)
+    if linear is None:
+        return False
+    return all(s.extent.constant == 1 or linear[1].get(s, ZERO).constant != 0 for s in loops)

@@ -1,0 +1,292 @@
+"""Fusion: which nodes share a kernel. Whether a fusion is legal and whether it is worthwhile are separate questions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.ir import Buffer, Library, Node, Reduction
+from ingot.schedule.dependencies import direct_dependencies, relation
+from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine
+
+MAX_MEMBERS = 64
+MAX_INSTRUCTIONS = 1500
+MIN_PARALLEL_POINTS = 8  # fewer outer points than this leave cores idle ...
+SERIAL_ELEMENTS = 1 << 15  # ... which matters from this many elements on
+ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """Nodes laid over common outer loops; `inner[k]` are the further loops of member k."""
+
+    outer: tuple[Symbol, ...]
+    members: tuple[Compute, ...]
+    inner: tuple[tuple[Symbol, ...], ...]
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes that share a kernel (or one library call). `points` is the number of outer points."""
+
+    id: int
+    positions: list[int]
+    members: list[Node]
+    points: Expr | None = None
+    overlay: Overlay | None = None
+    before: set[int] = field(default_factory=set)
+
+    @property
+    def fusible(self) -> bool:
+        return self.points is not None
+
+    @property
+    def reduces(self) -> bool:
+        return any(isinstance(m, Reduction) for m in self.members)
+
+    def reads(self) -> set[str]:
+        return set().union(*(m.reads() for m in self.members))
+
+    def writes(self) -> set[str]:
+        return {name for m in self.members for name in m.writes()}
+
+
+def fuse(nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None] = lambda text: None) -> list[Group]:
+    """Partition `nodes` into groups, returned in an order that respects all dependencies. `note` receives each decision."""
+    return _Fusion(nodes, buffers, note).run()
+
+
+def overlay(members: Sequence[Compute], points: Expr) -> Overlay | None:
+    """Lay the members over outer loops of `points` points, or None if one of them cannot be.
+
+    Members whose inner parts have equally many elements get the same inner loops, so that their indices can be compared.
+    """
+    fits = []
+    for m in members:
+        fit = Shape.of(m).over(points)
+        if fit is None:
+            return None
+        fits.append(fit)
+    outer: list[Expr] | None = [points] if points.constant != 1 else []
+    inner: dict[Expr, list[Expr]] = {}
+    for outer_extents, inner_extents in fits:
+        outer = refine(outer, outer_extents) if outer is not None else None
+        numel = product(inner_extents)
+        refined = refine(inner.get(numel, [numel]), inner_extents)
+        if outer is None or refined is None:
+            return None
+        inner[numel] = refined
+    assert outer is not None
+    outer_loops = fresh_loops("o", outer)
+    laid, inner_loops = [], []
+    for m, (_, inner_extents) in zip(members, fits):
+        loops = fresh_loops("r", inner[product(inner_extents)])
+        laid.append(laid_over(m, outer_loops, loops))
+        inner_loops.append(loops)
+    return Overlay(outer_loops, tuple(laid), tuple(inner_loops))
+
+
+class _Fusion:
+    def __init__(self, nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None]) -> None:
+        self.buffers = buffers
+        self.note = note
+        self.groups: dict[int, Group] = {}
+        self.ancestors: dict[int, int] = {}
+        for k, before in enumerate(direct_dependencies(nodes)):
+            self.groups[k] = self._single(k, nodes[k], before)
+            self.ancestors[k] = sum(1 << b for b in before)
+            for b in before:
+                self.ancestors[k] |= self.ancestors[b]
+
+    @staticmethod
+    def _single(k: int, node: Node, before: set[int]) -> Group:
+        if not isinstance(node, Compute):
+            return Group(k, [k], [node], before=before)
+        node = canonical(node)
+        points = Shape.of(node).points
+        return Group(k, [k], [node], points, overlay([node], points), before)
+
+    def run(self) -> list[Group]:
+        changed = True
+        while changed:
+            changed = False
+            for k in sorted(self.groups):
+                changed |= k in self.groups and self._merge_best(self.groups[k])
+        return self._ordered()
+
+    # -- candidates ------------------------------------------------------------------------------------------------
+
+    def _merge_best(self, group: Group) -> bool:
+        """Merge `group` with its best partner, again and again; whether anything was merged."""
+        merged = False
+        while group.fusible:
+            partner = self._best_partner(group)
+            if partner is None:
+                break
+            group = self._merge(*partner)
+            merged = True
+        return merged
+
+    def _best_partner(self, group: Group) -> tuple[Group, Group, Expr, Overlay] | None:
+        scored = []
+        for other in self._neighbours(group):
+            score = self.score(other, group)
+            if score > 0:
+                scored.append((score, -abs(other.id - group.id), other.id))
+        for _, _, other_id in sorted(scored, reverse=True):
+            other = self.groups[other_id]
+            fit = self.can_fuse(other, group)
+            if fit is not None:
+                return other, group, *fit
+        return None
+
+    def _neighbours(self, group: Group) -> list[Group]:
+        touched = group.reads() | group.writes()
+        return [
+            other
+            for other in self.groups.values()
+            if other is not group and other.fusible and touched & (other.reads() | other.writes())
+        ]
+
+    # -- worthwhile ------------------------------------------------------------------------------------------------
+
+    def score(self, first: Group, second: Group) -> float:
+        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile."""
+        if len(first.members) + len(second.members) > MAX_MEMBERS:
+            return 0
+        if sum(len(m.body.instructions) for g in (first, second) for m in g.members if isinstance(m, Compute)) > MAX_INSTRUCTIONS:
+            return 0
+        shared = (first.writes() & second.reads()) | (second.writes() & first.reads()) | (first.reads() & second.reads())
+        shared |= first.writes() & second.writes()
+        return sum(self._bytes(name) for name in shared)
+
+    def _bytes(self, name: str) -> float:
+        buffer = self.buffers[name]
+        return estimate(product(buffer.sizes)) * buffer.dtype.itemsize
+
+    def keeps_parallelism(self, first: Group, second: Group, points: Expr) -> bool:
+        """Whether the fused kernel still has work for all cores, or is too small to need them."""
+        if estimate(points) >= MIN_PARALLEL_POINTS:
+            return True
+        if first.points == second.points == points:
+            return True
+        most = max(estimate(Shape.of(m).total) for g in (first, second) for m in g.members if isinstance(m, Compute))
+        return most <= SERIAL_ELEMENTS
+
+    # -- legal -----------------------------------------------------------------------------------------------------
+
+    def can_fuse(self, first: Group, second: Group) -> tuple[Expr, Overlay] | None:
+        """The outer points and overlay of the fused group when fusing is legal, else None."""
+        if self._path_between(first, second):
+            return None
+        members = [m for _, m in self._in_order(first, second)]
+        for points in self._outer_candidates(first, second):
+            if not self.keeps_parallelism(first, second, points):
+                continue
+            laid = overlay(members, points)  # type: ignore[arg-type]
+            if laid is not None and self._no_conflict(laid):
+                return points, laid
+        return None
+
+    @staticmethod
+    def _in_order(first: Group, second: Group) -> list[tuple[int, Node]]:
+        return sorted([*zip(first.positions, first.members), *zip(second.positions, second.members)], key=lambda p: p[0])
+
+    def _path_between(self, first: Group, second: Group) -> bool:
+        """Whether something outside of both must run after one and before the other."""
+        for a, b in ((first, second), (second, first)):
+            if any(p != a.id and self.ancestors[p] >> a.id & 1 for p in b.before):
+                return True
+        return False
+
+    @staticmethod
+    def _outer_candidates(first: Group, second: Group) -> list[Expr]:
+        """Numbers of outer points to try, most parallel first."""
+        assert first.points is not None and second.points is not None
+        if first.reduces and second.reduces:
+            return [first.points] if first.points == second.points else []
+        if first.reduces or second.reduces:
+            return [first.points if first.reduces else second.points]
+        if first.points == second.points:
+            return [first.points]
+        prefixes: set[Expr] = set()
+        for group in (first, second):
+            for member in group.members:
+                extents = Shape.of(member).loops  # type: ignore[arg-type]
+                prefixes.update(product(extents[:k]) for k in range(1, len(extents) + 1))
+        return sorted(prefixes, key=estimate, reverse=True)
+
+    @staticmethod
+    def _no_conflict(laid: Overlay) -> bool:
+        """Whether every pair of accesses to one buffer of which one writes meets at the same point or in the same row only."""
+        accesses: dict[str, list[tuple[int, bool, Expr]]] = defaultdict(list)
+        for k, m in enumerate(laid.members):
+            for i in m.body.loads:
+                accesses[i.attrs[0]].append((k, False, i.attrs[1]))
+            accesses[m.target].append((k, True, m.index))
+        for uses in accesses.values():
+            writes = [(k, e) for k, written, e in uses if written]
+            for w, written_at in writes:
+                if getattr(laid.members[w], "mode", "store") != "store" and len({k for k, _, _ in uses}) > 1:
+                    return False
+                for k, _, e in uses:
+                    if k != w and relation(written_at, e, laid.outer) is None:
+                        return False
+        return True
+
+    # -- merging ---------------------------------------------------------------------------------------------------
+
+    def _merge(self, first: Group, second: Group, points: Expr, laid: Overlay) -> Group:
+        ordered = self._in_order(first, second)
+        self.note(f"fuse {'+'.join(m.name for m in first.members)} with {'+'.join(m.name for m in second.members)} over {points}")
+        new, gone = first, second
+        new.positions, new.members = [p for p, _ in ordered], [m for _, m in ordered]
+        new.points, new.overlay = points, laid
+        del self.groups[gone.id]
+        both = 1 << new.id | 1 << gone.id
+        new.before = (new.before | gone.before) - {new.id, gone.id}
+        ancestors = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~both
+        self.ancestors[new.id] = ancestors
+        for g in self.groups.values():
+            if g is not new and self.ancestors[g.id] & both:
+                self.ancestors[g.id] = (self.ancestors[g.id] | ancestors) & ~(1 << gone.id) | 1 << new.id
+                if gone.id in g.before:
+                    g.before = g.before - {gone.id} | {new.id}
+        return new
+
+    def _ordered(self) -> list[Group]:
+        """The groups in dependency order, keeping program order where there is a choice."""
+        done: set[int] = set()
+        result: list[Group] = []
+
+        def visit(group: Group) -> None:
+            stack = [group]
+            while stack:
+                g = stack[-1]
+                waiting = [b for b in sorted(g.before, reverse=True) if b not in done]
+                if g.id in done:
+                    stack.pop()
+                elif waiting:
+                    stack.extend(self.groups[b] for b in waiting)
+                else:
+                    done.add(g.id)
+                    result.append(g)
+                    stack.pop()
+
+        for k in sorted(self.groups, key=lambda k: self.groups[k].positions[-1]):
+            visit(self.groups[k])
+        return result
+
+
+def estimate(e: Expr) -> float:
+    """The value of a size expression, with ASSUMED_SIZE for every symbol."""
+    if e.constant is not None:
+        return e.constant
+    return e.evaluate({s: ASSUMED_SIZE for s in e.symbols})
+
+
+def is_library(group: Group) -> bool:
+    return isinstance(group.members[0], Library)
+

@@ -1,0 +1,93 @@
+"""Kernels: what the schedule hands to code generation.
+
+A kernel is a nest of outer loops around a sequence of stages. Each stage adds its own inner loops (none: it runs once per
+outer point), evaluates a body, stores values, and accumulates reductions over its inner loops; a finished reduction is a
+`scalar` that later stages read. LayerNorm over rows is one kernel with the row loop outside and stages for the sum, the
+squared deviations and the normalized values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from ingot.loops.expr import Expr, Symbol
+from ingot.loops.ir import Body, Origin
+
+
+class Store(NamedTuple):
+    """Store the stage body's value number `value` at element `index` of a parameter or row; mode "store" or "add"."""
+
+    buffer: str
+    index: Expr
+    value: int
+    mode: str = "store"
+
+
+class Accumulate(NamedTuple):
+    """Reduce the stage body's value number `value` over the stage's loops into the scalar `name` of type `dtype`.
+
+    `kind` is one of `loops.ir.REDUCTIONS`. The result may be read by later stages only.
+    """
+
+    kind: str
+    value: int
+    name: str
+    dtype: torch.dtype
+
+
+class Define(NamedTuple):
+    """Name the stage body's value number `value` (of a stage without loops) for later stages to read as a `scalar`."""
+
+    name: str
+    value: int
+
+
+class Parameter(NamedTuple):
+    """A buffer the kernel touches, in argument order."""
+
+    name: str
+    dtype: torch.dtype
+    read: bool
+    written: bool
+
+
+class Row(NamedTuple):
+    """Scratch memory of one outer point: `length` elements, private to the thread, dead after the outer point.
+
+    When the kernel's vector axis is an outer loop, code generation keeps one row per lane.
+    """
+
+    name: str
+    dtype: torch.dtype
+    length: Expr
+
+
+@dataclass(frozen=True)
+class Stage:
+    loops: tuple[Symbol, ...]
+    body: Body
+    stores: tuple[Store, ...] = ()
+    reductions: tuple[Accumulate, ...] = ()
+    scalars: tuple[Define, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`loops` are outer, outermost first; the first `parallel` of them are collapsed into one range that threads share.
+
+    `vector` is the loop whose iterations fill the lanes of a vector: an inner loop of the stages (each stage names its
+    own last loop; `vector` is then None) or the last outer loop. With a single outer loop that is both parallel and vector,
+    a thread's range is counted in its iterations.
+    """
+
+    name: str
+    origin: Origin
+    loops: tuple[Symbol, ...]
+    stages: tuple[Stage, ...]
+    parameters: tuple[Parameter, ...]
+    rows: tuple[Row, ...] = ()
+    parallel: int = 1
+    vector: Symbol | None = None

@@ -1,0 +1,143 @@
+"""The memory plan: where every buffer lives, dead buffers reused, and the peak as a number.
+
+Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns its storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ingot.loops.expr import Expr, integer
+from ingot.loops.ir import Buffer, LoopGraph, View
+from ingot.schedule.fuse import estimate
+from ingot.schedule.plan import KernelStep, LibraryStep, Place
+
+ALIGNMENT = 64
+ZERO = integer(0)
+
+Step = KernelStep | LibraryStep
+
+
+@dataclass(frozen=True)
+class Life:
+    """A buffer's first and last step, both included."""
+
+    buffer: str
+    first: int
+    last: int
+
+    def overlaps(self, other: Life) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def buffer_bytes(buffer: Buffer) -> Expr:
+    """Bytes from the first to one past the last element; 0 when a size is 0."""
+    if any(s.constant == 0 for s in buffer.sizes):
+        return ZERO
+    last = sum((stride * (size - 1) for size, stride in zip(buffer.sizes, buffer.strides)), ZERO)
+    return (last + 1) * buffer.dtype.itemsize
+
+
+def step_buffers(step: Step) -> list[str]:
+    if isinstance(step, KernelStep):
+        return list(step.arguments)
+    return [*step.node.reads(), *step.node.writes()]
+
+
+def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
+    """The life of every temporary that a step touches; what is returned lives to the end."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, step in enumerate(steps):
+        for name in step_buffers(step):
+            first.setdefault(name, k)
+            last[name] = k
+    for v in graph.outputs:
+        if isinstance(v, View) and v.buffer in last:
+            last[v.buffer] = len(steps)
+    return {name: Life(name, first[name], last[name]) for name in first if graph.buffers[name].role == "temporary"}
+
+
+def plan_memory(steps: Sequence[Step], graph: LoopGraph) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
+    """(places, buffers dead after each step, arena bytes, peak bytes).
+
+    The peak counts inputs, outputs, the arena and what library calls return, as long as each is held.
+    """
+    alive = lives(steps, graph)
+    places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
+    places |= {name: Place("constant") for name in graph.constants}
+    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    from_library = {
+        t for s in steps if isinstance(s, LibraryStep) and s.node.out is None for t in s.node.targets if t is not None
+    }
+    for name in alive:
+        if name in from_library:
+            places[name] = Place("library")
+        elif name in returned:
+            places[name] = Place("output")
+    arena_lives = [life for name, life in alive.items() if name not in places]
+    offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})
+    places |= {name: Place("arena", offset=offset) for name, offset in offsets.items()}
+    last_use: dict[int, tuple[str, ...]] = {}
+    for life in alive.values():
+        if life.last < len(steps):
+            last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
+    return places, last_use, arena_bytes, _peak(steps, graph, alive, places, arena_bytes)
+
+
+def _rounded(size: Expr) -> Expr:
+    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+
+def _offsets(lives: Sequence[Life], sizes: dict[str, Expr]) -> tuple[dict[str, Expr], Expr]:
+    """Offsets in the arena: constant sizes by first fit, largest first; symbolic ones share slots of exactly their size."""
+    fixed = [life for life in lives if sizes[life.buffer].constant is not None]
+    fixed.sort(key=lambda life: -(sizes[life.buffer].constant or 0))
+    offsets: dict[str, Expr] = {}
+    placed: list[tuple[int, int, Life]] = []
+    total = 0
+    for life in fixed:
+        size = sizes[life.buffer].constant or 0
+        at = 0
+        for low, high, other in sorted(placed, key=lambda p: p[0]):
+            if life.overlaps(other) and low < at + size and at < high:
+                at = high
+        placed.append((at, at + size, life))
+        offsets[life.buffer] = integer(at)
+        total = max(total, at + size)
+    end = integer(total)
+    slots: list[tuple[Expr, Expr, list[Life]]] = []
+    for life in lives:
+        if life.buffer in offsets:
+            continue
+        size = sizes[life.buffer]
+        for slot_size, at_expr, users in slots:
+            if slot_size == size and not any(life.overlaps(u) for u in users):
+                users.append(life)
+                offsets[life.buffer] = at_expr
+                break
+        else:
+            slots.append((size, end, [life]))
+            offsets[life.buffer] = end
+            end = end + size
+    return offsets, end
+
+
+def _peak(
+    steps: Sequence[Step], graph: LoopGraph, alive: dict[str, Life], places: dict[str, Place], arena_bytes: Expr
+) -> Expr:
+    """Inputs and arena, plus the most that outputs and library results take at any step."""
+    base = arena_bytes
+    for name in graph.inputs:
+        base = base + buffer_bytes(graph.buffers[name])
+    held = [life for name, life in alive.items() if places[name].kind in ("output", "library")]
+    most: Expr = ZERO
+    for k in range(len(steps) + 1):
+        total = sum((buffer_bytes(graph.buffers[h.buffer]) for h in held if h.first <= k <= h.last), ZERO)
+        if most.constant is not None and total.constant is not None:
+            most = integer(max(most.constant, total.constant))
+        else:
+            most = max(most, total, key=estimate)
+    return base + most
+

@@ -1,0 +1,257 @@
+"""Loop nests: putting nodes into a canonical form, and laying several of them over the same outer loops.
+
+A nest is a node's iteration space as a row-major sequence of loops. Loops of one iteration vanish, loops are ordered by the
+layout of what is written, and neighbours that every index walks as one are merged. Splitting a loop again is always legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ingot.loops.expr import Expr, Symbol, as_expr, integer, loop_symbol, product
+from ingot.loops.ir import Body, Instruction, Pointwise, Reduction
+
+Compute = Pointwise | Reduction
+ONE = integer(1)
+ZERO = integer(0)
+
+_INDEX_ATTRS: dict[str, Callable[[tuple, Callable[[Expr], Expr]], tuple]] = {
+    "load": lambda attrs, f: (attrs[0], f(attrs[1])),
+    "index": lambda attrs, f: (f(attrs[0]),),
+    "indirect": lambda attrs, f: (attrs[0], f(attrs[1]), *attrs[2:]),
+}
+
+
+def map_indices(body: Body, f: Callable[[Expr], Expr]) -> Body:
+    """The body with `f` applied to every index expression in it."""
+    return Body(tuple(_map_instruction(i, f) for i in body.instructions), body.results)
+
+
+def _map_instruction(instruction: Instruction, f: Callable[[Expr], Expr]) -> Instruction:
+    rule = _INDEX_ATTRS.get(instruction.op)
+    return instruction if rule is None else instruction._replace(attrs=rule(instruction.attrs, f))
+
+
+def index_expressions(node: Compute) -> list[Expr]:
+    """Every index expression of a node, the store's included."""
+    found = [node.index]
+    for i in node.body.instructions:
+        if i.op == "load":
+            found.append(i.attrs[1])
+        elif i.op == "index":
+            found.append(i.attrs[0])
+    return found
+
+
+def inner_loops(node: Compute) -> tuple[Symbol, ...]:
+    """The loops a node reduces over: none for a pointwise node."""
+    return node.reduced if isinstance(node, Reduction) else ()
+
+
+def all_loops(node: Compute) -> tuple[Symbol, ...]:
+    return node.loops + inner_loops(node)
+
+
+def renamed(node: Compute, substitution: Mapping[Symbol, Expr], loops: Sequence[Symbol], reduced: Sequence[Symbol]) -> Compute:
+    """The node over other loops: each old loop symbol is replaced by its expression in the new ones."""
+
+    def put(e: Expr) -> Expr:
+        return e.substitute(substitution)
+
+    changes: dict = {"loops": tuple(loops), "body": map_indices(node.body, put), "index": put(node.index)}
+    if isinstance(node, Reduction):
+        changes["reduced"] = tuple(reduced)
+    return replace(node, **changes)
+
+
+def canonical(node: Compute) -> Compute:
+    """The node with one-iteration loops dropped, loops in the order of the written layout, and neighbours merged."""
+    dropped: dict[Symbol, Expr] = {s: ZERO for s in all_loops(node) if s.extent.constant == 1}
+    loops = [s for s in node.loops if s not in dropped]
+    reduced = [s for s in inner_loops(node) if s not in dropped]
+    if dropped:
+        node = renamed(node, dropped, loops, reduced)
+    expressions = index_expressions(node)
+    loops = _by_layout(loops, [node.index, *expressions[1:]])
+    if isinstance(node, Reduction) and not node.kind.startswith("arg"):
+        reduced = _by_layout(reduced, expressions[1:])
+    substitution: dict[Symbol, Expr] = {}
+    merged_loops = merge_neighbours(loops, expressions, substitution)
+    merged_reduced = merge_neighbours(reduced, expressions, substitution)
+    return renamed(node, substitution, merged_loops, merged_reduced)
+
+
+def _by_layout(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> list[Symbol]:
+    """Loops ordered by decreasing stride in the first expression that is linear in them all; stable otherwise."""
+    for e in expressions:
+        linear = e.linear(loops)
+        if linear is None or len(linear[1]) < len(loops):
+            continue
+        strides = [linear[1][s].constant for s in loops]
+        if any(k is None for k in strides):
+            return list(loops)  # symbolic strides: the logical order is the layout's in all but odd cases
+        magnitude = {s: abs(k) for s, k in zip(loops, strides) if k is not None}
+        return sorted(loops, key=lambda s: -magnitude[s])
+    return list(loops)
+
+
+def merge_neighbours(loops: Sequence[Symbol], expressions: Iterable[Expr], substitution: dict[Symbol, Expr]) -> list[Symbol]:
+    """Merge adjacent loops that all `expressions` walk as one; adds old symbol -> expression to `substitution`.
+
+    Loops a (outer) and b may become one when every expression is linear in both and a's coefficient is b's times b's extent.
+    """
+    merged: list[tuple[Symbol, ...]] = []
+    coefficients = [_coefficients(e, loops) for e in expressions]
+    for s in loops:
+        if merged and all(_walks_as_one(c, merged[-1][-1], s) for c in coefficients):
+            merged[-1] += (s,)
+        else:
+            merged.append((s,))
+    result = []
+    for run in merged:
+        if len(run) == 1:
+            result.append(run[0])
+            continue
+        whole = loop_symbol(f"{run[0].name}_{run[-1].name}", product(s.extent for s in run))
+        result.append(whole)
+        for s in run[:-1]:
+            substitution[s] = ZERO
+        substitution[run[-1]] = whole  # the others' share follows from their coefficients being multiples of the last one's
+    return result
+
+
+def _coefficients(e: Expr, loops: Sequence[Symbol]) -> dict[Symbol, Expr] | None:
+    linear = e.linear(loops)
+    return None if linear is None else linear[1]
+
+
+def _walks_as_one(coefficients: dict[Symbol, Expr] | None, outer: Symbol, inner: Symbol) -> bool:
+    if coefficients is None:
+        return False
+    return coefficients.get(outer, ZERO) == coefficients.get(inner, ZERO) * inner.extent
+
+
+# Laying nests over each other -----------------------------------------------------------------------------------------
+
+
+def divide(whole: Expr, part: Expr) -> Expr | None:
+    """whole / part where it is exact for all sizes, else None."""
+    if part.constant == 1:
+        return whole
+    if whole == part:
+        return ONE
+    a, b = whole.constant, part.constant
+    if a is not None and b is not None:
+        return integer(a // b) if b > 0 and a % b == 0 else None
+    if a == 0 or b == 0:
+        return None
+    quotient = whole // part
+    return quotient if quotient * part == whole else None
+
+
+def refine(first: Sequence[Expr], second: Sequence[Expr]) -> list[Expr] | None:
+    """The coarsest common refinement of two row-major factorizations of one space, or None.
+
+    (6, 4) and (3, 8) refine to (3, 2, 4); (6, 4) and (4, 6) do not.
+    """
+    left, right = list(first), list(second)
+    refined: list[Expr] = []
+    while left and right:
+        a, b = left.pop(), right.pop()
+        if a == b:
+            refined.append(a)
+            continue
+        rest = divide(a, b)
+        if rest is not None:
+            refined.append(b)
+            left.append(rest)
+            continue
+        rest = divide(b, a)
+        if rest is None:
+            return None
+        refined.append(a)
+        right.append(rest)
+    refined = [e for e in refined if e.constant != 1]
+    if any(e.constant != 1 for e in left + right):
+        return None
+    return refined[::-1]
+
+
+def split_prefix(extents: Sequence[Expr], numel: Expr) -> tuple[list[Expr], list[Expr]] | None:
+    """Split row-major `extents` into (outer, inner) such that the outer ones multiply to `numel`, or None."""
+    outer: list[Expr] = []
+    left = numel
+    for k, e in enumerate(extents):
+        if left.constant == 1:
+            return outer, list(extents[k:])
+        rest = divide(left, e)
+        if rest is not None:
+            outer.append(e)
+            left = rest
+            continue
+        inner = divide(e, left)
+        if inner is None:
+            return None
+        return [*outer, left], [inner, *extents[k + 1 :]]
+    return (outer, []) if left.constant == 1 else None
+
+
+def distribute(loops: Sequence[Symbol], onto: Sequence[Symbol], substitution: dict[Symbol, Expr]) -> None:
+    """Express each of `loops` in the finer loops `onto` (whose extents refine theirs, row-major)."""
+    fine = list(onto)
+    for s in reversed(loops):
+        value, stride = ZERO, ONE
+        while stride != s.extent:
+            f = fine.pop()
+            value = value + f * stride
+            stride = stride * f.extent
+        substitution[s] = value
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A node's row-major extents: all of its loops, and how many of them come before the reduced ones."""
+
+    loops: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+
+    @staticmethod
+    def of(node: Compute) -> Shape:
+        return Shape(tuple(as_expr(s.extent) for s in node.loops), tuple(as_expr(s.extent) for s in inner_loops(node)))
+
+    @property
+    def points(self) -> Expr:
+        return product(self.loops)
+
+    @property
+    def total(self) -> Expr:
+        return product(self.loops + self.reduced)
+
+    def over(self, numel: Expr) -> tuple[list[Expr], list[Expr]] | None:
+        """(outer, inner) extents when the node runs under outer loops of `numel` points; None if it cannot.
+
+        A reduction needs the outer loops to be its own, so that it is finished within one outer point.
+        """
+        if self.reduced:
+            return (list(self.loops), list(self.reduced)) if self.points == numel else None
+        return split_prefix(self.loops, numel)
+
+
+def fresh_loops(prefix: str, extents: Sequence[Expr]) -> tuple[Symbol, ...]:
+    return tuple(loop_symbol(f"{prefix}{k}", e) for k, e in enumerate(extents))
+
+
+def laid_over(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol]) -> Compute:
+    """The node over the given outer loops (which refine its own) and inner loops (which refine the rest)."""
+    substitution: dict[Symbol, Expr] = {}
+    if isinstance(node, Reduction):
+        distribute(node.loops, outer, substitution)
+        distribute(node.reduced, inner, substitution)
+        return renamed(node, substitution, outer, inner)
+    distribute(node.loops, [*outer, *inner], substitution)
+    return renamed(node, substitution, [*outer, *inner], ())

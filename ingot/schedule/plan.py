@@ -1,0 +1,54 @@
+"""The plan of a program: its steps in order and where every buffer lives. This is what the run time executes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.loops.expr import Expr
+from ingot.loops.ir import Library, LoopGraph
+from ingot.schedule.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """Launch `kernel` on the buffers `arguments` (graph buffer names, in the order of `kernel.parameters`).
+
+    `extent` is the number of points of the collapsed parallel loops; `work` estimates the nanoseconds one of them takes on one core.
+    Kernels equal but for their name and origin share one body of machine code.
+    """
+
+    kernel: Kernel
+    arguments: tuple[str, ...]
+    extent: Expr
+    work: float
+
+
+@dataclass(frozen=True)
+class LibraryStep:
+    node: Library
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a buffer lives.
+
+    `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes into the call's arena),
+    "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards) or "library" (a tensor
+    that a library call returned).
+    """
+
+    kind: str
+    position: int = 0
+    offset: Expr | None = None
+
+
+@dataclass
+class Plan:
+    """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size symbols."""
+
+    graph: LoopGraph
+    steps: list[KernelStep | LibraryStep]
+    places: dict[str, Place]
+    last_use: dict[int, tuple[str, ...]]
+    arena_bytes: Expr
+    peak_bytes: Expr

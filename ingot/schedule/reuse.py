@@ -1,0 +1,107 @@
+"""Writing in place: where the last reader of a buffer is the writer of another of the same layout, they become one buffer.
+
+Done on fused groups, before kernels are built, by renaming: the dead buffer takes the name of the new one everywhere before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ingot.loops.ir import Library, LoopGraph, Pointwise, View
+from ingot.schedule.build import assign_stages
+from ingot.schedule.fuse import Group, Overlay
+from ingot.schedule.nests import Compute
+
+
+def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> None:
+    """Rename dead temporaries of `groups` (in execution order) to the buffers that may overwrite them."""
+    last_reader: dict[str, int] = {}
+    for k, group in enumerate(groups):
+        for name in group.reads() | group.writes():
+            last_reader[name] = k
+    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    replaced: dict[str, str] = {}
+    for k, group in enumerate(groups):
+        if group.overlay is None:
+            continue
+        laid = group.overlay
+        for target in sorted(group.writes() - internal[k]):
+            if graph.buffers[target].role != "temporary" or target in group.reads():
+                continue
+            for dead in sorted(group.reads() - group.writes()):
+                if last_reader[dead] != k or dead in returned or dead in replaced:
+                    continue
+                if _same_layout(graph, dead, target) and _overwritable(laid, dead, target):
+                    replaced[dead] = target
+                    last_reader[dead] = -1
+                    break
+    if replaced:
+        for group in groups:
+            _rename(group, replaced)
+
+
+def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
+    a, b = graph.buffers[dead], graph.buffers[target]
+    return a.role == "temporary" and (a.dtype, a.sizes, a.strides, a.device) == (b.dtype, b.sizes, b.strides, b.device)
+
+
+def _overwritable(laid: Overlay, dead: str, target: str) -> bool:
+    """Whether each element of `dead` is read only at the point that overwrites it, in the same stage or before."""
+    writers = [k for k, m in enumerate(laid.members) if m.target == target]
+    if len(writers) != 1:
+        return False
+    writer = laid.members[writers[0]]
+    if not isinstance(writer, Pointwise) or writer.mode != "store":
+        return False
+    stages = assign_stages(laid)
+    for k, m in enumerate(laid.members):
+        for i in m.body.loads:
+            if i.attrs[0] == dead and (
+                i.attrs[1] != writer.index or stages[k] > stages[writers[0]] or laid.inner[k] != laid.inner[writers[0]]
+            ):
+                return False
+    return True
+
+
+def _rename(group: Group, replaced: dict[str, str]) -> None:
+    def final(name: str) -> str:
+        while name in replaced:
+            name = replaced[name]
+        return name
+
+    if not (group.reads() | group.writes()) & replaced.keys():
+        return
+    group.members = [
+        _renamed_library(m, final) if isinstance(m, Library) else _renamed_compute(m, final)  # type: ignore[arg-type]
+        for m in group.members
+    ]
+    if group.overlay is not None:
+        group.overlay = replace(group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members))
+
+
+def _renamed_compute(node: Compute, final: Any) -> Compute:
+    instructions = tuple(
+        i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i for i in node.body.instructions
+    )
+    return replace(node, target=final(node.target), body=node.body._replace(instructions=instructions))
+
+
+def _renamed_library(node: Library, final: Any) -> Library:
+    def put(tree: Any) -> Any:
+        if isinstance(tree, View):
+            return replace(tree, buffer=final(tree.buffer))
+        if isinstance(tree, dict):
+            return {k: put(v) for k, v in tree.items()}
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(put(v) for v in tree)
+        return tree
+
+    return replace(
+        node,
+        args=put(node.args),
+        kwargs=put(node.kwargs),
+        targets=tuple(None if t is None else final(t) for t in node.targets),
+        mutates=tuple(final(m) for m in node.mutates),
+    )

@@ -1,0 +1,119 @@
+"""Fusion decisions on graphs made by hand; kernel counts of real functions are tested in test_kernel_counts.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ingot.codegen.reference import run_kernel
+from ingot.loops.ir import View
+from ingot.schedule import schedule
+from ingot.schedule.plan import KernelStep
+
+from .programs import Draft
+
+
+def run(plan, inputs):
+    """Execute a plan's kernels with the slow reference; returns the outputs as arrays."""
+    graph = plan.graph
+    arrays = dict(zip(graph.inputs, (i.ravel() for i in inputs)))
+    for name, b in graph.buffers.items():
+        if name not in arrays:
+            arrays[name] = np.full(int(np.prod([s.constant for s in b.sizes])), np.nan, dtype=np.float32)
+    for step in plan.steps:
+        assert isinstance(step, KernelStep)
+        named = {p.name: arrays[a] for p, a in zip(step.kernel.parameters, step.arguments)}
+        run_kernel(step.kernel, named, {})
+    result = []
+    for view in graph.outputs:
+        assert isinstance(view, View)
+        result.append(arrays[view.buffer].reshape([s.constant for s in view.sizes]))
+    return result
+
+
+def softmax(rows=8, columns=32):
+    d = Draft()
+    x = d.input("x", rows, columns)
+    top = d.reduction("top", "max", x, 1)
+    e = d.pointwise("e", "exp", d.pointwise("shifted", "sub", x, top))
+    total = d.reduction("total", "sum", e, 1)
+    d.pointwise("y", "div", e, total)
+    return d.returns("y")
+
+
+def test_softmax_is_one_kernel_and_right():
+    plan = schedule(softmax())
+    assert len(plan.steps) == 1
+    x = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
+    (y,) = run(plan, [x])
+    np.testing.assert_allclose(y, torch.softmax(torch.from_numpy(x), -1).numpy(), rtol=1e-6)
+    assert plan.arena_bytes.constant == 0
+
+
+def test_siblings_that_read_the_same_data_share_a_kernel():
+    d = Draft()
+    x = d.input("x", 64, 32)
+    d.reduction("a", "sum", x, 1)
+    d.reduction("b", "max", x, 1)
+    plan = schedule(d.returns("a", "b"))
+    assert len(plan.steps) == 1
+    x = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    a, b = run(plan, [x])
+    np.testing.assert_allclose(a, x.sum(1, keepdims=True), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(b, x.max(1, keepdims=True))
+
+
+def test_reductions_over_different_axes_do_not_share_a_kernel():
+    d = Draft()
+    x = d.input("x", 64, 32)
+    d.reduction("a", "sum", x, 1)
+    d.reduction("b", "sum", x, 0)
+    assert len(schedule(d.returns("a", "b")).steps) == 2
+
+
+def test_a_value_needed_outside_is_stored_and_one_only_used_inside_is_not():
+    d = Draft()
+    x = d.input("x", 4, 100)
+    a = d.pointwise("a", "sin", x)
+    b = d.pointwise("b", "exp", a)
+    d.pointwise("c", "cos", b)
+    (step,) = schedule(d.returns("a", "c")).steps
+    assert set(step.arguments) == {"x", "a", "c"}
+
+
+def test_unused_nodes_are_not_scheduled():
+    d = Draft()
+    x = d.input("x", 4, 4)
+    d.pointwise("dead", "sin", x)
+    d.pointwise("y", "cos", x)
+    plan = schedule(d.returns("y"))
+    assert [s.arguments for s in plan.steps] == [("x", "y")]
+
+
+def test_column_reduction_vectorizes_along_the_columns():
+    d = Draft()
+    d.reduction("y", "sum", d.input("x", 256, 64), 0)
+    (step,) = schedule(d.returns("y")).steps
+    assert step.kernel.vector is step.kernel.loops[-1]
+    x = np.random.default_rng(0).standard_normal((256, 64)).astype(np.float32)
+    (y,) = run(schedule(d.graph), [x])
+    np.testing.assert_allclose(y, x.sum(0, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [3, 17])
+def test_a_chain_reuses_the_arena(length):
+    """Alternating row and column reductions cannot fuse; the buffers between them share memory."""
+    d = Draft()
+    x = d.input("x", 64, 64)
+    for k in range(length):
+        total = d.reduction(f"t{k}", "sum", x, k % 2)
+        x = d.pointwise(f"y{k}", "sub", x, total)
+    plan = schedule(d.returns(x))
+    assert len(plan.steps) > 2
+    assert plan.arena_bytes.constant <= 2 * 64 * 64 * 4 + 2 * 64 * 4
+    value = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    (y,) = run(plan, [value])
+    for k in range(length):
+        value = value - value.sum(k % 2, keepdims=True)
+    np.testing.assert_allclose(y, value, rtol=1e-3, atol=1e-3)
