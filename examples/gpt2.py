@@ -46,8 +46,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
-        heads = (part.view(batch, time, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        query, key, value = (
+            part.view(batch, time, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=2)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, time, width))
 
 
@@ -96,9 +98,9 @@ class Gpt(nn.Module):
 def gpt2(config: Config | None = None, seed: int = 0) -> Gpt:
     """A GPT-2 in eval mode on the CPU with random weights.
 
-    They are drawn as GPT-2's were (normal, std 0.02, the residual branches' scaled down with depth), but four times wider
-    inside the blocks, so that what the untrained model writes depends on what it reads. The model is built on the meta
-    device: torch's own initialization of 124M weights would be drawn only to be thrown away.
+    They are drawn as GPT-2's were (normal, std 0.02, the residual branches' scaled down with depth), but four times
+    wider inside the blocks, so that what the untrained model writes depends on what it reads. The model is built on
+    the meta device: torch's own initialization of 124M weights would be drawn only to be thrown away.
     """
     config = config or Config()
     with torch.device("meta"):

@@ -68,7 +68,7 @@ def explain(fn: Any) -> Callable[..., Report]:
 
     def explained(*args: Any, **kwargs: Any) -> Report:
         compiler.dispatcher(*args, **kwargs)
-        return compiler.report()
+        return Report.from_compilations(compiler.compilations)
 
     return explained
 

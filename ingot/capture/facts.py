@@ -121,7 +121,7 @@ class GlobalState(NamedTuple):
 
     grad_mode: bool
     inference_mode: bool
-    autocast: tuple[tuple[str, torch.dtype], ...]  # the devices for which it is on
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # per device: whether it is on, and for which dtype
     autocast_cache: bool
     default_dtype: torch.dtype
     deterministic: bool
@@ -143,7 +143,7 @@ def read_global_state() -> GlobalState:
     return GlobalState(
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        tuple((d, torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES if torch.is_autocast_enabled(d)),
+        tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),

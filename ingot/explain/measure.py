@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 BATCH_SECONDS = {"cpu": 2e-4, "cuda": 2e-3}
-"""How long one timed batch of calls lasts at least: far above the clock's grain, and on a GPU above a synchronization."""
+"""How long one timed batch of calls lasts at least: far above the clock's grain, and on a GPU above its wait."""
 
 
 def synchronize(device: torch.device) -> None:
@@ -114,7 +114,8 @@ def error(result: Any, reference: Any) -> float:
 def largest_difference(result: Any, reference: Any) -> float:
     """The largest absolute difference between the tensors of two trees of equal shape."""
     pairs = zip(tensors(result), tensors(reference), strict=True)
-    return max((float((a.double() - b.double()).abs().nan_to_num(0.0).max()) for a, b in pairs if a.numel()), default=0.0)
+    differences = ((a.double() - b.double()).abs().nan_to_num(0.0) for a, b in pairs if a.numel())
+    return max((float(difference.max()) for difference in differences), default=0.0)
 
 
 def in_float64(tree: Any) -> Any:

@@ -35,7 +35,7 @@ class Break:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One step of a program, in run order. `ops` are ATen names; `source` is LLVM IR, or the library function's name."""
+    """One step of a program. `ops` are ATen names; `source` is LLVM IR, or the name of the library function."""
 
     name: str
     kind: str  # "fused" or "extern"
@@ -105,15 +105,11 @@ class Report:
         return "\n\n".join(stage_text(compilation, name) for compilation in self.compilations)
 
     def __str__(self) -> str:
-        sections = [
-            head_lines(self),
-            cut(break_lines(self.breaks), 9, "line"),
-            cut(["recompiled because", *(f"  {text}" for text in self.recompiles)] if self.recompiles else [], 5, "more"),
-        ]
-        guards = cut(["guards", *(f"  {text}" for text in self.guards)] if self.guards else [], 7, "guard")
-        room = HEIGHT - sum(map(len, sections)) - len(guards)
-        sections += [kernel_lines(self.kernels, room), guards]
-        return "\n".join(line[: WIDTH - 1] + "…" if len(line) > WIDTH else line for lines in sections for line in lines)
+        head = head_lines(self) + cut(break_lines(self.breaks), 9, "line")
+        head += listed("compiled again because", self.recompiles, 5)
+        guards = listed("guards", self.guards, 7)
+        kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
+        return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
@@ -175,29 +171,40 @@ def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     """A table of kernels in at most `room` lines: the same kernel from the same line is one row with its count."""
     if not kernels or room < 4:
         return []
-    alike = Counter((k.kind, k.ops, k.where) for k in kernels)
-    rows, seen = [], set()
-    for number, kernel in enumerate(kernels, 1):
-        key = (kernel.kind, kernel.ops, kernel.where)
-        if key in seen:
-            continue
-        seen.add(key)
-        times = f"x{alike[key]}" if alike[key] > 1 else ""
-        name = shortened(kernel.name, 26)
-        figures = f"{size_text(kernel.reads_bytes):>9} {size_text(kernel.writes_bytes):>9}"
-        rows.append(f"{number:>4} {times:<4} {kernel.kind:<6} {name:<26} {figures}  {ops_text(kernel.ops)}")
-        code = code_at(kernel.where)
-        rows.append(f"{'':9} {place_text(kernel.where)}  {code}".rstrip() if kernel.where else "")
-    heading = f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}  ops, and where they are"
-    return [heading, *cut([row for row in rows if row], room - 1, "line")]
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        alike.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(position)
+    lines = [f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}  ops, and where they are"]
+    left = len(kernels)
+    for positions in alike.values():
+        row = kernel_row(kernels[positions[0]], positions[0] + 1, len(positions))
+        last = left == len(positions)
+        if len(lines) + len(row) + (not last) > room:
+            return [*lines, f"  ... and {plural(left, 'kernel')} more"]
+        lines += row
+        left -= len(positions)
+    return lines
 
 
-def cut(lines: Sequence[str], room: int, what: str) -> list[str]:
+def kernel_row(kernel: KernelReport, number: int, count: int) -> list[str]:
+    """A kernel's figures, and below them the line of code it comes from."""
+    times = f"x{count}" if count > 1 else ""
+    figures = f"{size_text(kernel.reads_bytes):>9} {size_text(kernel.writes_bytes):>9}"
+    row = f"{number:>4} {times:<4} {kernel.kind:<6} {shortened(kernel.name, 26):<26} {figures}  {ops_text(kernel.ops)}"
+    code = f"{'':9} {place_text(kernel.where)}  {code_at(kernel.where)}".rstrip()
+    return [row, code] if kernel.where else [row]
+
+
+def listed(heading: str, items: Sequence[str], room: int) -> list[str]:
+    """A heading and the items below it in at most `room` lines; nothing when there are none."""
+    return [heading, *cut([f"  {item}" for item in items], room - 1, "line")] if items else []
+
+
+def cut(lines: Sequence[str], room: int, noun: str) -> list[str]:
     """The lines, or as many as fit with a last one that counts the rest."""
     if len(lines) <= room:
         return list(lines)
-    left = len(lines) - room + 1
-    return [*lines[: room - 1], f"  ... and {plural(left, what) if what != 'more' else f'{left} more'}"]
+    return [*lines[: room - 1], f"  ... and {plural(len(lines) - room + 1, noun)} more"]
 
 
 def ops_text(ops: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot.explain.compilation import Compilation
-from ingot.loops.ir import LoopGraph, View
+from ingot.loops.ir import View
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
 

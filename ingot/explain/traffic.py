@@ -1,4 +1,4 @@
-"""How many bytes each step of a plan reads and writes: an upper bound, computed from indices without running anything."""
+"""How many bytes each step of a plan reads and writes: an upper bound, from the indices alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def points(index: Expr, kernel: Kernel, stage: Stage, sizes: Sizes) -> int:
 
 
 def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str, Buffer], sizes: Sizes) -> int:
-    """Bytes behind the accesses of a kernel's parameters: never more than a buffer holds. Rows are no memory traffic."""
+    """Bytes behind the accesses of a kernel's parameters, at most what a buffer holds. Rows are no memory traffic."""
     return sum(
         min(sum(counts.values()), elements(parameters[name].sizes, parameters[name].strides, sizes))
         * parameters[name].dtype.itemsize
@@ -61,4 +61,4 @@ def view_bytes(view: View, sizes: Sizes) -> int:
 
 def elements(sizes_: Iterable[Expr], strides: Iterable[Expr], sizes: Sizes) -> int:
     """Distinct elements of a strided window; a dimension of stride 0 repeats the same ones."""
-    return product(size for size, stride in zip(sizes_, strides) if stride.constant != 0).evaluate(sizes)
+    return product(size for size, stride in zip(sizes_, strides, strict=True) if stride.constant != 0).evaluate(sizes)

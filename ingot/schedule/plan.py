@@ -52,3 +52,8 @@ class Plan:
     last_use: dict[int, tuple[str, ...]]
     arena_bytes: Expr
     peak_bytes: Expr
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels of all launches, in run order."""
+        return [step.kernel for step in self.steps if isinstance(step, KernelStep)]

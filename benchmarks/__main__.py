@@ -1,0 +1,81 @@
+"""`python -m benchmarks`: measure, print a table, and write JSON and a plot where asked."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import show
+from benchmarks.compilers import PEERS
+from benchmarks.runner import Settings, measure_workload
+from benchmarks.workloads import WORKLOADS
+from ingot.explain.cli import console, positive, progress
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument(
+        "--compilers",
+        type=lambda text: names(text, PEERS, "compiler"),
+        default=["eager", "inductor", "ingot", "jax"],
+        help=f"some of {','.join(PEERS)} (default: eager,inductor,ingot,jax)",
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: names(text, WORKLOADS, "workload"),
+        default=list(WORKLOADS),
+        metavar="NAMES",
+        help=f"some of {','.join(WORKLOADS)}",
+    )
+    parser.add_argument("--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)")
+    parser.add_argument("--first-calls", type=positive, default=5, help="fresh processes per first call (%(default)s)")
+    parser.add_argument("--timeout", type=positive, default=900, help="seconds that a process may take (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speeds there (needs matplotlib)")
+    arguments = parser.parse_args(argv)
+    if arguments.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs the package matplotlib, which is not installed")
+    return arguments
+
+
+def names(text: str, known: Mapping[str, Any], what: str) -> list[str]:
+    """The comma-separated names, all of them known."""
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in known]
+    if unknown or not chosen:
+        raise argparse.ArgumentTypeError(f"no {what} {', '.join(unknown) or text!r}; there are {', '.join(known)}")
+    return chosen
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse(argv)
+    output = console()
+    settings = Settings(
+        arguments.device, arguments.compilers, arguments.rounds, arguments.first_calls, float(arguments.timeout)
+    )
+    rows = []
+    try:
+        with progress(output) as bar:
+            processes = len(arguments.only) * (len(arguments.compilers) * arguments.first_calls + 1)
+            task = bar.add_task("", total=processes)
+            for name in arguments.only:
+                rows += measure_workload(name, settings, lambda what: bar.update(task, description=what, advance=1))
+    except KeyboardInterrupt:
+        print("benchmarks: interrupted; what was measured until then follows", file=sys.stderr)
+    if not rows:
+        return 130
+    output.print(show.table(rows, settings))
+    if arguments.json:
+        show.write_json(rows, settings, arguments.json)
+    if arguments.plot:
+        show.plot(rows, arguments.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Runs the measuring processes and gathers their findings as rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.compilers import PEERS
+from benchmarks.workloads import WORKLOADS
+from ingot.explain.measure import ratio_interval
+
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "INGOT_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
+
+
+@dataclass
+class Row:
+    """One (workload, compiler) pair. Times in seconds; a ratio is another's median over this one's: (low, middle, high).
+
+    `problem` says why figures are missing.
+    """
+
+    workload: str
+    compiler: str
+    first_calls: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    over_eager: tuple[float, float, float] | None = None
+    over_inductor: tuple[float, float, float] | None = None
+    error: float | None = None
+    peak_bytes: int | None = None
+    problem: str = ""
+
+    @property
+    def first_call(self) -> float | None:
+        return statistics.median(self.first_calls) if self.first_calls else None
+
+    @property
+    def median(self) -> float | None:
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+@dataclass(frozen=True)
+class Settings:
+    device: str
+    compilers: Sequence[str]
+    rounds: int
+    first_calls: int
+    timeout: float
+
+
+def measure_workload(name: str, settings: Settings, step: Callable[[str], object]) -> list[Row]:
+    """A row per compiler. `step` is told what begins, once per process."""
+    rows = {compiler: Row(name, compiler) for compiler in settings.compilers}
+    with tempfile.TemporaryDirectory(prefix="ingot-benchmark-") as folder:
+        for row in rows.values():
+            measure_first_calls(row, settings, Path(folder), step)
+        able = [row.compiler for row in rows.values() if not row.problem]
+        step(f"{name}: taking turns")
+        if able:
+            caches = Path(folder, "inductor-0")  # of the peer whose compilation would otherwise be waited for again
+            found = run_worker("peers", name, able, settings, caches)
+            for compiler in able:
+                take(rows[compiler], {"problem": found["problem"]} if "problem" in found else found[compiler])
+    for row in rows.values():
+        row.over_eager, row.over_inductor = ratio(rows, "eager", row), ratio(rows, "inductor", row)
+    return list(rows.values())
+
+
+def measure_first_calls(row: Row, settings: Settings, folder: Path, step: Callable[[str], object]) -> None:
+    """The pair's first calls, each in a fresh process with empty caches; stops at the first problem."""
+    row.problem = PEERS[row.compiler].missing(WORKLOADS[row.workload], settings.device)
+    for turn in range(settings.first_calls):
+        step(f"{row.workload}: first call of {row.compiler}")
+        if not row.problem:
+            caches = folder / f"{row.compiler}-{turn}"
+            found = run_worker("first", row.workload, [row.compiler], settings, caches)
+            row.problem = found.get("problem", "")
+            row.first_calls += [found["seconds"]] if "seconds" in found else []
+
+
+def take(row: Row, found: dict[str, Any]) -> None:
+    row.problem = found.get("problem", "")
+    row.seconds = found.get("seconds", [])
+    row.error, row.peak_bytes = found.get("error"), found.get("peak_bytes")
+
+
+def ratio(rows: dict[str, Row], other: str, row: Row) -> tuple[float, float, float] | None:
+    """How many times faster than `other` this row is, with the 90% interval; None where one of them has no times."""
+    if other not in rows or not rows[other].seconds or not row.seconds:
+        return None
+    return ratio_interval(np.array(rows[other].seconds), np.array(row.seconds))
+
+
+def run_worker(mode: str, workload: str, compilers: list[str], settings: Settings, caches: Path) -> dict[str, Any]:
+    """What one worker process found; a crash or a timeout is found as {"problem": ...}."""
+    caches.mkdir(exist_ok=True)
+    output = caches / f"{mode}.json"
+    environment = os.environ | {variable: str(caches / variable) for variable in CACHES}
+    environment |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    command = [sys.executable, "-m", "benchmarks.worker", str(output), mode, workload, settings.device]
+    command += [",".join(compilers), str(settings.rounds)]
+    errors = caches / f"{mode}.txt"
+    with errors.open("w") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment, start_new_session=True)
+        try:
+            status = process.wait(settings.timeout)
+        except subprocess.TimeoutExpired:
+            return {"problem": f"no result after {settings.timeout:.0f} s"}
+        finally:
+            end(process)
+    if output.exists():
+        return json.loads(output.read_text())
+    lines = errors.read_text(errors="replace").strip().splitlines()
+    cause = signal.Signals(-status).name if status < 0 else f"status {status}"
+    return {"problem": f"process ended with {cause}: {lines[-1][:160] if lines else 'no output'}"}
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a worker that still runs, and the compile workers it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()

@@ -1,0 +1,95 @@
+"""The rows as a table, as JSON and as a plot."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+from benchmarks.runner import Row, Settings
+from ingot.explain.cli import milliseconds, package_version
+from ingot.explain.report import size_text
+
+Ratio = tuple[float, float, float]
+
+
+def table(rows: Sequence[Row], settings: Settings) -> Table:
+    """A line per row, a section per workload. Ratios above 1 mean faster; their 90% interval is in parentheses."""
+    result = Table(title=f"Medians of {settings.rounds} interleaved rounds on {device_name(settings.device)}")
+    for heading in ("workload", "compiler"):
+        result.add_column(heading, no_wrap=True)
+    for heading in ("first call s", "median ms", "x eager", "x torch.compile", "error", "peak"):
+        result.add_column(heading, justify="right")
+    for position, row in enumerate(rows):
+        last = position + 1 == len(rows) or rows[position + 1].workload != row.workload
+        first = position == 0 or rows[position - 1].workload != row.workload
+        result.add_row(row.workload if first else "", row.compiler, *cells(row), end_section=last)
+    for name in dict.fromkeys(row.compiler for row in rows):
+        mine = [row for row in rows if row.compiler == name]
+        means = (geometric_mean(row.over_eager for row in mine), geometric_mean(row.over_inductor for row in mine))
+        result.add_row("geometric mean", name, "", "", *(f"{m:.2f}" if m else "" for m in means), "", "")
+    return result
+
+
+def cells(row: Row) -> list[str]:
+    """A row's figures as text; a problem stands where the times would."""
+    first = f"{row.first_call:.2f}" if row.first_call is not None else ""
+    if row.median is None:
+        return [first, row.problem or "-", "", "", "", ""]
+    error = f"{row.error:.1e}" if row.error is not None else ""
+    peak = size_text(row.peak_bytes) if row.peak_bytes is not None else ""
+    return [first, milliseconds(row.median), ratio_text(row.over_eager), ratio_text(row.over_inductor), error, peak]
+
+
+def ratio_text(ratio: Ratio | None) -> str:
+    return f"{ratio[1]:.2f} ({ratio[0]:.2f}-{ratio[2]:.2f})" if ratio else ""
+
+
+def geometric_mean(ratios: Iterable[Ratio | None]) -> float | None:
+    logs = [math.log(ratio[1]) for ratio in ratios if ratio]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def device_name(device: str) -> str:
+    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(device)
+    return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def write_json(rows: Sequence[Row], settings: Settings, path: Path) -> None:
+    """All rows with the settings, the machine and the versions they were measured with."""
+    versions = {name: package_version(name) for name in ("ingot", "torch", "llvmlite", "jax", "transformers")}
+    about = {"device": device_name(settings.device), "python": platform.python_version(), "command": sys.argv[1:]}
+    content = {"about": {**about, "versions": versions}, "settings": asdict(settings), "rows": list(map(asdict, rows))}
+    path.write_text(json.dumps(content, indent=1, default=float) + "\n")
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars of the speed over eager per workload and compiler, with 90% intervals. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    compilers = [name for name in dict.fromkeys(row.compiler for row in rows) if name != "eager"]
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    figure, axes = pyplot.subplots(figsize=(max(6, 1.1 * len(workloads)), 4), layout="constrained")
+    width = 0.8 / max(len(compilers), 1)
+    for number, compiler in enumerate(compilers):
+        ratios = {row.workload: row.over_eager for row in rows if row.compiler == compiler and row.over_eager}
+        places = [workloads.index(name) + (number - (len(compilers) - 1) / 2) * width for name in ratios]
+        middles = [middle for _, middle, _ in ratios.values()]
+        spans = [[middle - low for low, middle, _ in ratios.values()], [high - middle for _, middle, high in ratios.values()]]
+        axes.bar(places, middles, width, yerr=spans, capsize=2, label=compiler)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set(yscale="log", ylabel="times eager's speed", xticks=range(len(workloads)))
+    axes.set_xticklabels(workloads, rotation=30, ha="right")
+    axes.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,10 @@
+"""`python -m ingot`: try, explain and take apart functions of yours."""
+
+from __future__ import annotations
+
+import sys
+
+import ingot
+from ingot.explain.cli import main
+
+sys.exit(main(ingot.compile, ingot.explain))

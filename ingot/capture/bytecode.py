@@ -1,0 +1,293 @@
+"""Instructions as data: every version of CPython's bytecode, translated to one vocabulary. All version differences live here.
+
+The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split, fused instructions (BINARY_SLICE,
+FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's argument is the index of an instruction, a variable is a slot of `localsplus`
+(so that a name which is both a local and a cell needs no special care), and the marker beneath or above a callable is always pushed by
+PUSH_NULL. The depth of the operand stack stays CPython's own, as exception tables and continuations count on it.
+"""
+
+from __future__ import annotations
+
+import dis
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple
+
+VERSION = sys.version_info[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One normalized instruction: `arg` is a constant, a name, a slot, a count or a jump target; `line` the user's line."""
+
+    op: str
+    arg: Any
+    line: int
+    offset: int
+
+
+class Handler(NamedTuple):
+    """A row of the exception table: `start <= index < end` goes to `target` with the stack cut to `depth`."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    push_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The normalized code of one code object."""
+
+    code: CodeType
+    instructions: tuple[Instruction, ...]
+    handlers: tuple[Handler, ...]
+    names: tuple[str, ...]
+    parameters: int
+    is_generator: bool
+
+    def handler_at(self, index: int) -> Handler | None:
+        """The innermost exception handler that covers an instruction."""
+        return next((h for h in self.handlers if h.start <= index < h.end), None)
+
+    def text(self) -> str:
+        """One line for each instruction."""
+        return "\n".join(f"{i:4} {ins.line:5}  {ins.op:24} {ins.arg!r}" for i, ins in enumerate(self.instructions))
+
+
+_programs: dict[CodeType, Program] = {}
+
+
+def program_of(code: CodeType) -> Program:
+    """The normalized code, made once per code object."""
+    found = _programs.get(code)
+    if found is None or found.code is not code:  # code objects compare by value: two files may hold equal code
+        found = _programs[code] = normalize(code)
+    return found
+
+
+# -- the vocabulary ----------------------------------------------------------------------------------------------------------------------
+
+Emitted = list[tuple[str, Any]]
+
+_SAME = frozenset(
+    """
+    LOAD_FAST STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL COPY_FREE_VARS
+    LOAD_CONST LOAD_NAME STORE_NAME DELETE_NAME STORE_GLOBAL DELETE_GLOBAL LOAD_FAST_AND_CLEAR
+    POP_TOP COPY SWAP NOP PUSH_NULL
+    STORE_ATTR DELETE_ATTR BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR
+    UNARY_NEGATIVE UNARY_NOT UNARY_INVERT UNARY_POSITIVE TO_BOOL IS_OP CONTAINS_OP
+    BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING BUILD_SLICE
+    LIST_APPEND SET_ADD MAP_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE LIST_TO_TUPLE
+    UNPACK_SEQUENCE GET_ITER GET_LEN MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS
+    JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP FOR_ITER
+    CALL CALL_KW CALL_FUNCTION_EX RETURN_VALUE SET_FUNCTION_ATTRIBUTE
+    FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE
+    RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH WITH_EXCEPT_START
+    YIELD_VALUE GET_YIELD_FROM_ITER SEND RETURN_GENERATOR STOPITERATION_ERROR
+    IMPORT_NAME IMPORT_FROM LOAD_BUILD_CLASS SETUP_ANNOTATIONS
+    """.split()
+)
+"""Instructions that mean the same in every version (and the names of those that others are spelled out into)."""
+
+_RENAMED = {
+    "LOAD_CLOSURE": "LOAD_FAST",
+    "LOAD_FAST_CHECK": "LOAD_FAST",
+    "ASYNC_GEN_WRAP": "UNSUPPORTED",
+    **{f"{jump}": "JUMP" for jump in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")},
+    **{
+        f"POP_JUMP_{way}IF_{test}": f"POP_JUMP_IF_{test}"
+        for way in ("", "FORWARD_", "BACKWARD_")
+        for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")
+    },
+}
+
+_DROPPED = frozenset({"RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME_CHECK", "KW_NAMES"})
+
+_INPLACE = {
+    "+": operator.iadd, "&": operator.iand, "//": operator.ifloordiv, "<<": operator.ilshift, "@": operator.imatmul,
+    "*": operator.imul, "%": operator.imod, "|": operator.ior, "**": operator.ipow, ">>": operator.irshift,
+    "-": operator.isub, "/": operator.itruediv, "^": operator.ixor,
+}  # fmt: skip
+_BINARY = {
+    "+": operator.add, "&": operator.and_, "//": operator.floordiv, "<<": operator.lshift, "@": operator.matmul,
+    "*": operator.mul, "%": operator.mod, "|": operator.or_, "**": operator.pow, ">>": operator.rshift,
+    "-": operator.sub, "/": operator.truediv, "^": operator.xor,
+}  # fmt: skip
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+_INTRINSICS = {3: "STOPITERATION_ERROR", 5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
+_COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+_NULL_BELOW = VERSION < (3, 13)
+"""Whether the marker of a call without self lies beneath the callable, or above it."""
+
+
+def _with_null(emitted: Emitted, wanted: bool) -> Emitted:
+    """Adds the call marker to what pushes a callable."""
+    if not wanted:
+        return emitted
+    return [*emitted, ("PUSH_NULL", None), *([("SWAP", 2)] if _NULL_BELOW else [])]
+
+
+def _load_global(ins: dis.Instruction) -> Emitted:
+    return _with_null([("LOAD_GLOBAL", ins.argval)], bool(ins.arg & 1))  # type: ignore[operator]
+
+
+def _load_attr(ins: dis.Instruction) -> Emitted:
+    return _with_null([("LOAD_ATTR", ins.argval)], VERSION >= (3, 12) and bool(ins.arg & 1))  # type: ignore[operator]
+
+
+def _load_method(ins: dis.Instruction) -> Emitted:
+    return _with_null([("LOAD_ATTR", ins.argval)], True)
+
+
+def _load_super_attr(ins: dis.Instruction) -> Emitted:
+    return _with_null([("LOAD_SUPER_ATTR", ins.argval)], bool(ins.arg & 1))  # type: ignore[operator]
+
+
+def _binary_op(ins: dis.Instruction) -> Emitted:
+    symbol = ins.argrepr
+    return [("BINARY_OP", _INPLACE[symbol[:-1]] if symbol.endswith("=") else _BINARY[symbol])]
+
+
+def _compare(ins: dis.Instruction) -> Emitted:
+    test = COMPARISONS[dis.cmp_op[ins.arg >> _COMPARE_SHIFT]]  # type: ignore[operator]
+    to_bool = VERSION >= (3, 13) and ins.arg & 16  # type: ignore[operator]
+    return [("COMPARE_OP", test), *([("TO_BOOL", None)] if to_bool else [])]
+
+
+def _format_value(ins: dis.Instruction) -> Emitted:
+    conversion, has_spec = ins.arg & 3, ins.arg & 4  # type: ignore[operator]
+    convert: Emitted = [("CONVERT_VALUE", _CONVERSIONS[conversion])] if conversion else []
+    if not has_spec:
+        return [*convert, ("FORMAT_SIMPLE", None)]
+    around: Emitted = [("SWAP", 2)] if convert else []
+    return [*around, *convert, *around, ("FORMAT_WITH_SPEC", None)]
+
+
+def _make_function(ins: dis.Instruction) -> Emitted:
+    flags = [flag for flag in (8, 4, 2, 1) if (ins.arg or 0) & flag]
+    return [("MAKE_FUNCTION", None), *[("SET_FUNCTION_ATTRIBUTE", flag) for flag in flags]]
+
+
+def _two_slots(first: str, second: str) -> Callable[[dis.Instruction], Emitted]:
+    return lambda ins: [(first, ins.arg >> 4), (second, ins.arg & 15)]  # type: ignore[operator]
+
+
+_SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
+    "LOAD_GLOBAL": _load_global,
+    "LOAD_ATTR": _load_attr,
+    "LOAD_METHOD": _load_method,
+    "LOAD_SUPER_ATTR": _load_super_attr,
+    "BINARY_OP": _binary_op,
+    "COMPARE_OP": _compare,
+    "BINARY_SLICE": lambda ins: [("BUILD_SLICE", 2), ("BINARY_SUBSCR", None)],
+    "STORE_SLICE": lambda ins: [("BUILD_SLICE", 2), ("STORE_SUBSCR", None)],
+    "FORMAT_VALUE": _format_value,
+    "CONVERT_VALUE": lambda ins: [("CONVERT_VALUE", _CONVERSIONS[ins.arg])],  # type: ignore[index]
+    "RETURN_CONST": lambda ins: [("LOAD_CONST", ins.argval), ("RETURN_VALUE", None)],
+    "LOAD_ASSERTION_ERROR": lambda ins: [("LOAD_CONST", AssertionError)],
+    "MAKE_FUNCTION": _make_function,
+    "LOAD_FAST_LOAD_FAST": _two_slots("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": _two_slots("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": _two_slots("STORE_FAST", "STORE_FAST"),
+    "CALL_INTRINSIC_1": lambda ins: [(_INTRINSICS.get(ins.arg, "UNSUPPORTED"), f"intrinsic {ins.arg}")],  # type: ignore[arg-type]
+    "CALL_INTRINSIC_2": lambda ins: [("UNSUPPORTED", f"intrinsic {ins.arg}")],
+    "UNPACK_EX": lambda ins: [("UNPACK_EX", (ins.arg & 255, ins.arg >> 8))],  # type: ignore[operator]
+    "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", bool(ins.arg & 1))],  # type: ignore[operator]
+    "END_FOR": lambda ins: [("POP_TOP", None)],  # never reached: FOR_ITER jumps beyond it
+    "END_SEND": lambda ins: [("SWAP", 2), ("POP_TOP", None)],
+}
+
+_BY_ARG = frozenset({"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
+_BY_ARG |= {"LOAD_CLOSURE", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "IS_OP", "CONTAINS_OP"}
+"""Instructions whose raw argument is wanted, not what dis makes of it."""
+
+_JUMPS = frozenset({"JUMP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "FOR_ITER", "SEND"})
+_JUMPS |= {f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")}
+
+
+def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
+    """The normalized instructions of one instruction; `keywords` are the names that a KW_NAMES before a CALL announced."""
+    name = ins.opname
+    if name == "CALL" and keywords is not None:
+        return [("LOAD_CONST", keywords), ("CALL_KW", ins.arg)]
+    if name in _SPELLED_OUT:
+        return _SPELLED_OUT[name](ins)
+    arg = ins.arg if name in _BY_ARG else ins.argval
+    name = _RENAMED.get(name, name)
+    if name in _SAME or name in _JUMPS:
+        return [(name, arg)]
+    return [("UNSUPPORTED", ins.opname)]
+
+
+def normalize(code: CodeType) -> Program:
+    """Translates a code object into the common vocabulary."""
+    made: list[Instruction] = []
+    index_at: dict[int, int] = {}
+    keywords = None
+    line = code.co_firstlineno
+    after_end_for: dict[int, int] = {}
+    listing = list(dis.get_instructions(code, show_caches=False))
+    for position, ins in enumerate(listing):
+        index_at[ins.offset] = len(made)
+        if ins.positions is not None and ins.positions.lineno is not None:
+            line = ins.positions.lineno
+        if ins.opname in _DROPPED:
+            keywords = ins.argval if ins.opname == "KW_NAMES" else keywords
+            continue
+        if ins.opname == "END_FOR":  # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
+            behind = position + (1 if VERSION < (3, 13) else 2)
+            after_end_for[ins.offset] = listing[behind].offset
+        made += [Instruction(op, arg, line, ins.offset) for op, arg in _translate(ins, keywords)]
+        if ins.opname in ("CALL", "CALL_KW"):
+            keywords = None
+    index_at[len(code.co_code)] = len(made)
+    for i, instruction in enumerate(made):
+        if instruction.op in _JUMPS:
+            target = instruction.arg
+            if instruction.op == "FOR_ITER":
+                target = after_end_for.get(target, target)
+            made[i] = Instruction(instruction.op, index_at[target], instruction.line, instruction.offset)
+    handlers = tuple(
+        Handler(_index(index_at, start), _index(index_at, end), _index(index_at, target), depth, push_index)
+        for start, end, target, depth, push_index in _exception_table(code)
+    )
+    names = (*code.co_varnames, *(n for n in code.co_cellvars if n not in code.co_varnames), *code.co_freevars)
+    parameters = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    return Program(code, tuple(made), handlers, names, parameters, bool(code.co_flags & 0x2A0))
+
+
+def _index(index_at: dict[int, int], offset: int) -> int:
+    """The index for an offset, which may point into the caches of the instruction before."""
+    while offset not in index_at:
+        offset += 2
+    return index_at[offset]
+
+
+def _exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
+    """The rows of `co_exceptiontable` in bytes: start, end, target, stack depth, whether the instruction's index is pushed."""
+    data = iter(code.co_exceptiontable)
+
+    def number() -> int:
+        byte = next(data)
+        value = byte & 63
+        while byte & 64:
+            byte = next(data)
+            value = value << 6 | byte & 63
+        return value
+
+    while True:
+        try:
+            start = number() * 2
+        except StopIteration:
+            return
+        length, target, depth_lasti = number() * 2, number() * 2, number()
+        yield start, start + length, target, depth_lasti >> 1, bool(depth_lasti & 1)

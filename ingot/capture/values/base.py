@@ -1,0 +1,177 @@
+"""What the interpreter holds in place of Python objects, and the protocol that all values answer.
+
+A value that came from outside knows its source. Facts are guarded when they are used: what is merely passed along stays a `LazyValue`,
+which answers no question at all, until `Session.realize` guards its nature and gives the real value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.sources import Source
+
+Arguments = Sequence["Value"]
+Keywords = dict[str, "Value"]
+
+
+class NotConstant(Exception):
+    """A value whose Python object is not known during capture was asked for it."""
+
+
+class Raised(Exception):
+    """An exception of the user's program, on its way to the user's handler. `value` is an ExceptionValue."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class Value:
+    """The default answers: nothing is known, and each question that cannot be answered raises Unsupported."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # -- what it is --------------------------------------------------------------------------------------------------------------------
+
+    def python_type(self) -> type:
+        """What type() of it is."""
+        raise NotImplementedError(type(self).__name__)
+
+    def describe(self) -> str:
+        """A few words for messages."""
+        return f"{self.python_type().__name__} {self.source.name}" if self.source else f"a {self.python_type().__name__}"
+
+    def constant(self) -> Any:
+        """The Python object itself, where capture knows all of it. Raises NotConstant."""
+        raise NotConstant(self)
+
+    def is_constant(self) -> bool:
+        """Whether `constant` has an answer."""
+        try:
+            self.constant()
+        except NotConstant:
+            return False
+        return True
+
+    def identity(self) -> Any:
+        """What `is` compares: the outside object, or the value itself when it was made during capture."""
+        return self
+
+    def key(self, session: Session) -> Any:
+        """What stands for it as a key of a dict or a member of a set."""
+        try:
+            return self.constant()
+        except NotConstant:
+            raise session.unsupported(f"{self.describe()} as a key of a dict or set") from None
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        """Its form as an argument of a graph node; `leaf` turns tensors and symbolic integers into nodes or fakes."""
+        return self.constant()
+
+    # -- what Python asks of it --------------------------------------------------------------------------------------------------------
+
+    def truth(self, session: Session) -> bool:
+        return True
+
+    def length(self, session: Session) -> int:
+        raise session.raised(TypeError, f"object of type '{self.python_type().__name__}' has no len()")
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        method = getattr(type(self), f"method_{name}", None)
+        if method is not None:
+            return NativeMethod(self, name, method)
+        if name == "__class__":
+            return session.wrap_constant(self.python_type())
+        if not hasattr(self.python_type(), name):
+            raise session.raised(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
+        raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is deleted")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not subscriptable")
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        raise session.unsupported(f"side effect: an item of {self.describe()} is set")
+
+    def delete_item(self, session: Session, key: Value) -> None:
+        raise session.unsupported(f"side effect: an item of {self.describe()} is deleted")
+
+    def contains(self, session: Session, item: Value) -> bool:
+        iterator = session.iterate(self)
+        while (element := iterator.next(session)) is not None:
+            if session.equal(session.realize(element), item):
+                return True
+        return False
+
+    def iterate(self, session: Session) -> Value:
+        """Its iterator: a value that answers `next`."""
+        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not iterable")
+
+    def next(self, session: Session) -> Value | None:
+        """The next element, None at the end."""
+        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not an iterator")
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raise session.unsupported(f"a call of {self.describe()}")
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+
+    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+        """`function(self, other)`, or `function(other, self)` if reflected; None where this value has no say in it."""
+        return None
+
+
+class LazyValue(Value):
+    """An outside object that was seen but not used yet: nothing is guarded."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, object: Any, source: Source) -> None:
+        super().__init__(source)
+        self.object = object
+
+
+class NullValue(Value):
+    """The marker that CPython keeps beside a callable without self, and in variables that are not bound."""
+
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        return type(None)
+
+
+NULL = NullValue()
+
+
+class NativeMethod(Value):
+    """A method of a built-in type, carried out by the value itself (`method_append` of ListValue and the like)."""
+
+    __slots__ = ("method", "name", "owner")
+
+    def __init__(self, owner: Value, name: str, method: Callable[..., Value]) -> None:
+        super().__init__()
+        self.owner, self.name, self.method = owner, name, method
+
+    def python_type(self) -> type:
+        return type([].append)
+
+    def describe(self) -> str:
+        return f"method {self.name!r} of {self.owner.describe()}"
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        try:
+            return self.method(self.owner, session, *map(session.realize, args), **session.realize_all(kwargs))
+        except NotConstant as unknown:
+            raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None

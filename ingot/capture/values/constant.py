@@ -1,0 +1,95 @@
+"""Immutable Python objects that capture knows in full: numbers, strings, None, dtypes, devices, enum members, code, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.sources import Source
+
+
+class ConstantValue(Value):
+    """One immutable object."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, object: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.object = object
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def describe(self) -> str:
+        return repr(self.object)
+
+    def constant(self) -> Any:
+        return self.object
+
+    def identity(self) -> Any:
+        return self.object
+
+    def truth(self, session: Session) -> bool:
+        return bool(self.object)
+
+    def length(self, session: Session) -> int:
+        return session.python(len, self.object)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        found = session.python(getattr, self.object, name)
+        return ConstantMethod(self, name) if callable(found) and not isinstance(found, type) else session.wrap_constant(found)
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return session.wrap_constant(session.python(lambda o, k: o[k], self.object, key.constant()))
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return session.python(lambda o, i: i in o, self.object, item.constant())
+
+    def iterate(self, session: Session) -> Value:
+        return session.wrap_constant(tuple(session.python(iter, self.object))).iterate(session)
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        return session.wrap_constant(session.python(function, self.object))
+
+    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+        try:
+            pair = (self.object, other.constant())
+        except NotConstant:
+            return None
+        return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not callable")
+
+
+NONE = ConstantValue(None)
+
+
+class ConstantMethod(Value):
+    """A method of a constant: "{}".format, x.dtype.is_floating_point, (3).bit_length, ..."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ConstantValue, name: str) -> None:
+        super().__init__()
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        return type(getattr(self.owner.object, self.name))
+
+    def describe(self) -> str:
+        return f"method {self.name!r} of {self.owner.describe()}"
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if self.name == "join" and len(args) == 1:
+            args = [session.list_of(args[0])]
+        try:
+            known = [session.realize(a).constant() for a in args]
+            known_by_name = {k: v.constant() for k, v in session.realize_all(kwargs).items()}
+        except NotConstant as unknown:
+            raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None
+        return session.wrap_constant(session.python(getattr(self.owner.object, self.name), *known, **known_by_name))

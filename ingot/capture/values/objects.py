@@ -1,0 +1,400 @@
+"""Classes, instances of user classes, exceptions, super(), Python modules."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.guards import MISSING, Kind
+from ingot.capture.sources import AttrSource, ConstSource, InstanceDictSource, Source, find_in_class
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.functions import BoundMethod
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+BINARY_METHODS: dict[Any, tuple[str, str]] = {
+    operator.add: ("__add__", "__radd__"), operator.sub: ("__sub__", "__rsub__"), operator.mul: ("__mul__", "__rmul__"),
+    operator.truediv: ("__truediv__", "__rtruediv__"), operator.floordiv: ("__floordiv__", "__rfloordiv__"),
+    operator.mod: ("__mod__", "__rmod__"), operator.pow: ("__pow__", "__rpow__"), operator.matmul: ("__matmul__", "__rmatmul__"),
+    operator.and_: ("__and__", "__rand__"), operator.or_: ("__or__", "__ror__"), operator.xor: ("__xor__", "__rxor__"),
+    operator.lshift: ("__lshift__", "__rlshift__"), operator.rshift: ("__rshift__", "__rrshift__"),
+    operator.lt: ("__lt__", "__gt__"), operator.le: ("__le__", "__ge__"), operator.gt: ("__gt__", "__lt__"),
+    operator.ge: ("__ge__", "__le__"), operator.eq: ("__eq__", "__eq__"), operator.ne: ("__ne__", "__ne__"),
+}  # fmt: skip
+UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
+INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
+    getattr(operator, f"i{name}"): (f"__i{name}__", getattr(operator, plain))
+    for name, plain in [
+        (n, n + "_" if n in ("and", "or") else n)
+        for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+    ]
+}
+
+
+class IdentityKey:
+    """An object that hashes by identity, as a key of a captured dict."""
+
+    __slots__ = ("object", "value")
+
+    def __init__(self, object: Any, value: Value) -> None:
+        self.object, self.value = object, value
+
+    def __hash__(self) -> int:
+        return id(self.object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other.object is self.object
+
+
+class ObjectValue(Value):
+    """An instance of a class written in Python: from outside (`object`), or made during capture (`attributes`)."""
+
+    __slots__ = ("attributes", "cls", "object")
+
+    def __init__(self, cls: type, source: Source | None = None, object: Any = None) -> None:
+        super().__init__(source)
+        self.cls, self.object = cls, object
+        self.attributes: dict[str, Value] = {}
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self if self.source is None else self.object
+
+    def key(self, session: Session) -> Any:
+        if find_in_class(self.cls, "__hash__") is not object.__hash__:
+            raise session.unsupported(f"{self.describe()}, which defines __hash__, as a key of a dict or set")
+        return session.identity_key(self)
+
+    # -- attributes --------------------------------------------------------------------------------------------------------------------
+
+    def own_attribute(self, session: Session, name: str) -> Value | None:
+        """What the instance `__dict__` holds; None if it has no such name (guarded)."""
+        if self.source is None:
+            return self.attributes.get(name)
+        namespace = instance_dict(self.object)
+        if namespace is None:
+            return None
+        if name in namespace:
+            return session.wrap(namespace[name], AttrSource(self.source, name))
+        self.guard_absent(session, name)
+        return None
+
+    def guard_absent(self, session: Session, name: str) -> None:
+        """Guards that the instance `__dict__` has no such name."""
+        session.guard(InstanceDictSource(self.source), Kind.ABSENT_KEY, name)  # type: ignore[arg-type]
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "__class__":
+            return session.wrap_constant(self.cls)
+        if name == "__dict__":
+            return self.all_attributes(session)
+        raw = session.class_lookup(self.cls, name)
+        if is_data_descriptor(raw):
+            return self.bind(session, raw, name)
+        own = self.own_attribute(session, name)
+        if own is not None:
+            return own
+        if raw is not MISSING:
+            return self.bind(session, raw, name)
+        return self.missing_attribute(session, name)
+
+    def all_attributes(self, session: Session) -> Value:
+        if self.source is None:
+            return session.dict_of_values(dict(self.attributes))
+        return session.wrap(instance_dict(self.object), InstanceDictSource(self.source))
+
+    def missing_attribute(self, session: Session, name: str) -> Value:
+        """What `__getattr__` gives, or AttributeError."""
+        hook = session.class_lookup(self.cls, "__getattr__")
+        if hook is MISSING:
+            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+
+    def bind(self, session: Session, raw: Any, name: str) -> Value:
+        """What an attribute found on the class gives for this instance."""
+        if isinstance(raw, MemberDescriptorType):
+            if self.source is None:
+                found = self.attributes.get(name)
+                if found is None:
+                    raise session.raised(AttributeError, name)
+                return found
+            return session.wrap(session.python(getattr, self.object, name), AttrSource(self.source, name, "slot"))
+        return bind_member(session, raw, self, self.cls, name)
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if self.source is not None:
+            super().set_attribute(session, name, value)
+        setter = session.class_lookup(self.cls, "__setattr__")
+        raw = session.class_lookup(self.cls, name)
+        if setter is not object.__setattr__ and isinstance(setter, FunctionType):
+            session.call(session.wrap_class_member(setter), [self, ConstantValue(name), value], {})
+        elif isinstance(raw, property):
+            if raw.fset is None:
+                raise session.raised(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
+            session.call(session.wrap_class_member(raw.fset), [self, value], {})
+        elif is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
+            raise session.unsupported(f"a descriptor of {self.describe()} is set")
+        else:
+            self.attributes[name] = value
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        if self.source is not None:
+            super().delete_attribute(session, name)
+        if self.attributes.pop(name, None) is None:
+            raise session.raised(AttributeError, name)
+
+    # -- operators by the class's own methods ------------------------------------------------------------------------------------------
+
+    def special(self, session: Session, name: str, *args: Value) -> Value | None:
+        """Calls a special method of the class; None if it has none."""
+        raw = session.class_lookup(self.cls, name)
+        if raw is MISSING or raw is None:
+            return None
+        if not isinstance(raw, (FunctionType, staticmethod, classmethod)) and getattr(raw, "__objclass__", None) is object:
+            return None
+        return session.call(bind_member(session, raw, self, self.cls, name), args, {})
+
+    def truth(self, session: Session) -> bool:
+        for name in ("__bool__", "__len__"):
+            answer = self.special(session, name)
+            if answer is not None:
+                return session.truth(answer)
+        return True
+
+    def length(self, session: Session) -> int:
+        answer = self.special(session, "__len__")
+        return super().length(session) if answer is None else answer.constant()
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return self.special(session, "__getitem__", key) or super().get_item(session, key)
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        if self.special(session, "__setitem__", key, value) is None:
+            super().set_item(session, key, value)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        answer = self.special(session, "__contains__", item)
+        return super().contains(session, item) if answer is None else session.truth(answer)
+
+    def iterate(self, session: Session) -> Value:
+        return self.special(session, "__iter__") or super().iterate(session)
+
+    def next(self, session: Session) -> Value | None:
+        return session.until_stop(lambda: self.special(session, "__next__") or super(ObjectValue, self).next(session))
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raw = session.class_lookup(self.cls, "__call__")
+        if raw is MISSING:
+            raise session.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        answer = self.special(session, UNARY_METHODS[function]) if function in UNARY_METHODS else None
+        return answer or super().unary(session, function)
+
+    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+        if function in INPLACE_METHODS:
+            name, plain = INPLACE_METHODS[function]
+            answer = None if reflected else self.special(session, name, other)
+            return answer or self.binary(session, plain, other, reflected)
+        answer = self.special(session, BINARY_METHODS[function][reflected], other)
+        if answer is None or (answer.is_constant() and answer.constant() is NotImplemented):
+            return None
+        return answer
+
+
+class ExceptionValue(ObjectValue):
+    """An exception, raised or not."""
+
+    __slots__ = ("args", "cause")
+
+    def __init__(self, cls: type, args: Arguments = ()) -> None:
+        super().__init__(cls)
+        self.args = list(args)
+        self.cause: Value = NONE
+
+    def own_attribute(self, session: Session, name: str) -> Value | None:
+        if name == "args":
+            return session.tuple_of_values(self.args)
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return self.args[0] if self.args else NONE
+        return {"__cause__": self.cause, "__context__": NONE, "__traceback__": NONE}.get(name) or super().own_attribute(
+            session, name
+        )
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("args", "value", "__cause__", "__context__", "__traceback__"):
+            return self.own_attribute(session, name) or super().get_attribute(session, name)
+        if name == "with_traceback":
+            return session.builtin(lambda _: None)
+        return super().get_attribute(session, name)
+
+    def message(self) -> str:
+        """The exception as a traceback's last line shows it."""
+        try:
+            return f"{self.cls.__name__}: {', '.join(str(a.constant()) for a in self.args)}"
+        except NotConstant:
+            return self.cls.__name__
+
+
+class ClassValue(Value):
+    """A class. Its attributes are guarded one by one as they are looked up."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.object = cls
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def describe(self) -> str:
+        return f"class {self.object.__qualname__}"
+
+    def constant(self) -> Any:
+        return self.object
+
+    def identity(self) -> Any:
+        return self.object
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return ConstantValue(getattr(self.object, name))
+        if name in ("__mro__", "__bases__"):
+            return session.wrap_constant(getattr(self.object, name))
+        if name == "__class__":
+            return session.wrap_constant(type(self.object))
+        raw = session.class_lookup(self.object, name)
+        if raw is MISSING:
+            if find_missing(type(self.object), name):
+                raise session.raised(AttributeError, f"type object '{self.object.__name__}' has no attribute '{name}'")
+            raise session.unsupported(f"attribute {name!r} of the metaclass of {self.describe()}")
+        return bind_member(session, raw, None, self.object, name)
+
+    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+        return ConstantValue(self.object).binary(session, function, other, reflected) if other.is_constant() else None
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return session.wrap_constant(session.python(operator.getitem, self.object, key.constant()))
+
+    def iterate(self, session: Session) -> Value:
+        return session.wrap_constant(tuple(session.python(iter, self.object))).iterate(session)
+
+    def length(self, session: Session) -> int:
+        return session.python(len, self.object)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return session.python(operator.contains, self.object, item.constant())
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        return session.construct(self.object, args, kwargs)
+
+
+class SuperValue(Value):
+    """super(cls, instance)."""
+
+    __slots__ = ("cls", "instance")
+
+    def __init__(self, cls: type, instance: Value) -> None:
+        super().__init__()
+        self.cls, self.instance = cls, instance
+
+    def python_type(self) -> type:
+        return super
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        of_class = isinstance(self.instance, ClassValue)
+        start = self.instance.constant() if of_class else self.instance.python_type()
+        order = start.__mro__[start.__mro__.index(self.cls) + 1 :]
+        for owner in order:
+            if name in vars(owner):
+                raw = session.class_lookup(owner, name)
+                return bind_member(session, raw, None if of_class else self.instance, start, name)
+        raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+
+class ModuleObject(Value):
+    """A Python module."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, module: ModuleType, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.object = module
+
+    def python_type(self) -> type:
+        return ModuleType
+
+    def describe(self) -> str:
+        return f"module {self.object.__name__}"
+
+    def identity(self) -> Any:
+        return self.object
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(session, name)
+
+    def _dynamic(self, session: Session, name: str) -> Value:
+        """An attribute that the module's `__getattr__` or class makes."""
+        found = session.python(getattr, self.object, name)
+        if session.is_trusted(self.object.__name__):
+            return session.wrap(found, ConstSource(found))
+        raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")
+
+
+def instance_dict(object_: Any) -> dict[str, Any] | None:
+    """The `__dict__` of an instance, None if it has none."""
+    try:
+        return object.__getattribute__(object_, "__dict__")
+    except AttributeError:
+        return None
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    """Whether it comes before the instance `__dict__`."""
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def find_missing(cls: type, name: str) -> bool:
+    """Whether no class along the resolution order has the name."""
+    return all(name not in vars(owner) for owner in cls.__mro__)
+
+
+def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
+    """What the raw attribute of a class gives when it is read through an instance, or through the class (`instance` None)."""
+    if isinstance(raw, FunctionType):
+        function = session.wrap_class_member(raw)
+        return function if instance is None else BoundMethod(function, instance)
+    if isinstance(raw, staticmethod):
+        return session.wrap_class_member(raw.__func__)
+    if isinstance(raw, classmethod):
+        return BoundMethod(session.wrap_class_member(raw.__func__), session.wrap_constant(cls))
+    if isinstance(raw, property):
+        if instance is None:
+            return session.wrap_class_member(raw)
+        if raw.fget is None:
+            raise session.raised(AttributeError, f"property '{name}' has no getter")
+        return session.call(session.wrap_class_member(raw.fget), [instance], {})
+    if isinstance(raw, GetSetDescriptorType) or not hasattr(type(raw), "__get__"):
+        if not hasattr(type(raw), "__get__"):
+            return session.wrap_class_member(raw)
+        raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a C descriptor")
+    getter = session.class_lookup(type(raw), "__get__")
+    if isinstance(getter, FunctionType):
+        owner = session.wrap_constant(cls)
+        return session.call(session.wrap_class_member(getter), [session.wrap_class_member(raw), instance or NONE, owner], {})
+    if instance is None:
+        return session.wrap_class_member(raw)
+    native = session.native_slot(raw)
+    if native is not None:
+        return BoundMethod(native, instance)
+    raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a {type(raw).__name__}")
+
+

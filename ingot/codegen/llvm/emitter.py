@@ -1,0 +1,352 @@
+"""Writes one LLVM function as text.
+
+The function is a nest of scopes, one per open loop. A value knows the depth of the scope it was computed in and how many
+lanes it has; an operation is placed in the outermost scope where all its operands exist, as a scalar while none of them
+is a vector, and only once: loop-invariant code motion and common subexpression elimination happen while writing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Union
+
+from ingot.codegen.llvm.types import BITS, FLOATS, SAME_SIZE_INTEGER, mangled, vector_type
+
+Operand = Union["Value", int, float]
+
+
+class Value:
+    """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that defines it.
+
+    The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python number beside a value
+    becomes a constant of its type.
+    """
+
+    __slots__ = ("emitter", "text", "type", "lanes", "depth", "constant")
+
+    def __init__(self, emitter: Emitter, text: str, type: str, lanes: int, depth: int, constant: bool = False) -> None:
+        self.emitter = emitter
+        self.text = text
+        self.type = type
+        self.lanes = lanes
+        self.depth = depth
+        self.constant = constant
+
+    def __add__(self, other: Operand) -> Value:
+        return self.emitter.binary("fadd" if self.type in FLOATS else "add", self, other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self.emitter.binary("fsub" if self.type in FLOATS else "sub", self, other)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.emitter.binary("fmul" if self.type in FLOATS else "mul", self, other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.emitter.binary("fdiv", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self.emitter.like(self, other) + self
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.emitter.like(self, other) - self
+
+    def __rmul__(self, other: Operand) -> Value:
+        return self.emitter.like(self, other) * self
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.emitter.like(self, other) / self
+
+    def __neg__(self) -> Value:
+        if self.type in FLOATS:
+            return self.emitter.instruction("fneg", (self,), self.type)
+        return self.emitter.like(self, 0) - self
+
+    def __and__(self, other: Operand) -> Value:
+        return self.emitter.binary("and", self, other)
+
+    def __or__(self, other: Operand) -> Value:
+        return self.emitter.binary("or", self, other)
+
+    def __xor__(self, other: Operand) -> Value:
+        return self.emitter.binary("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return self.emitter.binary("shl", self, other)
+
+    def __rshift__(self, other: Operand) -> Value:
+        """Shift right, filling with zeros."""
+        return self.emitter.binary("lshr", self, other)
+
+    def __invert__(self) -> Value:
+        return self ^ -1
+
+
+class Scope:
+    """The text of one open loop body, what has been computed in it, and whether it is sure to run at least once."""
+
+    __slots__ = ("lines", "known", "sure")
+
+    def __init__(self, sure: bool) -> None:
+        self.lines: list[str] = []
+        self.known: dict[str, Value] = {}
+        self.sure = sure
+
+
+def float_text(value: float, type: str) -> str:
+    """The exact LLVM spelling of `value` rounded to `type`."""
+    if type == "half":
+        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+    if type == "float":
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            value = float("inf") if value > 0 else -float("inf")
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+class Emitter:
+    """One function under construction. `declarations` collects the intrinsics it calls."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.scopes = [Scope(sure=True)]
+        self.entry: list[str] = []
+        self.declarations: set[str] = set()
+        self._count = 0
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def name(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    @property
+    def depth(self) -> int:
+        return len(self.scopes) - 1
+
+    def constant(self, value: Any, type: str) -> Value:
+        """The constant `value` of element type `type`."""
+        if type in FLOATS:
+            text = float_text(float(value), type)
+        elif type == "i1":
+            text = "true" if value else "false"
+        else:
+            bits = BITS[type]
+            text = str((int(value) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1))
+        return Value(self, text, type, 1, 0, constant=True)
+
+    def like(self, value: Value, other: Operand) -> Value:
+        """`other` as a value, a number becoming a constant of the type of `value`."""
+        return other if isinstance(other, Value) else self.constant(other, value.type)
+
+    def argument(self, value: Value, lanes: int) -> str:
+        """The text of `value` as an operand of `lanes` lanes, a scalar being repeated in all of them."""
+        if value.lanes == lanes:
+            return value.text
+        if value.constant:
+            return f"splat ({value.type} {value.text})"
+        vector = vector_type(value.type, lanes)
+        first = self.place(f"insertelement {vector} poison, {value.type} {value.text}, i64 0", value.type, lanes, value.depth)
+        mask = vector_type("i32", lanes)
+        return self.place(
+            f"shufflevector {vector} {first.text}, {vector} poison, {mask} zeroinitializer", value.type, lanes, value.depth
+        ).text
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """`value` with `lanes` lanes."""
+        return value if value.lanes == lanes else Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
+
+    def iota(self, type: str) -> Value:
+        """The lane numbers 0, 1, 2, ..."""
+        text = "<" + ", ".join(f"{type} {lane}" for lane in range(self.lanes)) + ">"
+        return Value(self, text, type, self.lanes, 0)
+
+    # -- placing text --------------------------------------------------------------------------------------------------
+
+    def place(self, text: str, type: str, lanes: int, depth: int) -> Value:
+        """The value of the pure operation `text`, which can be computed from `depth` inwards."""
+        for scope in self.scopes[: depth + 1]:
+            found = scope.known.get(text)
+            if found is not None:
+                return found
+        scope = self.scopes[depth]
+        value = Value(self, "%" + self.name(), type, lanes, depth)
+        scope.lines.append(f"{value.text} = {text}")
+        scope.known[text] = value
+        return value
+
+    def here(self, text: str, type: str, lanes: int) -> Value:
+        """The value of an operation that stays where it is written."""
+        value = Value(self, "%" + self.name(), type, lanes, self.depth)
+        self.line(f"{value.text} = {text}")
+        return value
+
+    def line(self, text: str, depth: int | None = None) -> None:
+        """A line without a value, at the end of the scope at `depth` (the innermost one by default)."""
+        self.scopes[self.depth if depth is None else depth].lines.append(text)
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def instruction(self, opcode: str, args: Sequence[Value], type: str) -> Value:
+        """`opcode` over arguments of one type, giving `type`."""
+        lanes = max(a.lanes for a in args)
+        operands = ", ".join(self.argument(a, lanes) for a in args)
+        depth = max(a.depth for a in args)
+        return self.place(f"{opcode} {vector_type(args[0].type, lanes)} {operands}", type, lanes, depth)
+
+    def binary(self, opcode: str, a: Value, b: Operand) -> Value:
+        return self.instruction(opcode, (a, self.like(a, b)), a.type)
+
+    def compare(self, predicate: str, a: Value, b: Operand) -> Value:
+        """A comparison: `predicate` as in LLVM ("olt", "slt", ...), float or integer by the type of `a`."""
+        opcode = "fcmp" if a.type in FLOATS else "icmp"
+        return self.instruction(f"{opcode} {predicate}", (a, self.like(a, b)), "i1")
+
+    def cast(self, opcode: str, a: Value, type: str) -> Value:
+        """A conversion instruction; `a` itself where the type is already right."""
+        if a.type == type:
+            return a
+        text = f"{opcode} {vector_type(a.type, a.lanes)} {a.text} to {vector_type(type, a.lanes)}"
+        return self.place(text, type, a.lanes, a.depth)
+
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+        model = a if isinstance(a, Value) else b
+        assert isinstance(model, Value)
+        a, b = self.like(model, a), self.like(model, b)
+        lanes = max(condition.lanes, a.lanes, b.lanes)
+        type = vector_type(a.type, lanes)
+        text = (
+            f"select {vector_type('i1', lanes)} {self.argument(condition, lanes)}, "
+            f"{type} {self.argument(a, lanes)}, {type} {self.argument(b, lanes)}"
+        )
+        return self.place(text, a.type, lanes, max(condition.depth, a.depth, b.depth))
+
+    def intrinsic(self, name: str, args: Sequence[Operand], type: str | None = None, extra: str = "") -> Value:
+        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type; `extra` ends the argument list."""
+        model = next(a for a in args if isinstance(a, Value))
+        values = [self.like(model, a) for a in args]
+        lanes = max(a.lanes for a in values)
+        element = vector_type(model.type, lanes)
+        function = f"llvm.{name}.{mangled(model.type, lanes)}"
+        operands = ", ".join(f"{element} {self.argument(a, lanes)}" for a in values)
+        types = ", ".join([element] * len(values) + ([extra.split()[0]] if extra else []))
+        self.declare(element, function, types)
+        operands += f", {extra}" if extra else ""
+        return self.place(f"call {element} @{function}({operands})", model.type, lanes, max(a.depth for a in values))
+
+    def declare(self, result: str, function: str, types: str) -> None:
+        self.declarations.add(f"declare {result} @{function}({types})")
+
+    def fma(self, a: Operand, b: Operand, c: Operand) -> Value:
+        """a * b + c, rounded once."""
+        return self.intrinsic("fma", (a, b, c))
+
+    def bits(self, a: Value) -> Value:
+        """A float's bits as an integer of its size."""
+        return self.cast("bitcast", a, SAME_SIZE_INTEGER[a.type])
+
+    def any_lane(self, condition: Value) -> Value:
+        """Whether any lane of an i1 vector is set, as a scalar."""
+        if condition.lanes == 1:
+            return condition
+        type = vector_type("i1", condition.lanes)
+        function = f"llvm.vector.reduce.or.v{condition.lanes}i1"
+        self.declare("i1", function, type)
+        return self.place(f"call i1 @{function}({type} {condition.text})", "i1", 1, condition.depth)
+
+    def half_vectors(self, a: Value) -> tuple[Value, Value]:
+        """The lower and the upper half of the lanes."""
+        half = a.lanes // 2
+        halves = []
+        for start in (0, half):
+            if half == 1:
+                text = f"extractelement {vector_type(a.type, a.lanes)} {a.text}, i64 {start}"
+            else:
+                mask = ", ".join(f"i32 {start + k}" for k in range(half))
+                type = vector_type(a.type, a.lanes)
+                text = f"shufflevector {type} {a.text}, {type} poison, <{half} x i32> <{mask}>"
+            halves.append(self.place(text, a.type, half, a.depth))
+        return halves[0], halves[1]
+
+    def unless_rare(self, rare: Value, usual: Value, slow_call: str) -> Value:
+        """`usual`, but where any lane of `rare` is set the result of the expression `slow_call` (a call that is worth a branch)."""
+        condition = self.any_lane(rare)
+        depth = max(condition.depth, usual.depth)
+        fast, slow, join = self.name("fast"), self.name("slow"), self.name("join")
+        type, slow_name = vector_type(usual.type, usual.lanes), "%" + self.name()
+        for text in (
+            f"br i1 {condition.text}, label %{slow}, label %{fast}, !prof !0",
+            f"{slow}:",
+            f"{slow_name} = {slow_call}",
+            f"br label %{join}",
+            f"{fast}:",
+            f"br label %{join}",
+            f"{join}:",
+        ):
+            self.line(text, depth)
+        return self.place(f"phi {type} [{slow_name}, %{slow}], [{usual.text}, %{fast}]", usual.type, usual.lanes, depth)
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def pointer(self, base: Value, type: str, index: Operand) -> Value:
+        """The address of element `index` (a vector of indices gives a vector of addresses) behind `base`."""
+        index = index if isinstance(index, Value) else self.constant(index, "i64")
+        if index.constant and index.text == "0":
+            return base
+        text = f"getelementptr {type}, {vector_type('ptr', base.lanes)} {base.text}, {vector_type(index.type, index.lanes)} {index.text}"
+        return self.place(text, "ptr", max(base.lanes, index.lanes), max(base.depth, index.depth))
+
+    def variable(self, type: str, lanes: int) -> Variable:
+        """A mutable register."""
+        name = "%" + self.name("m")
+        self.entry.append(f"{name} = alloca {vector_type(type, lanes)}")
+        return Variable(self, name, type, lanes)
+
+    # -- control -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(self, start: Value, stop: Value, step: int, sure: bool, known_once: bool = False) -> Iterator[Value]:
+        """A loop of an i64 index from `start` to below `stop`; `sure` if known to run, `known_once` if exactly once."""
+        scope = Scope(sure)
+        self.scopes.append(scope)
+        number = self.name("")
+        if known_once:
+            yield start
+            self.scopes.pop()
+            self.scopes[-1].lines += scope.lines
+            return
+        index = Value(self, f"%i{number}", "i64", 1, self.depth)
+        yield index
+        self.scopes.pop()
+        enter = f"br label %body{number}" if sure else f"br i1 %enter{number}, label %body{number}, label %exit{number}"
+        self.scopes[-1].lines += [
+            f"br label %before{number}",
+            f"before{number}:",
+            *([] if sure else [f"%enter{number} = icmp slt i64 {start.text}, {stop.text}"]),
+            enter,
+            f"body{number}:",
+            f"{index.text} = phi i64 [{start.text}, %before{number}], [%next{number}, %latch{number}]",
+            *scope.lines,
+            f"br label %latch{number}",
+            f"latch{number}:",
+            f"%next{number} = add nsw i64 {index.text}, {step}",
+            f"%again{number} = icmp slt i64 %next{number}, {stop.text}",
+            f"br i1 %again{number}, label %body{number}, label %exit{number}",
+            f"exit{number}:",
+        ]
+
+
+class Variable:
+    """A register that loops may change; LLVM turns it into phi nodes."""
+
+    def __init__(self, emitter: Emitter, name: str, type: str, lanes: int) -> None:
+        self.emitter, self.name, self.type, self.lanes = emitter, name, type, lanes
+
+    def load(self) -> Value:
+        return self.emitter.here(f"load {vector_type(self.type, self.lanes)}, ptr {self.name}", self.type, self.lanes)
+
+    def store(self, value: Value) -> None:
+        text = self.emitter.argument(value, self.lanes)
+        self.emitter.line(f"store {vector_type(self.type, self.lanes)} {text}, ptr {self.name}")

@@ -1,0 +1,503 @@
+"""Vector math: elementary functions as short programs of IEEE operations, inlined wherever they are used.
+
+Each takes and returns values of one float type and any number of lanes. Polynomials and rational functions are minimax fits
+of the function named beside them (relative error below 2**-26 for float, 2**-55 for double); the leading terms are kept
+exact so that the last rounding dominates. Float functions with no table of their own are computed in double.
+Multiply-add is fused freely here, as no rounding point of eager's lies inside a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, nan
+from typing import NamedTuple
+
+from ingot.codegen.llvm.emitter import Operand, Value
+from ingot.codegen.llvm.types import mangled, vector_type
+
+
+class Format(NamedTuple):
+    """A float type: `shifter` is 1.5 * 2**mantissa (adding it rounds to an integer, kept in the low bits)."""
+
+    integer: str
+    mantissa: int
+    bias: int
+    shifter: float
+    ln2: tuple[float, float]
+    exp_range: tuple[float, float]
+    smallest: float
+    sqrt_half_bits: int
+
+
+FORMATS = {
+    "float": Format(
+        "i32", 23, 127, 1.5 * 2.0**23, (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c61p-29")),
+        (-104.0, 89.0), 2.0**-126, 0x3F3504F3,
+    ),
+    "double": Format(
+        "i64", 52, 1023, 1.5 * 2.0**52, (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56")),
+        (-746.0, 710.0), 2.0**-1022, 0x3FE6A09E667F3BCD,
+    ),
+}  # fmt: skip
+
+LOG2_E = 1.4426950408889634
+LN2 = 0.6931471805599453
+LOG10_E = 0.4342944819032518
+LOG10_2 = 0.3010299956639812
+PI_2 = float.fromhex("0x1.921fb54442d18p+0")
+PI_2_LOW = float.fromhex("0x1.1a62633145c07p-54")
+TWO_OVER_PI = 0.6366197723675814
+
+# (e^r - 1 - r) / r^2 on |r| <= ln2 / 2
+EXP = {
+    "float": (1.98578054551035e-4, 1.3933642767369747e-3, 8.333360776305199e-3, 4.166646674275398e-2, 0.1666666716337204, 0.5),
+    "double": (
+        2.0914686968086876e-09, 2.5105217004720745e-08, 2.75572736431103e-07, 2.7557255400206422e-06, 2.4801587325547743e-05,
+        0.00019841269874820627, 0.0013888888888883748, 0.008333333333326136, 0.04166666666666667, 0.1666666666666667, 0.5,
+    ),
+}  # fmt: skip
+# float: (log(1+f) - f + f^2/2) / f^3 on [sqrt(1/2), sqrt(2)] - 1; double: 2 (atanh(s)/s - 1) / s^2 in s^2
+LOG = {
+    "float": (
+        7.037585973739624e-2, -0.11514559388160706, 0.11677011847496033, -0.12420149147510529, 0.14249321818351746,
+        -0.16668057441711426, 0.2000071406364441, -0.24999994039535522, 0.3333333134651184,
+    ),
+    "double": (
+        0.13088034850927555, 0.13268638369266825, 0.15386244737621665, 0.18181795547521137, 0.22222222392581045,
+        0.28571428570799784, 0.40000000000000885, 0.6666666666666666,
+    ),
+}  # fmt: skip
+# (sin(x)/x - 1) / x^2 and (cos(x) - 1 + x^2/2) / x^4 in x^2 on |x| <= pi/4
+SIN = {
+    "float": (2.7249104732618434e-6, -1.9840079767163843e-4, 8.333331905305386e-3, -0.1666666716337204),
+    "double": (
+        -7.586636882825159e-13, 1.6058530596645953e-10, -2.50521062259944e-08, 2.755731921932058e-06, -0.0001984126984126504,
+        0.008333333333333331, -0.16666666666666666,
+    ),
+}  # fmt: skip
+COS = {
+    "float": (2.4546945496695116e-5, -1.388829667121172e-3, 4.16666641831398e-2),
+    "double": (
+        4.745838412531023e-14, -1.1470460319209511e-11, 2.0876755787492604e-09, -2.755731922139249e-07, 2.4801587301584632e-05,
+        -0.0013888888888888887, 0.041666666666666664,
+    ),
+}  # fmt: skip
+# tanh(x)/x as P(x^2)/Q(x^2) on |x| <= 9.02, and erf(x)/x on |x| <= 3.93
+TANH_P = (-1.2203665161747423e-11, 3.05853475879303e-08, 2.800761467369739e-05, 0.0038683360908180475, 0.13679921627044678, 1.0)
+TANH_Q = (1.2873767900600797e-06, 0.00039386452408507466, 0.027245869860053062, 0.4701325297355652, 1.0)
+ERF_P = (
+    2.0418774511199445e-06, 0.0002847984142135829, 0.0037795179523527622, 0.05279000476002693, 0.1907828450202942, 1.1283791065216064,
+)  # fmt: skip
+ERF_Q = (
+    3.8000362310558558e-05, 0.0011651747627183795, 0.014997271820902824, 0.11425697803497314, 0.5024096369743347, 1.0,
+)  # fmt: skip
+# erf(x)/x in x^2 on |x| <= 1, and (1 + 2x) e^(x^2) erfc(x) in (x-4)/(x+4) on [0.47, 28]
+ERF_SMALL = (
+    5.954471583153482e-11, -1.1371291831047954e-09, 1.4659383821340068e-08, -1.6350256278696497e-07, 1.6460995338195411e-06,
+    -1.4925594957596026e-05, 0.00012055331099279798, -0.0008548326980509413, 0.005223977624812638, -0.02686617064507627,
+    0.11283791670954876, -0.3761263890318375, 1.1283791670955126,
+)  # fmt: skip
+ERFC_SCALED = (
+    -8.073407353785177e-09, 7.38104690728236e-08, 5.5453841721676743e-08, -7.809052066242849e-07, 3.1323699821528193e-07,
+    5.678091182452181e-06, -1.1233662974433672e-05, -2.4385206730248593e-05, 0.0001506260082110279, -0.00019926064777598215,
+    -0.0007577743010075491, 0.0050319706819574326, -0.016197733912895102, 0.037167515461719876, -0.06633036582414714,
+    0.09373283500285297, -0.10103906603580642, 0.06809705425456938, 0.015379652102611715, -0.13962111684056153, 1.2329951186255526,
+)  # fmt: skip
+# (atan(x)/x - 1) / x^2 in x^2 on |x| <= tan(pi/8), and (asin(x)/x - 1) / x^2 on |x| <= 1/2
+ATAN = (
+    0.01627194475162406, -0.034558092551413795, 0.04551108126325172, -0.052303478730160745, 0.058789145444006215,
+    -0.06666423628069258, 0.0769229630497447, -0.09090908751076636, 0.11111111105106705, -0.14285714285659326, 0.199999999999998,
+    -0.3333333333333333,
+)  # fmt: skip
+ASIN = (
+    0.029727286869498975, -0.01942149876336336, 0.019678367430162, 0.002995311657156326, 0.009332327156165665,
+    0.009619629203687472, 0.01156672237119713, 0.013963758735074137, 0.01735281769074104, 0.02237215740373685,
+    0.030381944476347046, 0.04464285714254326, 0.07500000000000122, 0.16666666666666666,
+)  # fmt: skip
+
+
+# -- pieces --------------------------------------------------------------------------------------------------------------
+
+
+def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+    """Horner's scheme, the highest coefficient first."""
+    e = x.emitter
+    total: Operand = coefficients[0]
+    for c in coefficients[1:]:
+        total = e.fma(total, x, c)
+    assert isinstance(total, Value)
+    return total
+
+
+def at_most(x: Value, bound: float) -> Value:
+    """min(x, bound), NaN kept."""
+    return x.emitter.select(x.emitter.compare("ogt", x, bound), bound, x)
+
+
+def at_least(x: Value, bound: float) -> Value:
+    """max(x, bound), NaN kept."""
+    return x.emitter.select(x.emitter.compare("olt", x, bound), bound, x)
+
+
+def absolute(x: Value) -> Value:
+    return x.emitter.intrinsic("fabs", (x,))
+
+
+def copysign(magnitude: Value, sign: Value) -> Value:
+    return sign.emitter.intrinsic("copysign", (magnitude, sign))
+
+
+def square_root(x: Value) -> Value:
+    return x.emitter.intrinsic("sqrt", (x,))
+
+
+def _power_of_two(n: Value, type: str) -> Value:
+    """2**n for an integer n in the exponent's range."""
+    form = FORMATS[type]
+    return n.emitter.cast("bitcast", (n + form.bias) << form.mantissa, type)
+
+
+def _nearest(x: Value, scale: float) -> tuple[Value, Value]:
+    """The integer nearest to x * scale, as a float (+0 for zero) and as an integer. For moderate x."""
+    e, form = x.emitter, FORMATS[x.type]
+    shifted = e.fma(x, scale, form.shifter)
+    shifter = e.bits(e.constant(form.shifter, x.type))
+    return shifted - form.shifter, e.bits(shifted) - shifter
+
+
+def _reduce_exp(x: Value) -> tuple[Value, Value]:
+    """r and the integer k with x = k ln2 + r, |r| <= ln2 / 2."""
+    e, (high, low) = x.emitter, FORMATS[x.type].ln2
+    k, n = _nearest(x, LOG2_E)
+    return e.fma(k, -low, e.fma(k, -high, x)), n
+
+
+def _expm1_small(r: Value) -> Value:
+    return r.emitter.fma(r * r, polynomial(r, EXP[r.type]), r)
+
+
+def _scale(y: Value, n: Value) -> Value:
+    """y * 2**n in two steps, so that the result may be infinite or subnormal."""
+    half = n.emitter.binary("ashr", n, 1)
+    return y * _power_of_two(half, y.type) * _power_of_two(n - half, y.type)
+
+
+# -- exponentials and logarithms -----------------------------------------------------------------------------------------
+
+
+def exp(x: Value) -> Value:
+    low, high = FORMATS[x.type].exp_range
+    r, n = _reduce_exp(at_least(at_most(x, high), low))
+    return _scale(_expm1_small(r) + 1.0, n)
+
+
+def exp2(x: Value) -> Value:
+    low, high = FORMATS[x.type].exp_range
+    x = at_least(at_most(x, high * LOG2_E), low * LOG2_E)
+    k, n = _nearest(x, 1.0)
+    return _scale(_expm1_small((x - k) * LN2) + 1.0, n)
+
+
+def expm1(x: Value) -> Value:
+    e = x.emitter
+    high = FORMATS[x.type].exp_range[1]
+    r, n = _reduce_exp(at_least(at_most(x, high), -40.0))
+    half = _power_of_two(n - 1, x.type)  # half of 2**n, which may itself overflow
+    y = e.fma(half, _expm1_small(r), half - 0.5) * 2.0
+    return e.select(e.compare("oeq", x, 0.0), x, y)
+
+
+def sigmoid(x: Value) -> Value:
+    return 1.0 / (exp(-x) + 1.0)
+
+
+def _split_log(x: Value) -> tuple[Value, Value, Value]:
+    """k, f and the correction c with log(x) = k ln2 + f + c and 1 + f = x / 2**k in [sqrt(1/2), sqrt(2)), for finite x > 0."""
+    e, form = x.emitter, FORMATS[x.type]
+    tiny = e.compare("olt", x, form.smallest)
+    lift = form.mantissa + 2
+    bits = e.bits(e.select(tiny, x * 2.0**lift, x))
+    exponent = e.binary("ashr", bits - form.sqrt_half_bits, form.mantissa)
+    f = e.cast("bitcast", bits - (exponent << form.mantissa), x.type) - 1.0
+    k = e.cast("sitofp", exponent - e.select(tiny, e.constant(lift, form.integer), 0), x.type)
+    square = f * f
+    if x.type == "float":
+        return k, f, e.fma(square * f, polynomial(f, LOG["float"]), square * -0.5)
+    s = f / (f + 2.0)
+    half_square = square * 0.5
+    z = s * s
+    return k, f, e.fma(s, e.fma(z, polynomial(z, LOG["double"]), half_square), -half_square)
+
+
+def _finish_log(x: Value, y: Value) -> Value:
+    """log's value `y` with the results for zero, negative, infinite and NaN arguments put in."""
+    e = x.emitter
+    at_edge = e.select(e.compare("oeq", x, 0.0), e.constant(-inf, x.type), nan)
+    return e.select(e.compare("ogt", x, 0.0), e.select(e.compare("olt", x, inf), y, x), at_edge)
+
+
+def log(x: Value) -> Value:
+    e, (high, low) = x.emitter, FORMATS[x.type].ln2
+    k, f, correction = _split_log(x)
+    return _finish_log(x, e.fma(k, high, f + e.fma(k, low, correction)))
+
+
+def log2(x: Value) -> Value:
+    e = x.emitter
+    k, f, correction = _split_log(x)
+    return _finish_log(x, e.fma(f + correction, LOG2_E, k))
+
+
+def log10(x: Value) -> Value:
+    e = x.emitter
+    k, f, correction = _split_log(x)
+    return _finish_log(x, e.fma(k, LOG10_2, (f + correction) * LOG10_E))
+
+
+def log1p(x: Value) -> Value:
+    """log(u) + c / u, where u is 1 + x rounded and c the rounding error."""
+    e = x.emitter
+    u = x + 1.0
+    error = e.select(e.compare("ogt", x, 1.0), 1.0 - (u - x), x - (u - 1.0))
+    ordinary = e.compare("ogt", u, 0.0) & e.compare("olt", u, inf)
+    y = log(u) + e.select(ordinary, error / u, 0.0)
+    return e.select(e.compare("oeq", u, 1.0), x, y)
+
+
+def pow_(x: Value, y: Value) -> Value:
+    """x**y in double, good to float precision; C's special cases."""
+    e = x.emitter
+    magnitude = absolute(x)
+    result = exp2(y * log2(magnitude))
+    whole = e.compare("oeq", e.intrinsic("trunc", (y,)), y)
+    half = y * 0.5
+    odd = whole & e.compare("one", e.intrinsic("trunc", (half,)), half)
+    negative = e.compare("slt", e.bits(x), 0)
+    result = e.select(negative & odd, -result, result)
+    undefined = e.compare("olt", x, 0.0) & e.compare("ogt", x, -inf) & ~whole
+    result = e.select(undefined & e.compare("oeq", y, y), nan, result)
+    endless = e.compare("oeq", absolute(y), inf)
+    one = e.compare("oeq", y, 0.0) | e.compare("oeq", x, 1.0) | (e.compare("oeq", magnitude, 1.0) & endless)
+    return e.select(one, 1.0, result)
+
+
+# -- circular ------------------------------------------------------------------------------------------------------------
+
+
+def _quadrant(x: Value) -> tuple[Value, Value]:
+    """The remainder of x by pi/2, in x's type, and the quadrant's number (two low bits of an integer of x's size).
+
+    The reduction is done in double: exact enough for floats up to 2**30, for doubles up to 2**20.
+    """
+    e = x.emitter
+    wide = e.cast("fpext", x, "double")
+    k, n = _nearest(wide, TWO_OVER_PI)
+    r = e.fma(-k, PI_2_LOW, e.fma(-k, PI_2, wide))
+    return e.cast("fptrunc", r, x.type), e.cast("trunc", n, FORMATS[x.type].integer)
+
+
+def _sine(r: Value) -> Value:
+    z = r * r
+    return r.emitter.fma(z * r, polynomial(z, SIN[r.type]), r)
+
+
+def _cosine(r: Value) -> Value:
+    e, z = r.emitter, r * r
+    return e.fma(z * z, polynomial(z, COS[r.type]), e.fma(z, -0.5, 1.0))
+
+
+def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
+    """sin, or cos as sin shifted by one quadrant."""
+
+    def function(x: Value) -> Value:
+        e = x.emitter
+        integer = FORMATS[x.type].integer
+        r, n = _quadrant(x)
+        n = n + quadrants
+        y = e.select(e.compare("ne", n & 1, 0), _cosine(r), _sine(r))
+        sign = (n & 2) << (FORMATS[x.type].mantissa + (7 if x.type == "float" else 10))
+        y = e.cast("bitcast", e.cast("bitcast", y, integer) ^ sign, x.type)
+        return _unless_huge(name, x, y)
+
+    return function
+
+
+def _unless_huge(name: str, x: Value, y: Value) -> Value:
+    """`y`, or the C library's function where an argument is too large for the reduction (or infinite or NaN)."""
+    e = x.emitter
+    rare = e.compare("uge", absolute(x), 2.0**30 if x.type == "float" else 2.0**20)
+    type = vector_type(x.type, y.lanes)
+    function = f"llvm.{name}.{mangled(x.type, y.lanes)}"
+    e.declare(type, function, type)
+    return e.unless_rare(rare, y, f"call {type} @{function}({type} {e.argument(x, y.lanes)})")
+
+
+sin = _circular("sin", 0)
+cos = _circular("cos", 1)
+
+
+def tan(x: Value) -> Value:
+    e = x.emitter
+    r, n = _quadrant(x)
+    s, c = _sine(r), _cosine(r)
+    odd = e.compare("ne", n & 1, 0)
+    return _unless_huge("tan", x, e.select(odd, -c, s) / e.select(odd, s, c))
+
+
+def _asin_small(s: Value, z: Value) -> Value:
+    """asin(s), given z = s * s <= 1/4."""
+    return s.emitter.fma(s * z, polynomial(z, ASIN), s)
+
+
+def asin(x: Value) -> Value:
+    e, a = x.emitter, absolute(x)
+    large = e.compare("ogt", a, 0.5)
+    z = e.select(large, (1.0 - a) * 0.5, a * a)
+    p = _asin_small(e.select(large, square_root(z), a), z)
+    return copysign(e.select(large, PI_2 - (p * 2.0 - PI_2_LOW), p), x)
+
+
+def acos(x: Value) -> Value:
+    e, a = x.emitter, absolute(x)
+    large = e.compare("ogt", a, 0.5)
+    z = e.select(large, (1.0 - a) * 0.5, a * a)
+    p = _asin_small(e.select(large, square_root(z), x), z)
+    twice = p * 2.0
+    far = e.select(e.compare("olt", x, 0.0), 2.0 * PI_2 - (twice - 2.0 * PI_2_LOW), twice)
+    return e.select(large, far, PI_2 - (p - PI_2_LOW))
+
+
+def atan(x: Value) -> Value:
+    """atan(t) added to 0, pi/4 or pi/2, with t = a, (a-1)/(a+1) or -1/a."""
+    e, a = x.emitter, absolute(x)
+    middle, large = e.compare("ogt", a, 0.4142135623730950), e.compare("ogt", a, 2.414213562373095)
+    over = e.select(large, e.constant(-1.0, x.type), e.select(middle, a - 1.0, a))
+    under = e.select(large, a, e.select(middle, a + 1.0, e.constant(1.0, x.type)))
+    t = over / under
+    z = t * t
+    high = e.select(large, e.constant(PI_2, x.type), e.select(middle, e.constant(PI_2 / 2, x.type), 0.0))
+    low = e.select(large, e.constant(PI_2_LOW, x.type), e.select(middle, e.constant(PI_2_LOW / 2, x.type), 0.0))
+    return copysign(high + (t + e.fma(t * z, polynomial(z, ATAN), low)), x)
+
+
+def atan2(y: Value, x: Value) -> Value:
+    e = x.emitter
+    a, b = absolute(y), absolute(x)
+    steep = e.compare("ogt", a, b)
+    small, large = e.select(steep, b, a), e.select(steep, a, b)
+    ratio = e.select(e.compare("oeq", a, b), e.select(e.compare("oeq", a, 0.0), a, 1.0), small / large)
+    angle = atan(ratio)
+    angle = e.select(steep, PI_2 - (angle - PI_2_LOW), angle)
+    angle = e.select(e.compare("slt", e.bits(x), 0), 2.0 * PI_2 - (angle - 2.0 * PI_2_LOW), angle)
+    return e.select(e.compare("uno", x, y), nan, copysign(angle, y))
+
+
+# -- hyperbolic ----------------------------------------------------------------------------------------------------------
+
+
+def sinh(x: Value) -> Value:
+    e, a = x.emitter, absolute(x)
+    m = expm1(a)
+    half = exp(a * 0.5)
+    y = e.select(e.compare("ogt", a, 22.0), half * 0.5 * half, (m + m / (m + 1.0)) * 0.5)
+    return copysign(y, x)
+
+
+def cosh(x: Value) -> Value:
+    e, a = x.emitter, absolute(x)
+    whole, half = exp(a), exp(a * 0.5)
+    return e.select(e.compare("ogt", a, 22.0), half * 0.5 * half, whole * 0.5 + 0.5 / whole)
+
+
+def tanh(x: Value) -> Value:
+    e = x.emitter
+    if x.type == "float":
+        x = at_least(at_most(x, 9.02), -9.02)
+        z = x * x
+        return polynomial(z, TANH_P) * x / polynomial(z, TANH_Q)
+    m = expm1(at_most(absolute(x), 20.0) * 2.0)
+    return copysign(e.select(e.compare("olt", absolute(x), 1e-9), absolute(x), m / (m + 2.0)), x)
+
+
+def _large_log1p(large: Value, a: Value, t: Value) -> Value:
+    """log1p(t), or log(2a) where `large`."""
+    e = a.emitter
+    y = log1p(e.select(large, a, t))
+    return e.select(large, y + LN2, y)
+
+
+def asinh(x: Value) -> Value:
+    e, a = x.emitter, absolute(x)
+    square = a * a
+    t = a + square / (square_root(square + 1.0) + 1.0)
+    return copysign(_large_log1p(e.compare("ogt", a, 2.0**28), a, t), x)
+
+
+def acosh(x: Value) -> Value:
+    e, t = x.emitter, x - 1.0
+    return _large_log1p(e.compare("ogt", x, 2.0**28), x, t + square_root(e.fma(t, t, t * 2.0)))
+
+
+def atanh(x: Value) -> Value:
+    a = absolute(x)
+    return copysign(log1p(a * 2.0 / (1.0 - a)) * 0.5, x)
+
+
+# -- the error function --------------------------------------------------------------------------------------------------
+
+
+def _erfc_large(a: Value) -> Value:
+    """erfc(a) for a >= 0.47, as exp(-a^2) times a smooth function."""
+    e = a.emitter
+    a = at_most(a, 27.5)
+    square = a * a
+    rest = e.fma(a, a, -square)
+    power = exp(-square)
+    return e.fma(power, -rest, power) * polynomial((a - 4.0) / (a + 4.0), ERFC_SCALED) / (a * 2.0 + 1.0)
+
+
+def erf(x: Value) -> Value:
+    e = x.emitter
+    if x.type == "float":
+        x = at_least(at_most(x, 3.93), -3.93)
+        z = x * x
+        return polynomial(z, ERF_P) * x / polynomial(z, ERF_Q)
+    a = absolute(x)
+    small = x * polynomial(x * x, ERF_SMALL)
+    return e.select(e.compare("olt", a, 1.0), small, copysign(1.0 - _erfc_large(a), x))
+
+
+def erfc(x: Value) -> Value:
+    e, a = x.emitter, absolute(x)
+    far = _erfc_large(a)
+    near = 1.0 - x * polynomial(x * x, ERF_SMALL)
+    return e.select(e.compare("olt", a, 0.47), near, e.select(e.compare("olt", x, 0.0), 2.0 - far, far))
+
+
+# -- the table -----------------------------------------------------------------------------------------------------------
+
+
+def _in_double(function: Callable[..., Value]) -> Callable[..., Value]:
+    """`function`, with float arguments computed in double: one rounding, at the end."""
+
+    def wrapped(*args: Value) -> Value:
+        e, type = args[0].emitter, args[0].type
+        return e.cast("fptrunc", function(*(e.cast("fpext", a, "double") for a in args)), type)
+
+    return wrapped
+
+
+def rsqrt(x: Value) -> Value:
+    return 1.0 / square_root(x)
+
+
+# Functions whose float form stays in float; the others are computed in double.
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
+    "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute,
+}  # fmt: skip
+FUNCTIONS |= {
+    f.__name__: _in_double(f)
+    for f in (exp2, log2, log10, tan, asin, acos, atan, atan2, sinh, cosh, asinh, acosh, atanh, erfc)
+}  # fmt: skip
+FLOAT_ONLY = {"pow": _in_double(pow_)}  # double would need a logarithm in more than double precision

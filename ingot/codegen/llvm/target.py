@@ -1,0 +1,51 @@
+"""The machine that code is generated for: its name, its features, and how wide its vectors are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ingot.codegen.llvm.library import llvm
+
+
+@dataclass(frozen=True)
+class Target:
+    """A triple, a CPU name, a feature string, and the bytes of one vector register."""
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+
+    def machine(self) -> Any:
+        """A new llvmlite TargetMachine. Position independent code, because a compiled object may be loaded anywhere."""
+        target = llvm().Target.from_triple(self.triple)
+        return target.create_target_machine(
+            cpu=self.cpu, features=self.features, opt=2, reloc="pic", codemodel="small", jit=True
+        )
+
+
+@cache
+def host() -> Target:
+    """This machine."""
+    binding = llvm()
+    features = binding.get_host_cpu_features()
+    width = 64 if features.get("avx512f") and features.get("avx512dq") else 32 if features.get("avx2") else 16
+    return Target(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), width)
+
+
+# Targets by name, for compiling without running.
+NAMED = {
+    "avx2": Target("x86_64-unknown-linux-gnu", "haswell", "", 32),
+    "avx512": Target("x86_64-unknown-linux-gnu", "skylake-avx512", "", 64),
+    "neon": Target("aarch64-unknown-linux-gnu", "neoverse-n1", "", 16),
+}
+
+
+def named(name: str) -> Target:
+    """The target called `name` in `NAMED`; all of LLVM's targets are initialized. Raises KeyError for another name."""
+    binding = llvm()
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return NAMED[name]

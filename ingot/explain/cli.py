@@ -1,0 +1,198 @@
+"""The command line: `python -m ingot`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ingot.explain.loading import Target, UserError, load, run_user_code
+from ingot.explain.report import Report, size_text
+from ingot.explain.stages import STAGES
+from ingot.explain.trial import STEPS, Comparison, Compile, Explain, Trial, try_target
+
+EPILOG = """\
+FILE.py:make names a function in a file of yours that returns (function or module, arguments) or (.., .., keywords).
+Exit status: 0 all is well, 1 a result differs or your code raised an error, 2 a mistake on the command line.
+"""
+
+
+class Tools(NamedTuple):
+    """What the commands work with: where to print, and `ingot.compile` and `ingot.explain`."""
+
+    console: Console
+    compile: Compile
+    explain: Explain
+
+
+def main(compile: Compile, explain: Explain, argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status. Errors of the user's are printed without Ingot's frames."""
+    arguments = parser().parse_args(argv)
+    try:
+        return arguments.run(arguments, Tools(console(), compile, explain))
+    except UserError as error:
+        print(f"ingot: {error}", file=sys.stderr)
+        return 1 if error.__cause__ else 2
+    except KeyboardInterrupt:
+        print("ingot: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # the reader of our output has left: `| head`
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m ingot",
+        description="Ingot, a just-in-time compiler for PyTorch.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=version_text())
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace, Tools], int], what: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=what, description=what)
+        sub.add_argument("target", metavar="FILE.py:make")
+        sub.add_argument("--device", help="move the module and its arguments there first, such as cpu or cuda:0")
+        sub.set_defaults(run=run)
+        return sub
+
+    trial = command("try", run_try, "compile your function; compare it with eager: results, times, memory")
+    trial.add_argument("--rounds", type=positive, default=30, help="rounds in which the two take turns (%(default)s)")
+    command("explain", run_explain, "print what Ingot makes of your function, on one screen")
+    stages = command("stages", run_stages, "print what each stage of the compiler makes of your function")
+    stages.add_argument("--stage", choices=list(STAGES), help="only this one")
+    return top
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
+
+
+def version_text() -> str:
+    """Ingot's version and those of what it stands on."""
+    packages = ", ".join(f"{name} {package_version(name)}" for name in ("torch", "llvmlite"))
+    return f"ingot {package_version('ingot')} ({packages}, Python {platform.python_version()}, {platform.platform()})"
+
+
+def package_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def loaded(arguments: argparse.Namespace) -> Target:
+    """The target that the arguments name, on the device they name."""
+    target = load(arguments.target)
+    if arguments.device is None:
+        return target
+    try:
+        return target.to(arguments.device)
+    except (RuntimeError, AssertionError) as error:  # torch's two ways to say that there is no such device
+        raise UserError(f"cannot use the device {arguments.device!r}: {str(error).splitlines()[0]}") from None
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
+    target = loaded(arguments)
+    with progress(tools.console) as bar:
+        task = bar.add_task("eager", total=arguments.rounds + STEPS)
+
+        def step(what: str) -> None:
+            bar.update(task, description=what, advance=1)
+
+        def call() -> Trial:
+            return try_target(target, tools.compile, tools.explain, arguments.rounds, step)
+
+        trial = run_user_code(call, "the call")
+    print_trial(trial, tools.console)
+    return 1 if trial.comparison.problems else 0
+
+
+def run_explain(arguments: argparse.Namespace, tools: Tools) -> int:
+    print(explained(arguments, tools))
+    return 0
+
+
+def run_stages(arguments: argparse.Namespace, tools: Tools) -> int:
+    report = explained(arguments, tools)
+    for name in [arguments.stage] if arguments.stage else STAGES:
+        print(report.stage(name), end="\n\n")
+    return 0
+
+
+@torch.no_grad()
+def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
+    """The report of the target, called without gradients."""
+    target = loaded(arguments)
+    return run_user_code(lambda: tools.explain(target.function)(*target.args, **target.kwargs), "the call")
+
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def console() -> Console:
+    """Where output goes: as wide as the terminal, 120 columns where there is none."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def progress(console: Console) -> Progress:
+    """A bar that leaves nothing behind."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
+
+
+def milliseconds(seconds: float) -> str:
+    """Milliseconds to three digits."""
+    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def print_trial(trial: Trial, console: Console) -> None:
+    """The table of one trial, then breaks, problems and the verdict."""
+    report, comparison = trial.report, trial.comparison
+    low, middle, high = trial.speedup
+    table = Table("", title=f"{trial.target.spec}, without gradients", title_justify="left")
+    for heading in ("eager", "ingot"):
+        table.add_column(heading, justify="right")
+    medians = (milliseconds(float(np.median(seconds))) for seconds in (trial.eager_seconds, trial.ingot_seconds))
+    table.add_row("median call, ms", *medians)
+    table.add_row("speed-up, 90% interval", "", f"{middle:.2f}x ({low:.2f} to {high:.2f})")
+    table.add_row("first call, s", "", f"{trial.first_call:.3f}")
+    table.add_row("relative error", *error_cells(comparison))
+    table.add_row("largest difference", "", f"{comparison.largest_difference:.1e}")
+    planned = "" if report.peak_bytes is None else f"{size_text(report.peak_bytes)} (planned)"
+    table.add_row("peak memory", size_text(trial.eager_peak), planned)
+    table.add_row("kernels", "", f"{len(report.kernels)}, {report.fused_count} fused")
+    table.add_row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")
+    console.print(table)
+    for item in report.breaks:
+        place = f"{item.file}:{item.line}: " if item.file else ""
+        console.print(f"break: {place}{item.reason}" + (f" (hint: {item.hint})" if item.hint else ""), markup=False)
+    for problem in comparison.problems:
+        console.print(f"differs from eager: {problem}", markup=False, style="bold red")
+    if not comparison.problems:
+        console.print(f"The result is eager's: a relative error up to {comparison.allowed:.1e} passes.")
+
+
+def error_cells(comparison: Comparison) -> tuple[str, str]:
+    """Eager's and Ingot's error, with what it is measured from where that is not float64."""
+    if comparison.eager_error is None:
+        return "no float64 result", f"{comparison.error:.1e} from eager"
+    return f"{comparison.eager_error:.1e}", f"{comparison.error:.1e}"

@@ -1,0 +1,125 @@
+"""The user's own code, named on the command line as FILE.py:make, loaded and checked."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils import _contextlib
+from torch.utils import _pytree as pytree
+
+OUR_FRAMES = (str(Path(__file__).parent), "<frozen importlib", _contextlib.__file__)
+RETURNS = "it must return (function or module, arguments) or (function or module, arguments, keywords)"
+
+
+class UserError(Exception):
+    """A mistake on the command line or in the user's file: the message is all that is shown."""
+
+
+@dataclass
+class Target:
+    """What `make()` returned: a function or module and what to call it with."""
+
+    spec: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def to(self, device: str) -> Target:
+        """The same on another device: the module's weights, and every tensor among the arguments."""
+
+        def moved(leaf: Any) -> Any:
+            return leaf.to(device) if isinstance(leaf, (torch.Tensor, torch.nn.Module)) else leaf
+
+        args, kwargs = pytree.tree_map(moved, (self.args, self.kwargs))
+        return Target(self.spec, moved(self.function), args, kwargs)
+
+
+def load(spec: str) -> Target:
+    """The target that "FILE.py:make" names ("FILE.py" alone means its `make`); UserError says what is wrong with it."""
+    file, colon, name = spec.rpartition(":")
+    if not colon:
+        file, name = spec, "make"
+    path = Path(file)
+    if path.suffix != ".py" or not name.isidentifier():
+        raise UserError(f"{spec!r} does not name a function in a file: write FILE.py:make")
+    if not path.is_file():
+        raise UserError(f"there is no file {file}")
+    module = import_file(path)
+    make = getattr(module, name, None)
+    if make is None:
+        made = [n for n, v in vars(module).items() if n.startswith("make") and callable(v)]
+        also = f"; it has {', '.join(made)}" if made else ""
+        raise UserError(f"{file} has no function {name}{also}")
+    if not callable(make):
+        raise UserError(f"{name} in {file} is no function but {described(make)}")
+    made = run_user_code(make, f"{name}() in {file}")
+    return checked(made, spec, f"{name}() in {file}")
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file by its path, under its own name, with its folder importable as when it is run as a script."""
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None and spec.loader is not None
+    loader = spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    displaced = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        run_user_code(lambda: loader.exec_module(module), str(path))
+    except UserError:
+        del sys.modules[name]
+        if displaced is not None:
+            sys.modules[name] = displaced
+        raise
+    return module
+
+
+def run_user_code(call: Callable[[], Any], what: str) -> Any:
+    """Call it; an exception becomes a UserError that shows the user's part of the traceback."""
+    try:
+        return call()
+    except Exception as error:
+        raise UserError(f"{what} raised an error:\n{user_traceback(error)}") from error
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback without the frames of this command line that it begins with."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = list(itertools.dropwhile(lambda frame: frame.filename.startswith(OUR_FRAMES), frames))
+    listing = ["Traceback (most recent call last):\n", *traceback.format_list(theirs)] if theirs else []
+    return "".join((*listing, *traceback.format_exception_only(error))).rstrip()
+
+
+def checked(made: Any, spec: str, what: str) -> Target:
+    """The target in what `make()` returned."""
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise UserError(f"{what} returned {described(made)}; {RETURNS}")
+    function, args, *rest = made
+    kwargs = rest[0] if rest else {}
+    if not callable(function):
+        raise UserError(f"{what} returned {described(function)} where the function or module belongs; {RETURNS}")
+    if not isinstance(args, tuple):
+        raise UserError(f"{what} returned {described(args)} where the tuple of arguments belongs; {RETURNS}")
+    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+        raise UserError(f"{what} returned {described(kwargs)} where the dict of keyword arguments belongs; {RETURNS}")
+    return Target(spec, function, args, kwargs)
+
+
+def described(value: Any) -> str:
+    """ "a list", "None", "a tuple of 4"."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    of = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}{of}"

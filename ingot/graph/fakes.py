@@ -1,0 +1,207 @@
+"""Fake tensors: shape, strides, dtype, device and aliasing of a tensor, without its data.
+
+A `FakeTensor` wraps a meta tensor, on which ops run, and reports the real device. Two fakes share memory exactly when their meta tensors
+share a storage (`storage_key`). Autograd runs above the dispatch, so `requires_grad` of a result answers as eager's would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ingot.errors import Unsupported
+from ingot.graph import meta
+from ingot.graph.schemas import functional_form, written
+from ingot.graph.symbols import ShapeContext
+
+_CPU = torch.device("cpu")
+
+
+class FakeTensor(torch.Tensor):
+    """A tensor without data: `meta` carries geometry and storage identity, the wrapper reports the real device."""
+
+    meta: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
+        fake = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            meta.shape,
+            strides=meta.stride(),
+            storage_offset=meta.storage_offset(),
+            dtype=meta.dtype,
+            layout=meta.layout,
+            device=device,
+            requires_grad=requires_grad,
+        )
+        fake.meta = meta
+        return fake
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __init__(self, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(cls, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run_fake(op, args, kwargs or {})
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        sizes = ", ".join(map(str, self.shape))
+        return f"FakeTensor([{sizes}], {str(self.dtype).removeprefix('torch.')}, {self.device})"
+
+
+def storage_key(fake: torch.Tensor) -> int:
+    """Identity of the memory behind a fake: equal for two fakes exactly when they alias."""
+    assert isinstance(fake, FakeTensor)
+    return fake.meta.untyped_storage()._cdata
+
+
+def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write.
+
+    Raises Unsupported for results that depend on data, for changes of a tensor's own geometry, and for what eager would refuse.
+    """
+    seen: list[torch.Tensor] = []
+    inner = tuple([_unwrap(a, seen) for a in args])
+    inner_kwargs = {k: _unwrap(v, seen) for k, v in kwargs.items()} if kwargs else kwargs
+    if op._schema.is_mutable:
+        return _run_mutating(op, args, kwargs, inner, inner_kwargs)
+    device = _result_device(seen, kwargs)
+    if "device" in inner_kwargs:
+        inner_kwargs["device"] = torch.device("meta")
+    try:
+        result = meta.rule_for(op)(op, inner, inner_kwargs)
+    except Unsupported:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise Unsupported(f"{op} refuses these arguments: {error}") from error
+    return _wrap(result, device)
+
+
+def _run_mutating(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inner: tuple[Any, ...], inner_kwargs: dict[str, Any]
+) -> Any:
+    form = functional_form(op)
+    if form is None:
+        raise Unsupported(f"{op} writes its arguments in a way that is not understood yet")
+    names = [name for _, name in written(op)]
+    results = meta.rule_for(form)(form, inner, {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"})
+    bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
+    targets = [bound[name] for name in names]
+    for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):
+        if target.shape != result.shape:
+            raise Unsupported(f"{op} would change the size of the tensor it writes")
+        if not torch.can_cast(result.dtype, target.dtype):
+            raise Unsupported(f"{op} cannot write {result.dtype} into {target.dtype}")
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _unwrap(value: Any, seen: list[torch.Tensor]) -> Any:
+    if isinstance(value, FakeTensor):
+        seen.append(value)
+        return value.meta
+    if isinstance(value, (list, tuple)):
+        return [_unwrap(v, seen) for v in value]
+    if isinstance(value, torch.Tensor):  # a literal such as torch.tensor(3.0): its value is the recorder's affair
+        seen.append(value)
+        return value.to("meta")
+    return value
+
+
+def _wrap(result: Any, device: torch.device) -> Any:
+    if isinstance(result, torch.Tensor):
+        return FakeTensor(result, device)
+    if isinstance(result, (list, tuple)):
+        return type(result)([_wrap(r, device) for r in result])
+    return result
+
+
+def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
+    """The device keyword, else the device of the tensors; those of rank 0 on the CPU go along with any other."""
+    device = kwargs.get("device")
+    if device is not None:
+        return torch.device(device)
+    device = None
+    for t in tensors:
+        if device is None or t.device == device:
+            device = t.device
+        elif device == _CPU and all(o.dim() == 0 for o in tensors if o.device == _CPU):
+            device = t.device
+        elif not (t.device == _CPU and t.dim() == 0):
+            raise Unsupported(f"tensors on {device} and on {t.device} meet in one op")
+    return device or torch.get_default_device()
+
+
+class FakeContext(TorchDispatchMode):
+    """Makes the fakes of one capture; as a context manager it also makes factory calls (torch.arange(5)) give fakes.
+
+    `shapes` holds the size symbols and the guards on them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes = ShapeContext()
+        self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the handler so that its first call imports torch._dynamo
+
+    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run_fake(op, args, kwargs or {})
+
+    def fake(self, tensor: torch.Tensor, dynamic_dims: frozenset[int] = frozenset(), name: str = "") -> FakeTensor:
+        """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
+
+        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1; `name` is what the shape guards call the tensor. Raises
+        Unsupported for what is not a plain strided tensor.
+        """
+        known = self._fakes.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        _refuse_exotic(tensor)
+        dims = frozenset(d for d in dynamic_dims if tensor.shape[d] > 1)
+        wrapped = FakeTensor(self._meta(tensor, dims, name), tensor.device, tensor.requires_grad)
+        if tensor.requires_grad and not tensor.is_leaf:
+            with torch.enable_grad():
+                inner, wrapped = wrapped.meta, wrapped.clone()
+            wrapped.meta = inner
+        self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
+        return wrapped
+
+    def _meta(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> torch.Tensor:
+        if dims:
+            sizes, strides = self.shapes.symbolic_geometry(tensor, dims, name)
+            return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+        storage = tensor.untyped_storage()
+        flat = self._storages.get(storage._cdata)
+        if flat is None:
+            flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+            self._storages[storage._cdata] = flat
+        result = torch.empty(0, dtype=tensor.dtype, device="meta")
+        return result.set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+
+
+def _refuse_exotic(tensor: torch.Tensor) -> None:
+    problem = (
+        f"its type is {type(tensor).__name__}"
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        else f"its layout is {tensor.layout}"
+        if tensor.layout is not torch.strided
+        else "it is a conjugate or negative view"
+        if tensor.is_conj() or tensor.is_neg()
+        else "it is quantized"
+        if tensor.is_quantized
+        else "it is nested"
+        if tensor.is_nested
+        else ""
+    )
+    if problem:
+        raise Unsupported(f"a tensor cannot be traced: {problem}")

@@ -1,0 +1,148 @@
+"""Functionalization: programs that write to tensors, told as programs that only make new ones.
+
+Every fake of a trace is tracked as a base, which owns a storage, or as a view of another tracked fake. A write to a view is carried
+back to the base by the inverse of each view on the way, which gives the base a new value; the other views of that storage are made again
+from it when they are next read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import OpOverload
+
+from ingot.errors import Unsupported
+from ingot.graph import geometry
+from ingot.graph.fakes import FakeTensor
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Storage:
+    """Memory that some fakes share. `version` counts the writes; `position` is that of the input it belongs to, if any."""
+
+    position: int | None = None
+    version: int = 0
+    overlaps: bool = False  # with another input's memory: a write could not be followed
+
+
+@dataclass
+class View:
+    """How a fake is made from its parent: a view op and its arguments after the tensor; `op` None is the same tensor."""
+
+    op: OpOverload | None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Tracked:
+    """A fake of the trace and the node that holds its value as of `version` of its storage."""
+
+    fake: FakeTensor
+    storage: Storage
+    node: torch.fx.Node | None
+    version: int
+    parent: Tracked | None = None
+    view: View | None = None
+
+    @property
+    def base(self) -> Tracked:
+        tracked = self
+        while tracked.parent is not None:
+            tracked = tracked.parent
+        return tracked
+
+
+# -- recording views ------------------------------------------------------------------------------------------------------
+
+_SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default}
+
+
+def views_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[FakeTensor]) -> list[View]:
+    """The views that make `results`, in terms of single-result ops: splits are slices, unbind is selects."""
+    rest = args[1:]
+    if op in _SAME:
+        return [View(None)]
+    if op is aten._unsafe_view.default:
+        return [View(aten.view.default, rest)]
+    if op is aten._reshape_alias.default:
+        return [View(aten.view.default, rest[:1])]
+    if op is aten.unbind.int:
+        dim = (rest or (kwargs.get("dim", 0),))[0]
+        return [View(aten.select.int, (dim, i)) for i in range(len(results))]
+    if op in (aten.split.Tensor, aten.split_with_sizes.default):
+        dim = rest[1] if len(rest) > 1 else kwargs.get("dim", 0)
+        views, start = [], 0
+        for result in results:
+            end = start + result.shape[dim]
+            views.append(View(aten.slice.Tensor, (dim, start, end)))
+            start = end
+        return views
+    if len(results) != 1:
+        raise Unsupported(f"{op} returns several views and is not understood yet")
+    return [View(op, rest, kwargs)]
+
+
+# -- writing through views ------------------------------------------------------------------------------------------------
+
+Inverse = Callable[..., torch.Tensor]  # (parent, new value of the view, *arguments of the view op) -> new value of the parent
+
+
+def _reshaped(parent: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    if parent.numel() != value.numel():
+        raise Unsupported("a write to an expanded view, whose elements share memory")
+    return value.reshape(parent.shape)
+
+
+def _permuted_back(parent: torch.Tensor, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    inverse = sorted(range(len(dims)), key=lambda d: dims[d] % len(dims))
+    return value.permute(inverse)
+
+
+_INVERSES: dict[OpOverload, Inverse] = {
+    aten.view.default: _reshaped,
+    aten.unsqueeze.default: _reshaped,
+    aten.squeeze.default: _reshaped,
+    aten.squeeze.dim: _reshaped,
+    aten.squeeze.dims: _reshaped,
+    aten.expand.default: _reshaped,
+    aten.permute.default: _permuted_back,
+    aten.t.default: lambda parent, value: value.t(),
+    aten.transpose.int: lambda parent, value, a, b: value.transpose(a, b),
+    aten.select.int: lambda parent, value, *where: aten.select_scatter(parent, value, *where),
+    aten.slice.Tensor: lambda parent, value, *where: aten.slice_scatter(parent, value, *where),
+    aten.diagonal.default: lambda parent, value, *where, **kw: aten.diagonal_scatter(parent, value, *where, **kw),
+    aten.as_strided.default: lambda parent, value, *where: aten.as_strided_scatter(parent, value, *where),
+    aten.view.dtype: lambda parent, value, dtype: aten.view.dtype(value, parent.dtype),
+    aten.view_as_real.default: lambda parent, value: aten.view_as_complex(value),
+    aten.view_as_complex.default: lambda parent, value: aten.view_as_real(value),
+}
+
+
+def written_back(view: View, parent: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The parent's value after `value` has been written to this view of it. Runs tensor ops, so under the recorder."""
+    if view.op is None:
+        return value
+    inverse = _INVERSES.get(view.op)
+    if inverse is None:
+        raise Unsupported(f"a write through a {view.op} view is not understood yet")
+    return inverse(parent, value, *view.args, **view.kwargs)
+
+
+def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """`value` in the strides of `base` (gaps between elements included). Runs tensor ops, so under the recorder."""
+    if same_strides(base, value):
+        return value
+    if geometry.is_dense(base.shape, base.stride()):
+        base = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype, device=base.device)
+    return aten.copy(base, value)
+
+
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return all(x == y for size, x, y in zip(a.shape, a.stride(), b.stride()) if not (isinstance(size, int) and size <= 1))

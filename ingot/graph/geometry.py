@@ -1,0 +1,143 @@
+"""Sizes and strides of fresh results: TensorIterator's and the memory formats' rules, for ints and SymInts alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Size = Any  # int or torch.SymInt
+
+
+def contiguous(sizes: Sequence[Size]) -> tuple[Size, ...]:
+    """Row-major strides, as torch reports them (a dimension of size 0 counts as 1)."""
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step = step * (size if not isinstance(size, int) or size > 0 else 1)
+    return tuple(reversed(strides))
+
+
+_CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # rank -> dimensions from the fastest to the slowest
+
+
+def channels_last(sizes: Sequence[Size]) -> tuple[Size, ...]:
+    """Strides of the channels-last format of rank 4 or 5."""
+    return ordered(sizes, _CHANNELS_LAST[len(sizes)])
+
+
+def ordered(sizes: Sequence[Size], fastest_first: Sequence[int]) -> tuple[Size, ...]:
+    """Dense strides with the dimensions laid out in the given order."""
+    strides: list[Size] = [1] * len(sizes)
+    step: Size = 1
+    for d in fastest_first:
+        strides[d] = step
+        step = step * (sizes[d] if not isinstance(sizes[d], int) or sizes[d] > 0 else 1)
+    return tuple(strides)
+
+
+def like_channels_last(t: torch.Tensor) -> bool:
+    """What `suggest_memory_format` asks: do the strides read as channels-last (and not also as contiguous)?"""
+    if t.dim() not in _CHANNELS_LAST:
+        return False
+    sizes, strides = t.shape, t.stride()
+    if strides[1] == 0:
+        return False
+    least: Size = 0
+    for d in _CHANNELS_LAST[t.dim()]:
+        if sizes[d] == 0 or strides[d] < least or (d == 0 and least == strides[1]):
+            return False
+        least = strides[d] * sizes[d] if sizes[d] > 1 else strides[d]
+    return True
+
+
+def suggested(t: torch.Tensor, sizes: Sequence[Size] | None = None) -> tuple[Size, ...]:
+    """Strides for a result of `sizes` in the memory format that `t` suggests."""
+    sizes = t.shape if sizes is None else sizes
+    return channels_last(sizes) if like_channels_last(t) and len(sizes) == t.dim() else contiguous(sizes)
+
+
+def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the elements cover one block of memory exactly once."""
+    dims = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: strides[d])
+    step: Size = 1
+    for d in dims:
+        if sizes[d] == 0:
+            return True
+        if strides[d] != step:
+            return False
+        step = step * sizes[d]
+    return True
+
+
+def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
+    """The broadcast of the shapes. Raises RuntimeError where they do not agree."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Size] = [1] * rank
+    for shape in shapes:
+        for d, size in enumerate(shape, rank - len(shape)):
+            if isinstance(size, int) and size == 1:
+                continue
+            if isinstance(result[d], int) and result[d] == 1:
+                result[d] = size
+            elif result[d] is not size and result[d] != size:
+                raise RuntimeError(f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together")
+    return tuple(result)
+
+
+def preserved(t: torch.Tensor) -> tuple[Size, ...]:
+    """Strides of `empty_like(t)`: the same if dense, else dense in the order of t's strides."""
+    if t.is_contiguous():
+        return contiguous(t.shape)
+    return t.stride() if is_dense(t.shape, t.stride()) else elementwise(t.shape, [t])
+
+
+def elementwise(shape: Sequence[Size], operands: Sequence[torch.Tensor]) -> tuple[Size, ...]:
+    """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the operands' strides."""
+    if all(t.shape == shape for t in operands):
+        if all(t.is_contiguous() for t in operands):
+            return contiguous(shape)
+        if len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
+            return channels_last(shape)
+        first = operands[0].stride()
+        if all(t.stride() == first for t in operands) and is_dense(shape, first):
+            return tuple(first)
+    return ordered(shape, _dimension_order(shape, [_spread(shape, t) for t in operands]))
+
+
+def _spread(shape: Sequence[Size], t: torch.Tensor) -> list[Size]:
+    """The operand's strides over the broadcast shape: 0 where it is broadcast."""
+    missing = len(shape) - t.dim()
+    pairs = zip(t.shape, t.stride(), shape[missing:])
+    return [0] * missing + [
+        0 if isinstance(size, int) and size == 1 and not (isinstance(full, int) and full == 1) else stride
+        for size, stride, full in pairs
+    ]
+
+
+def _dimension_order(shape: Sequence[Size], strides: list[list[Size]]) -> list[int]:
+    """TensorIterator's insertion sort of the dimensions, fastest first; ambiguous pairs keep row-major order."""
+
+    def compare(a: int, b: int) -> int:
+        for s in strides:
+            if (isinstance(s[a], int) and s[a] == 0) or (isinstance(s[b], int) and s[b] == 0):
+                continue
+            if s[a] < s[b]:
+                return -1
+            if s[a] > s[b] or shape[a] > shape[b]:
+                return 1
+        return 0
+
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        moving = i
+        for other in range(i - 1, -1, -1):
+            verdict = compare(order[other], order[moving])
+            if verdict > 0:
+                order[other], order[moving] = order[moving], order[other]
+                moving = other
+            elif verdict < 0:
+                break
+    return order

@@ -1,0 +1,474 @@
+"""What each ATen op's result looks like: functions from meta tensors to meta tensors, one per family of ops.
+
+torch's own meta functions written in Python import the machinery of torch.compile when first used, so only the C++ ones (views,
+factories) are called. Dtypes are eager's by construction: an op is run once on one-element tensors of the same dtypes and ranks and the
+answer is kept. An op of no known family runs once on real tensors of the real sizes (`_probe`), where these are known numbers.
+
+Sizes may be SymInts in every rule but the probe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.errors import Unsupported
+from ingot.graph import geometry
+from ingot.graph.schemas import bind, is_pointwise, is_random
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]
+Tensor = torch.Tensor
+
+_PROBE_LIMIT = 1 << 24  # elements that a real run for the sake of its result's geometry may take
+
+
+def _fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:
+    if strides is None:
+        return torch.empty(sizes, dtype=dtype, device="meta")
+    return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="meta")
+
+
+def _map(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map(function, item) for item in tree)
+    if isinstance(tree, dict):
+        return {k: _map(function, v) for k, v in tree.items()}
+    return tree
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return []
+    return [t for item in tree for t in tensors_in(item)]
+
+
+# -- dtypes, from eager itself ------------------------------------------------------------------------------------------
+
+_dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, value.dim()
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, (bool, str, torch.dtype)) or value is None:
+        return value
+    return type(value)
+
+
+def dtypes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.dtype, ...]:
+    """The dtypes of the op's results for arguments of these dtypes and ranks, from a run on one-element tensors."""
+    key = (op, _key(args), tuple((k, _key(v)) for k, v in kwargs.items()), torch.get_default_dtype())
+    found = _dtypes.get(key)
+    if found is None:
+        result = _run_small(op, args, kwargs)
+        found = tuple(t.dtype for t in tensors_in(result))
+        _dtypes[key] = found
+    return found
+
+
+def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def small(t: Tensor) -> Tensor:
+        return torch.ones((1,) * t.dim(), dtype=t.dtype, device="cpu")
+
+    def concrete(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(concrete(v) for v in value)
+        return 1 if isinstance(value, torch.SymInt) else value
+
+    kwargs = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
+    try:
+        return op(*concrete(_map(small, args)), **_map(small, kwargs))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise Unsupported(f"{op} does not take these arguments in eager: {error}") from error
+
+
+def _dtype(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+    return dtypes(op, args, kwargs)[0]
+
+
+# -- families -------------------------------------------------------------------------------------------------------------
+
+
+def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    operands = tensors_in(args)
+    if kwargs:
+        operands += tensors_in(kwargs)
+    first = operands[0]
+    shape = tuple(first.shape) if len(operands) == 1 else geometry.broadcast(*[t.shape for t in operands])
+    return _fresh(shape, _dtype(op, args, kwargs), geometry.elementwise(shape, operands))
+
+
+def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Scatters and fills: a changed copy of the first argument."""
+    t = args[0]
+    return _fresh(t.shape, t.dtype, geometry.preserved(t))
+
+
+def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    t = args[0]
+    return _fresh(t.shape, _dtype(op, args, kwargs))
+
+
+def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """clone, _to_copy and the *_like factories: dtype and memory_format keywords over the first argument's geometry."""
+    t, format_ = args[0], kwargs.get("memory_format")
+    dtype = kwargs.get("dtype") or t.dtype
+    if format_ in (None, torch.preserve_format):
+        return _fresh(t.shape, dtype, geometry.preserved(t))
+    if format_ is torch.contiguous_format:
+        return _fresh(t.shape, dtype)
+    return _fresh(t.shape, dtype, geometry.channels_last(t.shape))
+
+
+def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """`copy`: the first argument's geometry, gaps between the elements included."""
+    t = args[0]
+    return _fresh(t.shape, t.dtype, t.stride())
+
+
+def _dims(dim: Any, rank: int) -> set[int]:
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return set(range(rank))
+    return {d % rank if rank else 0 for d in ([dim] if isinstance(dim, int) else dim)}
+
+
+def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = bind(op, args, kwargs)
+    t = args[0]
+    dims, keep = _dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
+    if any(isinstance(s, int) and s == 0 for s in t.shape):
+        return _probe(op, args, kwargs)  # whether this raises depends on the op
+    sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
+    results = tuple(_fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs))
+    return results[0] if len(results) == 1 else results
+
+
+def matmul(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
+    left, right = [a for a in args if isinstance(a, Tensor)][-2:]
+    if left.shape[-1] != right.shape[max(right.dim() - 2, 0)]:
+        raise Unsupported(f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply")
+    sizes = (*left.shape[:-1], *([right.shape[-1]] if right.dim() > 1 else []))
+    return _fresh(sizes, _dtype(op, args, kwargs))
+
+
+def linear(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, weight = args[0], args[1]
+    return _fresh((*x.shape[:-1], weight.shape[0]), x.dtype)
+
+
+def layer_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    t, normalized = args[0], len(args[1])
+    stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
+    small = (t, [1] * normalized, *args[2:])
+    first, *rest = dtypes(op, small, kwargs)
+    return (_fresh(t.shape, first), *(_fresh(stats, dtype) for dtype in rest))
+
+
+def batch_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    t = args[0]
+    bound = bind(op, args, kwargs)
+    training = bound.get("training", bound.get("train", False))
+    first, *rest = dtypes(op, args, kwargs)
+    stats = (t.shape[1],) if training else (0,)
+    return (_fresh(t.shape, first, geometry.suggested(t)), *(_fresh(stats, dtype) for dtype in rest))
+
+
+def group_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    t, groups = args[0], args[6]
+    small = (t, args[1], args[2], 1, 1, 1, 1, args[7])
+    first, *rest = dtypes(op, small, {})
+    stats = (t.shape[0], groups)
+    return (_fresh(t.shape, first, geometry.suggested(t)), *(_fresh(stats, dtype) for dtype in rest))
+
+
+def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
+    rank = weight.dim() - 2
+
+    def per_dim(values: Sequence[Any]) -> list[Any]:
+        return list(values) * rank if len(values) == 1 else list(values)
+
+    spatial = []
+    for size, kernel, step, pad, spread, extra in zip(
+        x.shape[2:], weight.shape[2:], *map(per_dim, (stride, padding, dilation, output_padding))
+    ):
+        reach = spread * (kernel - 1)
+        if transposed:
+            spatial.append((size - 1) * step - 2 * pad + reach + extra + 1)
+        else:
+            spatial.append((size + 2 * pad - reach - 1) // step + 1)
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    sizes = (x.shape[0], channels, *spatial)
+    last = x.dim() > 3 and (geometry.like_channels_last(x) or geometry.like_channels_last(weight))
+    return _fresh(sizes, x.dtype, geometry.channels_last(sizes) if last else None)
+
+
+def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Max and average pooling with a window, in any rank."""
+    bound = bind(op, args, kwargs)
+    x = args[0]
+    rank = len(bound["kernel_size"])
+
+    def per_dim(values: Sequence[Any]) -> list[Any]:
+        return list(values) * rank if len(values) == 1 else list(values)
+
+    kernel = per_dim(bound["kernel_size"])
+    step = per_dim(bound["stride"]) if bound["stride"] else kernel
+    pad, spread = per_dim(bound["padding"]), per_dim(bound.get("dilation") or [1])
+    spatial = []
+    for size, k, s, p, d in zip(x.shape[-rank:], kernel, step, pad, spread):
+        room = size + 2 * p - d * (k - 1) - 1
+        count = -(-room // s) + 1 if bound["ceil_mode"] else room // s + 1
+        if bound["ceil_mode"] and (count - 1) * s >= size + p:
+            count -= 1  # the last window would start in the padding on the right
+        spatial.append(count)
+    sizes = (*x.shape[: x.dim() - rank], *spatial)
+    strides = geometry.suggested(x, sizes)
+    values = _fresh(sizes, x.dtype, strides)
+    return (values, _fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
+
+
+def adaptive_pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, target = args[0], args[1]
+    sizes = (*x.shape[: x.dim() - len(target)], *target)
+    return _fresh(sizes, x.dtype, geometry.suggested(x, sizes))
+
+
+def embedding(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    weight, indices = args[0], args[1]
+    return _fresh((*indices.shape, *weight.shape[1:]), weight.dtype)
+
+
+def gather(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[2].shape, args[0].dtype)
+
+
+def index_select(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    t, dim, index = args
+    sizes = list(t.shape)
+    if sizes:
+        sizes[dim % t.dim()] = index.numel()
+    return _fresh(sizes, t.dtype)
+
+
+def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast shape."""
+    t, indices = args[0], list(args[1])
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        raise Unsupported("indexing with a mask: the size of the result depends on the data", hint="use torch.where")
+    indices += [None] * (t.dim() - len(indices))
+    used = [d for d, i in enumerate(indices) if i is not None]
+    shape = geometry.broadcast(*[indices[d].shape for d in used])
+    rest = [t.shape[d] for d in range(t.dim()) if d not in used]
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    before = used[0] if adjacent else 0
+    sizes = (*rest[:before], *shape, *rest[before:])
+    plain = t.is_contiguous() and all(indices[d].is_contiguous() for d in used)
+    return _fresh(sizes, t.dtype) if plain else _probe(op, args, kwargs)
+
+
+def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    tensors = [t for t in args[0] if t.dim() != 1 or not (isinstance(t.shape[0], int) and t.shape[0] == 0)]
+    if not tensors:
+        return _fresh((0,), _dtype(op, args, kwargs))
+    first = tensors[0]
+    dim = bind(op, args, kwargs)["dim"] % first.dim()
+    sizes = list(first.shape)
+    for t in tensors[1:]:
+        if t.dim() != first.dim() or any(a != b for d, (a, b) in enumerate(zip(t.shape, first.shape)) if d != dim):
+            raise Unsupported("cat of tensors whose sizes differ outside the joined dimension")
+        sizes[dim] = sizes[dim] + t.shape[dim]
+    last = all(geometry.like_channels_last(t) for t in tensors)
+    return _fresh(sizes, _dtype(op, args, kwargs), geometry.channels_last(sizes) if last else None)
+
+
+def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    tensors = args[0]
+    sizes = list(tensors[0].shape)
+    if any(t.shape != tensors[0].shape for t in tensors):
+        raise Unsupported("stack of tensors of different sizes")
+    sizes.insert(bind(op, args, kwargs)["dim"] % (len(sizes) + 1), len(tensors))
+    return _fresh(sizes, _dtype(op, args, kwargs))
+
+
+def pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    t, amounts = args[0], args[1]
+    sizes = list(t.shape)
+    for i in range(len(amounts) // 2):
+        sizes[-1 - i] = sizes[-1 - i] + amounts[2 * i] + amounts[2 * i + 1]
+    return _fresh(sizes, t.dtype, geometry.suggested(t, sizes))
+
+
+def repeat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    t, times = args
+    sizes = [1] * (len(times) - t.dim()) + list(t.shape)
+    return _fresh([s * n for s, n in zip(sizes, times)], t.dtype)
+
+
+def resample(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """upsample_*: spatial sizes given, or by scale factors."""
+    t, bound = args[0], bind(op, args, kwargs)
+    spatial = bound.get("output_size")
+    if spatial is None:
+        spatial = [math.floor(s * f) for s, f in zip(t.shape[2:], bound["scale_factors"])]
+    sizes = (*t.shape[:2], *spatial)
+    return _fresh(sizes, t.dtype, geometry.suggested(t, sizes))
+
+
+def attention_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The fused kernel computes in (batch, length, head, width) order and returns the transposed view."""
+    query, value = args[0], args[2]
+    batch, heads, length, _ = query.shape
+    order = (3, 1, 2, 0)
+    sizes = (batch, heads, length, value.shape[3])
+    stats = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return (
+        _fresh(sizes, query.dtype, geometry.ordered(sizes, order)),
+        _fresh((batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0))),
+    )
+
+
+def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    bound = bind(op, args, kwargs)
+    start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
+    whole = not any(isinstance(v, (float, torch.SymFloat)) for v in (start, end, step))
+    dtype = bound["dtype"] or (torch.int64 if whole else torch.get_default_dtype())
+    count = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    return _fresh((count,), dtype)
+
+
+def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own answer."""
+    bound = bind(op, args, kwargs)
+    name = next(a.name for a in op._schema.arguments if str(a.type) == "List[int]")
+    small = tuple([1] if v is bound[name] else v for v in args)
+    return _fresh(bound[name], _dtype(op, small, kwargs))
+
+
+def new_factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[1], kwargs.get("dtype") or args[0].dtype)
+
+
+def empty_strided(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    *source, sizes, strides = args
+    dtype = kwargs.get("dtype") or (source[0].dtype if source else torch.get_default_dtype())
+    return _fresh(sizes, dtype, strides)
+
+
+def empty(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    format_ = kwargs.get("memory_format")
+    last = format_ in (torch.channels_last, torch.channels_last_3d)
+    return _fresh(args[0], kwargs.get("dtype") or torch.get_default_dtype(), geometry.channels_last(args[0]) if last else None)
+
+
+def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    t = args[0]
+    strides = geometry.preserved(t)
+    return _fresh(t.shape, t.dtype, strides), _fresh(t.shape, torch.bool, strides)
+
+
+def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the op for real, on made-up values, and look at what comes back."""
+    tensors = tensors_in((args, kwargs))
+    if any(isinstance(s, torch.SymInt) for t in tensors for s in (*t.shape, *t.stride())):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    if sum(t.numel() for t in tensors) > _PROBE_LIMIT:
+        raise Unsupported(f"{op} has no shape rule and is too large to be tried out")
+
+    def filled(t: Tensor) -> Tensor:
+        real = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
+        return real.fill_(1 if t.is_floating_point() or t.is_complex() else 0)
+
+    on_cpu = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
+    state = torch.get_rng_state() if is_random(op) else None
+    try:
+        result = op(*_map(filled, args), **_map(filled, on_cpu))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise Unsupported(f"{op} cannot be tried out on made-up values: {error}") from error
+    finally:
+        if state is not None:
+            torch.set_rng_state(state)
+    return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), result)
+
+
+def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch's own C++ meta kernel: for views, which must share the meta tensor's storage."""
+    return op(*args, **kwargs)
+
+
+_FAMILIES: dict[Rule, str] = {
+    like_self: """fill zero scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_fill
+        index_reduce masked_fill masked_scatter select_scatter slice_scatter diagonal_scatter uniform bernoulli normal_functional random
+        exponential cauchy geometric log_normal put flip""",
+    exact_self: "copy as_strided_scatter",
+    contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu roll _safe_softmax",
+    formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
+    reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum linalg_vector_norm
+        norm aminmax count_nonzero""",
+    matmul: "mm addmm bmm baddbmm mv addmv dot",
+    linear: "linear",
+    layer_norm: "native_layer_norm",
+    batch_norm: "native_batch_norm _native_batch_norm_legit_no_training",
+    group_norm: "native_group_norm",
+    convolution: "convolution",
+    pool: """max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d""",
+    adaptive_pool: "_adaptive_avg_pool2d _adaptive_avg_pool3d",
+    embedding: "embedding",
+    gather: "gather",
+    index_select: "index_select",
+    index: "index _unsafe_index",
+    cat: "cat",
+    stack: "stack",
+    pad: "constant_pad_nd",
+    repeat: "repeat",
+    resample: "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_nearest_exact2d",
+    attention_cpu: "_scaled_dot_product_flash_attention_for_cpu",
+    arange: "arange",
+    factory: "zeros ones full rand randn randint",
+    new_factory: "new_empty new_zeros new_ones new_full",
+    empty_strided: "empty_strided new_empty_strided",
+    empty: "empty",
+    dropout: "native_dropout",
+    pointwise: "hardswish hardsigmoid complex polar _conj_physical",
+    native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor",
+}
+_RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
+_WHOLE = {"max", "min"}  # overloads named "other" are pointwise
+
+
+@cache
+def rule_for(op: OpOverload) -> Rule:
+    """The rule for a functional op or a view: by family, else the pointwise tag, else a real run."""
+    namespace, name = op._schema.name.split("::")
+    if op.is_view:
+        return native
+    if torch.Tag.data_dependent_output in op.tags:
+        return _data_dependent
+    if name in _WHOLE and op._overloadname == "other":
+        return pointwise
+    if namespace == "aten" and name in _RULES:
+        return _RULES[name]
+    if torch.Tag.dynamic_output_shape in op.tags:
+        return _data_dependent
+    return pointwise if is_pointwise(op) else _probe
+
+
+def _data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    what = "a Python value of" if op is aten._local_scalar_dense.default else f"the result of {op}, which depends on"
+    raise Unsupported(f"{what} a tensor's data is asked for", hint="keep it a tensor, or move it out of the function")

@@ -1,0 +1,301 @@
+"""Trace: run a captured torch graph on fakes and write down the ATen ops it amounts to, without side effects.
+
+The result holds no in-place op and no out=: see `functional.py`. Ops with a rule in `decompositions.py` are recorded as the simpler ops
+that the rule runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ingot.errors import CompilerBug, Unsupported
+from ingot.graph import meta
+from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.decompositions import DECOMPOSITIONS
+from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
+from ingot.graph.functional import Storage, Tracked, View, views_of, with_geometry_of, written_back
+from ingot.graph.passes import run_passes
+from ingot.graph.schemas import functional_form, written
+
+aten = torch.ops.aten
+
+
+def trace(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> AtenGraph:
+    """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all passes.
+
+    Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
+    """
+    recorder = Recorder(context)
+    with torch.no_grad(), recorder:
+        outputs = _run_nodes(gm, recorder, [recorder.input(i, fake) for i, fake in enumerate(fakes)])
+    aten_graph = recorder.finish(outputs)
+    run_passes(aten_graph)
+    return aten_graph
+
+
+def _run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: list[Any]) -> list[Any]:
+    """Run the captured graph node by node; the flat list of its outputs."""
+    values: dict[torch.fx.Node, Any] = {}
+    remaining = iter(inputs)
+
+    def value_of(node: torch.fx.Node) -> Any:
+        return values[node]
+
+    for node in gm.graph.nodes:
+        recorder.where = node.meta.get("where", "")
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
+        try:
+            if node.op == "placeholder":
+                values[node] = next(remaining)
+            elif node.op == "get_attr":
+                values[node] = recorder.literal(operator.attrgetter(node.target)(gm))
+            elif node.op == "call_function":
+                values[node] = node.target(*args, **kwargs)
+            elif node.op == "call_method":
+                values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
+            elif node.op == "call_module":
+                values[node] = gm.get_submodule(node.target)(*args, **kwargs)
+            else:
+                return list(_flat(args[0]))
+        except Unsupported as reason:
+            reason.where = reason.where or recorder.where
+            raise
+    raise CompilerBug("trace", "the captured graph has no output")
+
+
+def _flat(tree: Any) -> Iterable[Any]:
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _flat(item)
+    else:
+        yield tree
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of `graph`."""
+
+    def __init__(self, context: FakeContext) -> None:
+        super().__init__()
+        self.context = context
+        self.graph = torch.fx.Graph()
+        self.where = ""
+        self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
+        self._inputs: list[Tracked] = []
+        self._literals: dict[int, FakeTensor] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the handler so that its first call imports torch._dynamo
+
+    # -- what the graph starts from -----------------------------------------------------------------------------------
+
+    def input(self, position: int, fake: Any) -> Any:
+        """The fake that stands for an input in this trace: same geometry and memory, no autograd history."""
+        node = self.graph.placeholder(f"input_{position}")
+        if not isinstance(fake, FakeTensor):
+            node.meta.update(val=fake, where="")
+            return fake
+        own = FakeTensor(fake.meta, fake.device)
+        node.meta.update(val=own, where="")
+        tracked = Tracked(own, Storage(position), node, 0)
+        for other in self._inputs:
+            if other.fake.meta is not fake.meta and _may_overlap(other.fake, own):
+                tracked.storage.overlaps = other.storage.overlaps = True
+        self._inputs.append(tracked)
+        self._tracked[id(own)] = tracked
+        return own
+
+    def literal(self, tensor: torch.Tensor) -> FakeTensor:
+        """The fake of a constant that belongs to the graph: at each call it has its first value again."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        known = self._literals.get(id(tensor))
+        if known is not None:
+            return known
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        made = self.context.fake(tensor)
+        own = FakeTensor(made.meta, made.device)
+        node = self.graph.create_node("get_attr", name, name=name)
+        node.meta.update(val=own, where=self.where)
+        self._tracked[id(own)] = Tracked(own, Storage(), node, 0)
+        self._literals[id(tensor)] = own
+        return own
+
+    # -- ops ----------------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rule = DECOMPOSITIONS.get(op)
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in meta.tensors_in((args, kwargs))):
+            args, kwargs = self._with_literals((args, kwargs))
+        if op._schema.is_mutable:
+            return self._write(op, args, kwargs)
+        result = run_fake(op, args, kwargs)
+        if meta.rule_for(op) is meta.native and args and isinstance(args[0], FakeTensor):
+            self._record_views(op, args, kwargs, result)
+        else:
+            self._record(op, args, kwargs, result)
+        return result
+
+    def _with_literals(self, tree: Any) -> Any:
+        if isinstance(tree, torch.Tensor):
+            return self.literal(tree)
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(self._with_literals(item) for item in tree)
+        if isinstance(tree, dict):
+            return {k: self._with_literals(v) for k, v in tree.items()}
+        return tree
+
+    def _record(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
+        node = self._node(op, self._as_nodes(args), self._as_nodes(kwargs), result)
+        if isinstance(result, FakeTensor):
+            self._tracked[id(result)] = Tracked(result, Storage(), node, 0)
+            return
+        for i, item in enumerate(result):
+            if isinstance(item, FakeTensor):
+                part = self._node(operator.getitem, (node, i), {}, item)
+                self._tracked[id(item)] = Tracked(item, Storage(), part, 0)
+
+    def _record_views(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
+        results = [result] if isinstance(result, FakeTensor) else list(result)
+        parent = self._tracked[id(args[0])]
+        if op is aten.as_strided.default:
+            parent, args = parent.base, self._from_base(parent.base, *args)
+        for item, view in zip(results, views_of(op, args, kwargs, results)):
+            self._tracked[id(item)] = Tracked(item, parent.storage, None, -1, parent, view)
+
+    def _from_base(self, base: Tracked, fake: FakeTensor, size: Any, stride: Any, offset: Any = None) -> tuple[Any, ...]:
+        """as_strided addresses the whole storage: tell it of the base."""
+        return base.fake, size, stride, fake.storage_offset() if offset is None else offset
+
+    def _write(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
+        """An in-place or out= op: run its functional form, then give the written tensors those values."""
+        result = run_fake(op, args, kwargs)
+        names = [name for _, name in written(op)]
+        bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
+        form = functional_form(op)
+        assert form is not None  # run_fake refuses ops without one
+        with self:
+            if names == ["self"]:
+                values = form(*args, **kwargs)
+            else:
+                values = form(*args, **{k: v for k, v in kwargs.items() if k not in names})
+            for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
+                self._assign(bound[name], value)
+        return result
+
+    def _assign(self, target: FakeTensor, value: torch.Tensor) -> None:
+        """`target` and all that share its memory see `value` from here on."""
+        tracked = self._tracked[id(target)]
+        if tracked.storage.overlaps:
+            raise Unsupported("an input is written whose memory overlaps another input's")
+        if value.dtype != target.dtype:
+            value = aten._to_copy(value, dtype=target.dtype)
+        value = with_geometry_of(target, value)
+        node = self.node_of(self._tracked[id(value)])
+        whole, cursor = value, tracked
+        while cursor.parent is not None:
+            assert cursor.view is not None
+            whole = written_back(cursor.view, cursor.parent.fake, whole)
+            cursor = cursor.parent
+        whole = with_geometry_of(cursor.fake, whole)
+        cursor.node = self.node_of(self._tracked[id(whole)])
+        tracked.node = node if tracked is not cursor else cursor.node
+        cursor.storage.version += 1
+        cursor.version = tracked.version = cursor.storage.version
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def node_of(self, tracked: Tracked) -> torch.fx.Node:
+        """The node that holds the fake's present value; a view whose storage was written is made again."""
+        if tracked.node is not None and (tracked.version == tracked.storage.version or tracked.parent is None):
+            return tracked.node
+        assert tracked.parent is not None and tracked.view is not None
+        source, view = self.node_of(tracked.parent), tracked.view
+        if view.op is None:
+            tracked.node = source
+        else:
+            args = self._shifted(source, tracked) if view.op is aten.as_strided.default else view.args
+            tracked.node = self._node(view.op, (source, *args), view.kwargs, tracked.fake)
+        tracked.version = tracked.storage.version
+        return tracked.node
+
+    def _shifted(self, source: torch.fx.Node, tracked: Tracked) -> tuple[Any, ...]:
+        """as_strided's offset counts from the storage's start, which differs between the base and its present value."""
+        base, value = tracked.base.fake, source.meta["val"]
+        if tracked.storage.version and base.numel() and not with_no_gaps(base):
+            raise Unsupported("as_strided over a written input that has gaps between its elements")
+        assert tracked.view is not None
+        size, stride, offset = tracked.view.args
+        return size, stride, offset - base.storage_offset() + value.storage_offset()
+
+    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = value
+        node.meta["where"] = self.where
+        return node
+
+    def _as_nodes(self, tree: Any) -> Any:
+        if isinstance(tree, FakeTensor):
+            return self.node_of(self._tracked[id(tree)])
+        if isinstance(tree, (list, tuple)):
+            return type(tree)([self._as_nodes(item) for item in tree])
+        if isinstance(tree, dict):
+            return {k: self._as_nodes(v) for k, v in tree.items()}
+        return tree
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def finish(self, outputs: list[Any]) -> AtenGraph:
+        """Close the graph: its outputs in terms of the storages they live in, and the inputs that were written."""
+        outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
+        specs = [self._output(o) for o in outputs]
+        mutations = [(t.storage.position, self.node_of(t)) for t in self._inputs if t.storage.version]
+        return AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)  # type: ignore[arg-type]
+
+    def _output(self, value: Any) -> OutputSpec:
+        if not isinstance(value, FakeTensor):
+            return OutputSpec(value=value)
+        tracked = self._tracked[id(value)]
+        base = tracked.base
+        node = self.graph_input(base) if base.storage.position is not None else self.node_of(base)
+        offset = value.storage_offset() - base.fake.storage_offset()
+        return OutputSpec(node, tuple(value.shape), value.stride(), offset, value.dtype, storage=id(base.storage))
+
+    def graph_input(self, tracked: Tracked) -> torch.fx.Node:
+        """The placeholder of an input, whose memory the caller sees, whatever has been written to it since."""
+        return [n for n in self.graph.nodes if n.op == "placeholder"][tracked.storage.position]  # type: ignore[index]
+
+
+def with_no_gaps(t: torch.Tensor) -> bool:
+    from ingot.graph import geometry
+
+    return geometry.is_dense(t.shape, t.stride())
+
+
+def _may_overlap(a: FakeTensor, b: FakeTensor) -> bool:
+    """Whether the byte ranges of two inputs meet."""
+    if storage_key(a) != storage_key(b):
+        return False
+    (start_a, end_a), (start_b, end_b) = _bytes(a), _bytes(b)
+    return start_a < end_b and start_b < end_a
+
+
+def _bytes(t: torch.Tensor) -> tuple[int, int]:
+    first = t.storage_offset()
+    last = first + sum((s - 1) * stride for s, stride in zip(t.shape, t.stride())) if t.numel() else first - 1
+    return first * t.element_size(), (last + 1) * t.element_size()

@@ -1,0 +1,64 @@
+"""Facts about ATen ops, read from their schemas: what they write, whether they view or draw random numbers."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+
+@cache
+def is_random(op: OpOverload) -> bool:
+    """Whether the op draws from a generator: it keeps its place among the other random ops and is never dropped."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@cache
+def is_pointwise(op: OpOverload) -> bool:
+    return torch.Tag.pointwise in op.tags
+
+
+@cache
+def written(op: OpOverload) -> tuple[tuple[int, str], ...]:
+    """(position, name) of the arguments that the op writes into."""
+    return tuple(
+        (i, a.name) for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+    )
+
+
+def _signature(op: OpOverload, skip: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
+    return tuple((a.name, str(a.type)) for a in op._schema.arguments if a.name not in skip)
+
+
+@cache
+def functional_form(op: OpOverload) -> OpOverload | None:
+    """The op without side effects that computes what an in-place or out= op writes, or None."""
+    namespace, name = op._schema.name.split("::")
+    names = frozenset(n for _, n in written(op))
+    if names == {"self"} and op._schema.arguments[0].name == "self" and name.endswith("_"):
+        base, wanted = name[:-1], _signature(op)
+    elif names and op._schema.arguments[-1].is_out:
+        base, wanted = name, _signature(op, names)
+    else:
+        return None
+    for candidate in (base, base + "_functional"):
+        packet: Any = getattr(getattr(torch.ops, namespace), candidate, None)
+        for overload in packet.overloads() if packet is not None else ():
+            form = getattr(packet, overload)
+            if not form._schema.is_mutable and _signature(form) == wanted:
+                return form
+    return None
+
+
+def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The call's arguments by schema name, defaults filled in."""
+    arguments = op._schema.arguments
+    bound = {a.name: value for a, value in zip(arguments, args)}
+    for a in arguments[len(args) :]:
+        if a.name in kwargs:
+            bound[a.name] = kwargs[a.name]
+        else:
+            bound[a.name] = a.default_value if a.has_default_value() else None
+    return bound

@@ -1,0 +1,213 @@
+"""The state of one lowering: the graph under construction, and how values get into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.errors import CompilerBug, Unsupported
+from ingot.loops import ops
+from ingot.loops.expr import ZERO, Expr
+from ingot.loops.ir import Body, Buffer, Library, LoopGraph, Origin, Pointwise, Reduction, View
+from ingot.loops.lowering.values import (
+    Index,
+    MappedValue,
+    Spec,
+    TensorValue,
+    compute_dtype,
+    dense_strides,
+    loop_symbols,
+    loops_over,
+    numel,
+    rounded,
+    stored,
+    view_of,
+)
+
+# A value is computed again at each use while it costs at most this many cheap ops ...
+CHEAP_TO_REPEAT = 4
+# ... and is put in memory when its body would grow beyond this.
+LARGEST_BODY = 96
+
+
+class Lowering:
+    """Builds a `LoopGraph`. `origin` is that of the ATen node being lowered."""
+
+    def __init__(self, supported: Callable[[str, torch.dtype], bool] = ops.supported) -> None:
+        self.graph = LoopGraph()
+        self.supported = supported
+        self.origin = Origin(())
+        self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
+        self._count = 0
+
+    # -- buffers -----------------------------------------------------------------------------------------------------
+
+    def new_buffer(self, spec: Spec, strides: Sequence[Expr]) -> str:
+        name = f"t{self._count}"
+        self._count += 1
+        self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", spec.device)
+        return name
+
+    def node_name(self) -> str:
+        return f"n{len(self.graph.nodes)}"
+
+    def realize(self, value: TensorValue) -> TensorValue:
+        """Put `value` in memory unless it is there; returns it."""
+        if value.buffer is None:
+            if value.dtype not in ops.STORED:
+                raise Unsupported(f"a {value.dtype} tensor cannot be laid out anew", self.origin.where)
+            strides = dense_strides(value.sizes, value.strides)
+            spec = Spec(value.sizes, strides, value.dtype, torch.device("cpu"))
+            buffer = self.new_buffer(spec, strides)
+            for piece, offset in value.pieces(strides):
+                self.write(piece, buffer, strides, offset)
+            value.place(buffer, strides)
+        return value
+
+    def write(self, value: TensorValue, buffer: str, strides: Sequence[Expr], offset: Expr) -> None:
+        """Add the node that writes `value` to a strided window of `buffer`."""
+        index = loops_over(value.sizes)
+        target = sum((i * s for i, s in zip(index, strides)), offset)
+        body = self.body_of(value, index)
+        origin = value.origin if value.origin.ops else self.origin
+        self.graph.nodes.append(Pointwise(self.node_name(), origin, loop_symbols(index), body, buffer, target))
+
+    def body_of(self, value: TensorValue, index: Index) -> Body:
+        with ops.recording() as recorder:
+            return recorder.body(ops.to(value.load(index), value.dtype))
+
+    # -- making values -----------------------------------------------------------------------------------------------
+
+    def computed(
+        self, out: Spec, compute: Callable[[Index], int], args: Sequence[TensorValue], cost: int = 1, heavy: bool = False
+    ) -> TensorValue:
+        """A lazy value made from `args`, whose cost adds to its own."""
+        origin = self.origin
+        for arg in dict.fromkeys(a.root for a in args):
+            cost += arg.cost
+            heavy = heavy or arg.heavy
+            if arg.origin.ops:
+                origin = arg.origin.merged(origin)
+        return TensorValue(out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, origin=origin)
+
+    def share(self, value: TensorValue) -> TensorValue:
+        """`value`, in memory if it is worth more than computing it again at each use."""
+        root = value.root
+        if root.buffer is None and (root.heavy or root.cost > CHEAP_TO_REPEAT):
+            self.realize_root(value)
+        return value
+
+    def realize_root(self, value: TensorValue) -> TensorValue:
+        """Put what `value` is a view of in memory where that is no more work, else `value` itself."""
+        root = value.root
+        return self.realize(root if numel(root.sizes) is numel(value.sizes) else value)
+
+    def finish(self, value: TensorValue, users: int) -> TensorValue:
+        """Decide for a node's value whether it stays lazy."""
+        if value.root.cost > LARGEST_BODY:
+            self.realize_root(value)
+        return self.share(value) if users > 1 else value
+
+    def reduce(
+        self,
+        out: Spec,
+        kind: str,
+        value: TensorValue,
+        dims: Sequence[int],
+        dtype: torch.dtype,
+        element: Callable[[int], int],
+        result_dtype: torch.dtype | None = None,
+    ) -> TensorValue:
+        """Reduce `element(value)` of `dtype` over `dims`; gives a tensor with `out`'s sizes, with or without kept dimensions.
+
+        The result is held in the accumulator's dtype where `out` is a half; rounding is left to the reader.
+        """
+        index = loops_over(value.sizes, "i")
+        reduced = tuple(i for k, i in enumerate(index) if k in dims)
+        kept = tuple(i for k, i in enumerate(index) if k not in dims)
+        with ops.recording() as recorder:
+            body = recorder.body(ops.to(element(value.load(index)), dtype))
+        held = result_dtype or dtype
+        strides = dense_strides(out.sizes, out.strides)
+        spec = Spec(out.sizes, strides, held, out.device)
+        buffer = self.new_buffer(spec, strides)
+        if len(out.sizes) == len(value.sizes):
+            positions = [(k, stride) for k, stride in enumerate(strides) if k not in dims]
+        else:
+            positions = list(zip((k for k in range(len(index)) if k not in dims), strides))
+        target = sum((index[k] * stride for k, stride in positions), ZERO)
+        self.graph.nodes.append(
+            Reduction(
+                self.node_name(),
+                value.root.origin.merged(self.origin),
+                loop_symbols(kept),
+                loop_symbols(reduced),
+                kind,
+                body,
+                buffer,
+                target,
+                held,
+            )
+        )
+        return stored(buffer, spec)
+
+    def rounded_to(self, out: Spec, value: TensorValue) -> TensorValue:
+        """`value` (of another dtype, same sizes) converted to `out.dtype`."""
+        if value.dtype is out.dtype:
+            return value
+        accumulator = compute_dtype(out.dtype)
+        return self.computed(
+            out, lambda index: rounded(ops.to(value.load(index), accumulator), out.dtype), [value], cost=1
+        )
+
+    # -- library calls -----------------------------------------------------------------------------------------------
+
+    def view(self, value: TensorValue) -> View:
+        """A strided window of memory that holds `value`, put there if need be."""
+        window = view_of(value)
+        if window is None and value.buffer is None:
+            self.realize_root(value)
+            window = view_of(value)
+        if window is None:
+            window = view_of(self.copied(value))
+        if window is None:
+            raise CompilerBug("lower", "a realized value is one window", value.buffer or "", self.origin.where)
+        return window
+
+    def copied(self, value: TensorValue) -> TensorValue:
+        """A fresh copy of `value` in memory of its own."""
+        copy = TensorValue(value.sizes, value.strides, value.dtype, value.load, cost=1, origin=self.origin)
+        return self.realize(copy)
+
+    def call(
+        self,
+        function: Any,
+        outs: Sequence[Spec | None],
+        args: Sequence[Any],
+        kwargs: dict[str, Any] | None = None,
+        out: str | None = None,
+        random: bool = False,
+    ) -> list[TensorValue | None]:
+        """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None: unused)."""
+        arguments = self.arguments(tuple(args))
+        keywords = self.arguments(kwargs or {})
+        targets = tuple(None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs)
+        self.graph.nodes.append(
+            Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, (), random)
+        )
+        return [None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)]
+
+    def arguments(self, tree: Any) -> Any:
+        """`tree` with every `TensorValue` in it as a `View`."""
+        if isinstance(tree, TensorValue):
+            return self.view(tree)
+        if isinstance(tree, dict):
+            return {key: self.arguments(item) for key, item in tree.items()}
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(self.arguments(item) for item in tree)
+        return tree
+
+    def mapped(self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]) -> MappedValue:
+        return MappedValue(base, out.sizes, out.strides, index_map)

@@ -1,0 +1,507 @@
+"""Pointwise ops: one row each in `TABLE`, and what they share (broadcasting, type promotion, rounding)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import Expr
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, compute_dtype, rounded
+
+aten = torch.ops.aten
+apply, constant = ops.apply, ops.constant
+
+Number = bool | int | float | Expr
+Operand = TensorValue | Number
+Scalar = Callable[..., int]  # from recorded values to a recorded value
+
+
+# -- promotion ---------------------------------------------------------------------------------------------------------
+
+_DTYPE_OF_NUMBER = {bool: torch.bool, int: torch.int64, float: torch.float64, Expr: torch.int64}
+
+
+def _category(dtype: torch.dtype) -> int:
+    if dtype.is_complex:
+        raise NotLowered("complex numbers")
+    return 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+
+
+def promoted(operands: Sequence[Operand]) -> torch.dtype:
+    """The dtype in which eager computes: tensors with dimensions outrank 0-dim tensors, which outrank Python numbers, unless a
+    lower rank has the higher category (bool < int < float)."""
+    result: torch.dtype | None = None
+    ranks: list[list[torch.dtype]] = [[], [], []]
+    for operand in operands:
+        if isinstance(operand, TensorValue):
+            ranks[0 if operand.sizes else 1].append(operand.dtype)
+        else:
+            kind = Expr if isinstance(operand, Expr) else type(operand)
+            number = _DTYPE_OF_NUMBER[kind]
+            ranks[2].append(torch.get_default_dtype() if number is torch.float64 else number)
+    for rank in ranks:
+        if not rank:
+            continue
+        dtype = functools.reduce(torch.promote_types, rank)
+        if result is None or _category(dtype) > _category(result):
+            result = dtype
+    if result is None:
+        raise NotLowered("no operands")
+    return result
+
+
+# -- the shared machinery ----------------------------------------------------------------------------------------------
+
+
+def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
+    """The operand's value at `index` of the broadcast result, as eager would convert it to `dtype`, to be computed with."""
+    if isinstance(operand, TensorValue):
+        value = operand.load(broadcast_index(index, operand.sizes))
+        return value if operand.dtype is dtype else rounded(value, dtype)
+    if isinstance(operand, Expr):
+        return ops.index(operand, compute_dtype(dtype))
+    return constant(operand, compute_dtype(dtype))
+
+
+def pointwise(
+    lw: Lowering, out: Spec, scalar: Scalar, operands: Sequence[Operand], dtypes: Sequence[torch.dtype]
+) -> TensorValue:
+    """The lazy tensor `scalar(*operands)`, operand k computed with as `dtypes[k]`, the result rounded to `out.dtype`.
+
+    Raises NotLowered where the code generator lacks an op.
+    """
+    cost, heavy = measure(lw, scalar, tuple(compute_dtype(d) for d in dtypes))
+    tensors = [operand for operand in operands if isinstance(operand, TensorValue)]
+    for tensor in tensors:
+        if tensor.sizes != out.sizes:
+            lw.share(tensor)  # it is broadcast: computed once per copy otherwise
+
+    def compute(index: Index) -> int:
+        values = [read(operand, index, dtype) for operand, dtype in zip(operands, dtypes)]
+        return rounded(scalar(*values), out.dtype)
+
+    return lw.computed(out, compute, tensors, cost, heavy)
+
+
+def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tuple[int, bool]:
+    """(number of ops, whether one is heavy) of `scalar`, found by recording it once. Raises NotLowered for a missing op."""
+    with ops.recording() as recorder:
+        scalar(*[recorder.emit("load", (), dtype, (f"?{k}",)) for k, dtype in enumerate(dtypes)])
+        cost, heavy = 0, False
+        for instruction in recorder.instructions:
+            if instruction.op in ops.STRUCTURAL:
+                continue
+            dtype = recorder.instructions[instruction.args[-1]].dtype
+            if not ops.supported(instruction.op, dtype) or not lw.supported(instruction.op, dtype):
+                raise NotLowered(f"{instruction.op} of {dtype}")
+            cost += 1
+            heavy = heavy or instruction.op not in ops.CHEAP
+    return cost, heavy
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """How to lower an op. `operands` is how many leading arguments are operands; what follows goes to `scalar` by keyword or
+    position as it is. `dtype` says in which dtype to compute: "result" (the result's), "compare" (the promoted one)."""
+
+    scalar: Scalar
+    operands: int
+    dtype: str
+
+
+def _simple(name: str) -> Scalar:
+    def scalar(*values: int) -> int:
+        return apply(name, *values)
+
+    return scalar
+
+
+def _like(value: int, number: bool | int | float) -> int:
+    return constant(number, ops.dtype_of(value))
+
+
+def _add(a: int, b: int, *, alpha: Any = 1) -> int:
+    if alpha == 1:
+        return apply("logical_or" if ops.dtype_of(a) is torch.bool else "add", a, b)
+    scale = _number(a, alpha)
+    if ops.dtype_of(a) in ops.FLOATS:
+        return apply("fma", b, scale, a)
+    return apply("add", a, apply("mul", b, scale))
+
+
+def _number(like: int, number: bool | int | float | Expr) -> int:
+    return ops.index(number, ops.dtype_of(like)) if isinstance(number, Expr) else _like(like, number)
+
+
+def _sub(a: int, b: int, *, alpha: Any = 1) -> int:
+    if alpha == 1:
+        return apply("sub", a, b)
+    return _add(a, b, alpha=-alpha)
+
+
+def _rsub(a: int, b: int, alpha: Any = 1) -> int:
+    return _sub(b, a, alpha=alpha)
+
+
+def _mul(a: int, b: int) -> int:
+    return apply("logical_and" if ops.dtype_of(a) is torch.bool else "mul", a, b)
+
+
+def _div_mode(a: int, b: int, *, rounding_mode: str | None = None) -> int:
+    is_float = ops.dtype_of(a) in ops.FLOATS
+    if rounding_mode is None:
+        return apply("div", a, b)
+    if rounding_mode == "trunc":
+        return apply("trunc", apply("div", a, b)) if is_float else _trunc_divide(a, b)
+    return _floor_divide(a, b)
+
+
+def _trunc_divide(a: int, b: int) -> int:
+    raise NotLowered("integer division that truncates")
+
+
+def _floor_divide(a: int, b: int) -> int:
+    """Floor division of floats as eager does it: from the exact remainder, so that (a // b) * b + a % b is a."""
+    if ops.dtype_of(a) in ops.INTS:
+        return apply("floordiv", a, b)
+    rest = apply("fmod", a, b)
+    quotient = apply("div", apply("sub", a, rest), b)
+    zero = _like(a, 0)
+    uneven = apply(
+        "logical_and", apply("ne", rest, zero), apply("ne", apply("lt", b, zero), apply("lt", rest, zero))
+    )
+    quotient = apply("where", uneven, apply("sub", quotient, _like(a, 1)), quotient)
+    floor = apply("floor", quotient)
+    adjusted = apply("where", apply("gt", apply("sub", quotient, floor), _like(a, 0.5)), apply("add", floor, _like(a, 1)), floor)
+    result = apply("where", apply("ne", quotient, zero), adjusted, apply("mul", zero, apply("div", a, b)))
+    return apply("where", apply("eq", b, zero), apply("div", a, b), result)
+
+
+def _relu(x: int) -> int:
+    return apply("maximum", x, _like(x, 0))
+
+
+def _gelu(x: int, *, approximate: str = "none") -> int:
+    half = apply("mul", x, _like(x, 0.5))
+    if approximate == "none":
+        inner = apply("erf", apply("mul", x, _like(x, math.sqrt(0.5))))
+    else:
+        cube = apply("mul", apply("mul", x, x), x)
+        inner = apply("fma", _like(x, 0.044715), cube, x)
+        inner = apply("tanh", apply("mul", _like(x, math.sqrt(2 / math.pi)), inner))
+    return apply("mul", half, apply("add", inner, _like(x, 1)))
+
+
+def _silu(x: int) -> int:
+    return apply("div", x, apply("add", apply("exp", apply("neg", x)), _like(x, 1)))
+
+
+def _clamp(x: int, low: Any = None, high: Any = None) -> int:
+    if low is not None:
+        x = apply("maximum", x, _number(x, low))
+    if high is not None:
+        x = apply("minimum", x, _number(x, high))
+    return x
+
+
+def _hardtanh(x: int, low: float = -1.0, high: float = 1.0) -> int:
+    return _clamp(x, low, high)
+
+
+def _leaky_relu(x: int, slope: float = 0.01) -> int:
+    return apply("where", apply("gt", x, _like(x, 0)), x, apply("mul", x, _like(x, slope)))
+
+
+def _elu(x: int, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> int:
+    low = apply("mul", apply("expm1", apply("mul", x, _like(x, input_scale))), _like(x, alpha * scale))
+    return apply("where", apply("lt", x, _like(x, 0)), low, apply("mul", x, _like(x, scale)))
+
+
+def _softplus(x: int, beta: float = 1.0, threshold: float = 20.0) -> int:
+    scaled = apply("mul", x, _like(x, beta))
+    soft = apply("div", apply("log1p", apply("exp", scaled)), _like(x, beta))
+    return apply("where", apply("gt", scaled, _like(x, threshold)), x, soft)
+
+
+def _relu6_part(x: int) -> int:
+    return _clamp(apply("add", x, _like(x, 3.0)), 0.0, 6.0)
+
+
+def _hardswish(x: int) -> int:
+    return apply("div", apply("mul", x, _relu6_part(x)), _like(x, 6.0))
+
+
+def _hardsigmoid(x: int) -> int:
+    return apply("div", _relu6_part(x), _like(x, 6.0))
+
+
+def _threshold(x: int, threshold: float, value: float) -> int:
+    return apply("where", apply("le", x, _like(x, threshold)), _like(x, value), x)
+
+
+def _log_sigmoid(x: int) -> int:
+    smaller = apply("minimum", x, _like(x, 0))
+    return apply("sub", smaller, apply("log1p", apply("exp", apply("neg", apply("abs", x)))))
+
+
+def _sign(x: int) -> int:
+    return x if ops.dtype_of(x) is torch.bool else apply("sign", x)
+
+
+def _addcmul(x: int, a: int, b: int, *, value: float = 1) -> int:
+    if value == 1:
+        return apply("add", x, apply("mul", a, b))
+    return apply("add", x, apply("mul", apply("mul", _number(x, value), a), b))
+
+
+def _addcdiv(x: int, a: int, b: int, *, value: float = 1) -> int:
+    return apply("add", x, apply("div", a if value == 1 else apply("mul", _number(x, value), a), b))
+
+
+def _lerp(start: int, end: int, weight: int) -> int:
+    gap = apply("sub", end, start)
+    near = apply("fma", weight, gap, start)
+    far = apply("sub", end, apply("mul", gap, apply("sub", _like(weight, 1), weight)))
+    return apply("where", apply("lt", apply("abs", weight), _like(weight, 0.5)), near, far)
+
+
+def _pow_scalar(x: int, exponent: Any) -> int:
+    """x ** exponent, with the exponents that eager treats apart."""
+    if isinstance(exponent, Expr):
+        raise NotLowered("a symbolic exponent")
+    dtype = ops.dtype_of(x)
+    special = _POWERS.get(float(exponent))
+    if special is not None and (dtype in ops.FLOATS or exponent in (2, 3)):
+        return special(x)
+    return apply("pow", x, _like(x, exponent))
+
+
+def _square(x: int) -> int:
+    return apply("mul", x, x)
+
+
+_POWERS: dict[float, Scalar] = {
+    0.5: _simple("sqrt"),
+    2.0: _square,
+    3.0: lambda x: apply("mul", _square(x), x),
+    -0.5: lambda x: apply("div", _like(x, 1), apply("sqrt", x)),
+    -1.0: _simple("reciprocal"),
+    -2.0: lambda x: apply("div", _like(x, 1), _square(x)),
+    1.0: lambda x: x,
+    0.0: lambda x: _like(x, 1),
+}
+
+
+def _bitwise(name: str, logical: str) -> Scalar:
+    def scalar(*values: int) -> int:
+        return apply(logical if ops.dtype_of(values[0]) is torch.bool else name, *values)
+
+    return scalar
+
+
+def _logical(name: str) -> Scalar:
+    def scalar(*values: int) -> int:
+        return apply(name, *[ops.to(v, torch.bool) for v in values])
+
+    return scalar
+
+
+def _float_test(name: str) -> Scalar:
+    """A question that only floats can answer with yes."""
+
+    def scalar(x: int) -> int:
+        return apply(name, x) if ops.dtype_of(x) in ops.FLOATS else constant(False, torch.bool)
+
+    return scalar
+
+
+def _rounding(name: str) -> Scalar:
+    def scalar(x: int) -> int:
+        return apply(name, x) if ops.dtype_of(x) in ops.FLOATS else x
+
+    return scalar
+
+
+def _logit(x: int, eps: float | None = None) -> int:
+    if eps is not None:
+        x = _clamp(x, eps, 1 - eps)
+    return apply("log", apply("div", x, apply("sub", _like(x, 1), x)))
+
+
+def _xlogy(x: int, y: int) -> int:
+    zero = _like(x, 0)
+    value = apply("where", apply("eq", x, zero), zero, apply("mul", x, apply("log", y)))
+    return apply("where", apply("isnan", y), y, value)
+
+
+def _comparison(name: str) -> Scalar:
+    def scalar(a: int, b: int) -> int:
+        if ops.dtype_of(a) is torch.bool and name not in ("eq", "ne"):
+            a, b = ops.to(a, torch.uint8), ops.to(b, torch.uint8)
+        return apply(name, a, b)
+
+    return scalar
+
+
+def _nan_to_num(x: int, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> int:
+    if ops.dtype_of(x) not in ops.FLOATS:
+        return x
+    raise NotLowered("nan_to_num of floats")
+
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+def _build_table() -> dict[Any, Row]:
+    """Overload -> row. The overloads of one line share their row."""
+    table: dict[Any, Row] = {}
+
+    def row(names: str, scalar: Scalar, operands: int, dtype: str = "result") -> None:
+        for name in _names(names):
+            packet, _, overload = name.partition(".")
+            table[getattr(getattr(aten, packet), overload or "default")] = Row(scalar, operands, dtype)
+
+    for name in _names(
+        "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+        "atanh erf erfc sigmoid"
+    ):
+        row(name, _simple(name), 1)
+    for name in _names("floor ceil round trunc"):
+        row(name, _rounding(name), 1)
+    for name in _names("minimum maximum atan2 fmod.Tensor remainder.Tensor"):
+        row(name, _simple(name.partition(".")[0]), 2)
+    for name in _names("fmod remainder"):
+        row(f"{name}.Scalar", _simple(name), 2)
+    for name in _names("eq ne lt le gt ge"):
+        row(f"{name}.Tensor {name}.Scalar", _comparison(name), 2, "compare")
+    for name in _names("and or xor"):
+        row(f"bitwise_{name}.Tensor bitwise_{name}.Scalar", _bitwise(f"bitwise_{name}", f"logical_{name}"), 2)
+        row(f"logical_{name}", _logical(f"logical_{name}"), 2, "own")
+    row("logical_not", _logical("logical_not"), 1, "own")
+    row("bitwise_not", _bitwise("bitwise_not", "logical_not"), 1)
+    row("bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar", _simple("shift_left"), 2)
+    row("bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar", _simple("shift_right"), 2)
+    row("isnan", _float_test("isnan"), 1, "own")
+    row("isinf", _float_test("isinf"), 1, "own")
+    row("add.Tensor add.Scalar", _add, 2)
+    row("sub.Tensor sub.Scalar", _sub, 2)
+    row("rsub.Tensor rsub.Scalar", _rsub, 2)
+    row("mul.Tensor mul.Scalar", _mul, 2)
+    row("div.Tensor div.Scalar", _simple("div"), 2)
+    row("div.Tensor_mode div.Scalar_mode", _div_mode, 2)
+    row("floor_divide floor_divide.Scalar", _floor_divide, 2)
+    row("square", _square, 1)
+    row("sign", _sign, 1)
+    row("relu", _relu, 1)
+    row("gelu", _gelu, 1)
+    row("silu", _silu, 1)
+    row("clamp", _clamp, 1)
+    row("clamp_min", lambda x, low: _clamp(x, low), 1)
+    row("clamp_max", lambda x, high: _clamp(x, None, high), 1)
+    row("clamp_min.Tensor", _simple("maximum"), 2)
+    row("clamp_max.Tensor", _simple("minimum"), 2)
+    row("hardtanh", _hardtanh, 1)
+    row("leaky_relu", _leaky_relu, 1)
+    row("elu", _elu, 1)
+    row("softplus", _softplus, 1)
+    row("hardswish", _hardswish, 1)
+    row("hardsigmoid", _hardsigmoid, 1)
+    row("threshold", _threshold, 1)
+    row("addcmul", _addcmul, 3)
+    row("addcdiv", _addcdiv, 3)
+    row("lerp.Scalar lerp.Tensor", _lerp, 3)
+    row("pow.Tensor_Scalar", _pow_scalar, 1)
+    row("pow.Tensor_Tensor pow.Scalar", _simple("pow"), 2)
+    row("logit", _logit, 1)
+    row("xlogy.Tensor", _xlogy, 2)
+    row("nan_to_num", _nan_to_num, 1)
+    return table
+
+
+TABLE = _build_table()
+
+
+def lower_row(row: Row, lw: Lowering, out: Spec, args: Sequence[Any], kwargs: dict[str, Any]) -> TensorValue:
+    """Lower one op of the table."""
+    operands, rest = args[: row.operands], args[row.operands :]
+    if row.dtype == "result":
+        dtypes = [out.dtype] * len(operands)
+    elif row.dtype == "compare":
+        dtypes = [promoted(operands)] * len(operands)
+    else:
+        dtypes = [promoted([operand]) for operand in operands]
+    scalar = functools.partial(row.scalar, **kwargs) if kwargs else row.scalar
+    if rest:
+        scalar = _with_rest(scalar, rest)
+    return pointwise(lw, out, scalar, operands, dtypes)
+
+
+def _with_rest(scalar: Scalar, rest: Sequence[Any]) -> Scalar:
+    return lambda *values: scalar(*values, *rest)
+
+
+def _register_table() -> None:
+    for overload, row in TABLE.items():
+
+        def rule(lw: Lowering, out: Spec, *args: Any, _row: Row = row, **kwargs: Any) -> TensorValue:
+            return lower_row(_row, lw, out, args, kwargs)
+
+        lowers(overload)(rule)
+
+
+_register_table()
+
+
+# -- ops whose operands are typed in their own way -----------------------------------------------------------------------
+
+
+@lowers(aten.where.self, aten.where.Scalar, aten.where.ScalarOther, aten.where.ScalarSelf)
+def where(lw: Lowering, out: Spec, condition: TensorValue, a: Operand, b: Operand) -> TensorValue:
+    return pointwise(lw, out, _simple("where"), [condition, a, b], [torch.bool, out.dtype, out.dtype])
+
+
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, value: Operand) -> TensorValue:
+    return where(lw, out, mask, value, x)
+
+
+@lowers(
+    aten._to_copy.default, aten.clone.default, aten.contiguous.default, aten.to.dtype, aten.to.dtype_layout,
+    aten._conj_physical.default, aten.positive.default,
+)
+def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: object) -> TensorValue:
+    """A conversion, or a copy: another name for the same elements until somebody needs it in memory."""
+    if out.dtype is x.dtype:
+        return lw.mapped(x, out, lambda index: index)
+    return pointwise(lw, out, lambda v: v, [x], [out.dtype])
+
+
+@lowers(aten.copy.default)
+def copy(lw: Lowering, out: Spec, target: TensorValue, source: TensorValue, non_blocking: bool = False) -> TensorValue:
+    return pointwise(lw, out, lambda v: v, [source], [out.dtype])
+
+
+@lowers(aten.clamp.Tensor)
+def clamp_tensor(
+    lw: Lowering, out: Spec, x: TensorValue, low: TensorValue | None = None, high: TensorValue | None = None
+) -> TensorValue:
+    bounds = [("maximum", low), ("minimum", high)]
+    used = [(name, bound) for name, bound in bounds if bound is not None]
+
+    def scalar(value: int, *limits: int) -> int:
+        for (name, _), limit in zip(used, limits):
+            value = apply(name, value, limit)
+        return value
+
+    operands: list[Operand] = [x, *(bound for _, bound in used)]
+    return pointwise(lw, out, scalar, operands, [out.dtype] * len(operands))

@@ -1,0 +1,230 @@
+"""What a lowered ATen tensor is: a function from index to scalar, which may or may not be in memory yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, as_expr, contiguous_strides, known_less, known_less_equal, loop_symbol, product
+from ingot.loops.ir import Origin, View
+
+Index = tuple[Expr, ...]
+IndexMap = Callable[[Index], Index]
+
+
+class Spec(NamedTuple):
+    """What the fake predicts of a tensor: the layout is eager's, `strides` and `offset` in elements."""
+
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    dtype: torch.dtype
+    device: torch.device
+    offset: Expr = ZERO
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which bodies hold values of `dtype`."""
+    return torch.float32 if dtype in ops.HALVES else dtype
+
+
+def widen(value: int) -> int:
+    """A stored value as one to compute with."""
+    return ops.to(value, compute_dtype(ops.dtype_of(value)))
+
+
+def rounded(value: int, dtype: torch.dtype) -> int:
+    """`value` as eager would hold it in a tensor of `dtype`, still to be computed with."""
+    return widen(ops.to(value, dtype))
+
+
+class TensorValue:
+    """A tensor that is computed where it is used, until `buffer` says where it is in memory.
+
+    `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says that one of
+    them is worth more than a trip through cache. `strides` is the layout that eager gives it.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[Expr],
+        strides: Sequence[Expr],
+        dtype: torch.dtype,
+        compute: Callable[[Index], int],
+        *,
+        cost: int = 0,
+        heavy: bool = False,
+        origin: Origin = Origin(()),
+    ) -> None:
+        self.sizes = tuple(sizes)
+        self.strides = tuple(strides)
+        self.dtype = dtype
+        self.compute = compute
+        self.cost = cost
+        self.heavy = heavy
+        self.origin = origin
+        self.buffer: str | None = None
+        self.address: Callable[[Index], Expr] | None = None
+
+    def load(self, index: Index) -> int:
+        """Record the value at `index` (once per body)."""
+        recorder = ops.recorder()
+        key = (self, index, recorder.mask)
+        value = recorder.memo.get(key)
+        if value is None:
+            value = recorder.memo[key] = self.compute(index)
+        return value
+
+    def place(self, buffer: str, strides: Sequence[Expr], offset: Expr = ZERO) -> None:
+        """From now on the tensor is in `buffer`, at `offset` and laid out by `strides`."""
+
+        def address(index: Index) -> Expr:
+            total = offset
+            for i, stride in zip(index, strides):
+                total = total + i * stride
+            return total
+
+        self.buffer, self.address = buffer, address
+        self.compute = lambda index: widen(ops.load(buffer, address(index), self.dtype))
+        self.cost, self.heavy, self.origin = 0, False, Origin(())
+
+    def pieces(self, strides: Sequence[Expr]) -> list[tuple[TensorValue, Expr]]:
+        """What to write, and at which offset, to lay the whole tensor out by `strides`."""
+        return [(self, ZERO)]
+
+    @property
+    def root(self) -> TensorValue:
+        """The value this is a view of; itself if it is none."""
+        return self
+
+
+class MappedValue(TensorValue):
+    """A view: the elements of `base` at other indices. It is in memory when its base is."""
+
+    def __init__(self, base: TensorValue, sizes: Sequence[Expr], strides: Sequence[Expr], index_map: IndexMap) -> None:
+        self.base = base
+        self.index_map = index_map
+        self._own = False
+        super().__init__(sizes, strides, base.dtype, lambda index: base.load(index_map(index)))
+
+    def place(self, buffer: str, strides: Sequence[Expr], offset: Expr = ZERO) -> None:
+        self._own = True
+        super().place(buffer, strides, offset)
+
+    # A base may be placed in memory after its views were made, so these follow it.
+
+    @property  # type: ignore[override]
+    def buffer(self) -> str | None:
+        return self._buffer if self._own else self.base.buffer
+
+    @buffer.setter
+    def buffer(self, name: str | None) -> None:
+        self._buffer = name
+
+    @property  # type: ignore[override]
+    def address(self) -> Callable[[Index], Expr] | None:
+        if self._own or self.base.address is None:
+            return self._address
+        base_address = self.base.address
+        return lambda index: base_address(self.index_map(index))
+
+    @address.setter
+    def address(self, address: Callable[[Index], Expr] | None) -> None:
+        self._address = address
+
+    @property  # type: ignore[override]
+    def cost(self) -> int:
+        return 0 if self._own else self.base.cost
+
+    @cost.setter
+    def cost(self, cost: int) -> None:
+        pass
+
+    @property  # type: ignore[override]
+    def heavy(self) -> bool:
+        return not self._own and self.base.heavy
+
+    @heavy.setter
+    def heavy(self, heavy: bool) -> None:
+        pass
+
+    @property  # type: ignore[override]
+    def origin(self) -> Origin:
+        return Origin(()) if self._own else self.base.origin
+
+    @origin.setter
+    def origin(self, origin: Origin) -> None:
+        pass
+
+    @property
+    def root(self) -> TensorValue:
+        return self if self._own else self.base.root
+
+
+def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
+    """The tensor that is in `buffer` at `offset`, laid out as `spec` says."""
+    value = TensorValue(spec.sizes, spec.strides, spec.dtype, lambda index: 0)
+    value.place(buffer, spec.strides, offset)
+    return value
+
+
+def loops_over(sizes: Sequence[Expr], prefix: str = "i") -> Index:
+    """A loop symbol per dimension, and 0 for those of size 1."""
+    return tuple(ZERO if size is ONE else loop_symbol(f"{prefix}{k}", size) for k, size in enumerate(sizes))
+
+
+def loop_symbols(index: Index) -> tuple[Symbol, ...]:
+    return tuple(i for i in index if isinstance(i, Symbol))
+
+
+def view_of(value: TensorValue) -> View | None:
+    """The strided window of memory that `value` is, or None if it is not in memory or not one window."""
+    if value.buffer is None or value.address is None:
+        return None
+    index = loops_over(value.sizes)
+    linear = value.address(index).linear(loop_symbols(index))
+    if linear is None:
+        return None
+    offset, coefficients = linear
+    strides = tuple(
+        coefficients.get(i, ZERO) if isinstance(i, Symbol) else stride for i, stride in zip(index, value.strides)
+    )
+    if any(known_less(stride, 0) for stride in strides):
+        return None
+    return View(value.buffer, value.sizes, strides, offset, value.dtype)
+
+
+def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Strides without gaps or overlap that keep the order of dimensions which `strides` has."""
+    plain = contiguous_strides(sizes)
+    if all(a is b or size is ONE for size, a, b in zip(sizes, strides, plain)):
+        return tuple(strides)
+    if any(stride is ZERO and size is not ONE for size, stride in zip(sizes, strides)):
+        return plain
+    order: list[int] = []  # outermost first; insertion keeps the logical order wherever nothing else is known
+    for k, stride in enumerate(strides):
+        at = len(order)
+        while at and known_less_equal(strides[order[at - 1]], stride) and strides[order[at - 1]] is not stride:
+            at -= 1
+        order.insert(at, k)
+    packed = contiguous_strides([sizes[k] for k in order])
+    dense = list(plain)
+    for k, stride in zip(order, packed):
+        dense[k] = stride
+    return tuple(strides[k] if sizes[k] is ONE else dense[k] for k in range(len(dense)))
+
+
+def numel(sizes: Sequence[Expr]) -> Expr:
+    return product(sizes)
+
+
+def broadcast_index(index: Index, sizes: Sequence[Expr]) -> Index:
+    """The index into a tensor of `sizes` that `index` into a tensor it is broadcast to stands for."""
+    inner = index[len(index) - len(sizes) :]
+    return tuple(ZERO if size is ONE else i for i, size in zip(inner, sizes))
+
+
+def exprs(values: Sequence[int | Expr]) -> tuple[Expr, ...]:
+    return tuple(as_expr(v) for v in values)

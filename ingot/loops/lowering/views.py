@@ -1,0 +1,225 @@
+"""Views of every kind: index maps, never nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_less, maximum, minimum, product
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, stored
+
+aten = torch.ops.aten
+
+
+@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default)
+def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
+    return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
+
+
+@lowers(aten.flatten.using_ints, aten.unflatten.int)
+def flatten(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
+    return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
+
+
+@lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
+def squeeze(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
+    return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
+
+
+def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], Index]:
+    """From an index into sizes `new` to the index into `old` of the same element in row-major order."""
+    groups = _groups([k for k, s in enumerate(new) if s is not ONE], [k for k, s in enumerate(old) if s is not ONE], new, old)
+    if ZERO in new:
+        return lambda index: (ZERO,) * len(old)
+
+    def index_map(index: Index) -> Index:
+        result = [ZERO] * len(old)
+        for ours, theirs in groups:
+            if len(ours) == len(theirs) == 1:
+                result[theirs[0]] = index[ours[0]]
+                continue
+            flat = ZERO
+            for k, stride in zip(ours, contiguous_strides([new[k] for k in ours])):
+                flat = flat + index[k] * stride
+            strides = contiguous_strides([old[k] for k in theirs])
+            for position, (k, stride) in enumerate(zip(theirs, strides)):
+                part = flat // stride
+                result[k] = part % old[k] if position else part
+        return tuple(result)
+
+    return index_map
+
+
+def _groups(
+    ours: list[int], theirs: list[int], new: Sequence[Expr], old: Sequence[Expr]
+) -> list[tuple[list[int], list[int]]]:
+    """Split two row-major factorizations of one space into the finest runs of dimensions that cover equal parts."""
+    groups = []
+    while ours and theirs:
+        a, b = [ours.pop(0)], [theirs.pop(0)]
+        left, right = new[a[0]], old[b[0]]
+        while left is not right:
+            if known_less(left, right) and ours:
+                a.append(ours.pop(0))
+                left = left * new[a[-1]]
+            elif known_less(right, left) and theirs:
+                b.append(theirs.pop(0))
+                right = right * old[b[-1]]
+            else:  # sizes that cannot be compared: the rest is one run
+                a, b = a + ours, b + theirs
+                ours, theirs = [], []
+                break
+        groups.append((a, b))
+    return groups
+
+
+@lowers(aten.permute.default)
+def permute(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    inverse = {d % len(dims): k for k, d in enumerate(dims)}
+    order = [inverse[k] for k in range(len(dims))]
+    return lw.mapped(x, out, lambda index: tuple(index[k] for k in order))
+
+
+@lowers(aten.transpose.int)
+def transpose(lw: Lowering, out: Spec, x: TensorValue, dim0: int, dim1: int) -> TensorValue:
+    if not x.sizes:
+        return x
+    dims = list(range(len(x.sizes)))
+    dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+    return permute(lw, out, x, dims)
+
+
+@lowers(aten.t.default)
+def t(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+    return permute(lw, out, x, list(range(len(x.sizes)))[::-1])
+
+
+@lowers(aten.expand.default)
+def expand(lw: Lowering, out: Spec, x: TensorValue, *_: object, **__: object) -> TensorValue:
+    if product(out.sizes) is not product(x.sizes):
+        lw.share(x)  # it would be computed once per copy
+    return lw.mapped(x, out, lambda index: broadcast_index(index, x.sizes))
+
+
+@lowers(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+def alias(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+    return x
+
+
+def on_dim(dim: int, rank: int, f: Callable[[Expr], Expr]) -> Callable[[Index], Index]:
+    """The index map that changes one coordinate."""
+    dim %= max(rank, 1)
+    return lambda index: (*index[:dim], f(index[dim]), *index[dim + 1 :])
+
+
+@lowers(aten.slice.Tensor)
+def slice_(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int = 0, start: int | Expr | None = None, end: object = None, step: int = 1
+) -> TensorValue:
+    first = slice_start(start, x.sizes[dim])
+    return lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i: i * step + first))
+
+
+def slice_start(start: int | Expr | None, size: Expr) -> Expr:
+    """The first element that a slice takes: negative starts count from the end, and both ends clamp."""
+    first = as_expr(0 if start is None else start)
+    low, high = first.bounds
+    if high is not None and high < 0:
+        first = first + size
+    elif low is None or low < 0:
+        raise NotLowered("a slice whose start may be negative")
+    return clamp(first, size)
+
+
+def clamp(position: Expr, size: Expr) -> Expr:
+    return minimum(maximum(position, 0), size)
+
+
+@lowers(aten.select.int)
+def select(lw: Lowering, out: Spec, x: TensorValue, dim: int, index: int | Expr) -> TensorValue:
+    dim %= len(x.sizes)
+    position = as_expr(index)
+    high = position.bounds[1]
+    if high is not None and high < 0:
+        position = position + x.sizes[dim]
+    return lw.mapped(x, out, lambda i: (*i[:dim], position, *i[dim:]))
+
+
+def _parts(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
+    """The pieces of `x` along `dim`, one after the other."""
+    pieces = []
+    start = ZERO
+    for out in outs:
+        pieces.append(lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i, start=start: i + start)))  # type: ignore[misc]
+        start = start + out.sizes[dim]
+    return tuple(pieces)
+
+
+@lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.split.sizes)
+def split(lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0) -> tuple[TensorValue, ...]:
+    return _parts(lw, outs, x, dim)
+
+
+@lowers(aten.unbind.int)
+def unbind(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
+    return tuple(select(lw, out, x, dim, k) for k, out in enumerate(outs))
+
+
+@lowers(aten.flip.default)
+def flip(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    flipped = {d % len(x.sizes) for d in dims} if x.sizes else set()
+
+    def index_map(index: Index) -> Index:
+        return tuple(x.sizes[k] - 1 - i if k in flipped else i for k, i in enumerate(index))
+
+    return lw.mapped(x, out, index_map)
+
+
+@lowers(aten.roll.default)
+def roll(lw: Lowering, out: Spec, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()) -> TensorValue:
+    if not dims:
+        raise NotLowered("roll over the flattened tensor")
+    moved = dict(zip((d % len(x.sizes) for d in dims), shifts))
+    if len(moved) < len(dims):
+        raise NotLowered("a dimension rolled twice")
+
+    def index_map(index: Index) -> Index:
+        return tuple((i - moved[k]) % x.sizes[k] if k in moved else i for k, i in enumerate(index))
+
+    return lw.mapped(x, out, index_map)
+
+
+@lowers(aten.diagonal.default)
+def diagonal(lw: Lowering, out: Spec, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
+    rank = len(x.sizes)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+
+    def index_map(index: Index) -> Index:
+        rest = iter(index[:-1])
+        at = {dim1: index[-1] + max(-offset, 0), dim2: index[-1] + max(offset, 0)}
+        return tuple(at[k] if k in at else next(rest) for k in range(rank))
+
+    return lw.mapped(x, out, index_map)
+
+
+@lowers(aten.unfold.default)
+def unfold(lw: Lowering, out: Spec, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
+    if not x.sizes:
+        raise NotLowered("unfold of a scalar")
+    dim %= len(x.sizes)
+    return lw.mapped(x, out, lambda i: (*i[:dim], i[dim] * step + i[-1], *i[dim + 1 : -1]))
+
+
+@lowers(aten.as_strided.default)
+def as_strided(
+    lw: Lowering, out: Spec, x: TensorValue, sizes: object, strides: Sequence[int | Expr], offset: int | Expr | None = None
+) -> TensorValue:
+    """A window on the storage under `x`, which must then be in memory."""
+    root = lw.realize(x.root)
+    buffer = root.buffer or ""
+    if any(a is not b for a, b in zip(root.strides, lw.graph.buffers[buffer].strides)):
+        raise NotLowered("as_strided of a value that is not laid out as in eager")
+    return stored(buffer, out, out.offset - lw.storage_offsets.get(buffer, ZERO))

@@ -1,0 +1,370 @@
+"""The scalar op table, and the define-by-run layer that records a function of index expressions into a `Body`.
+
+A body is written as ordinary Python over the functions at the end of this module (`load`, `constant`, `apply`, ...). They act on
+the one ambient handler: within `with recording() as r:` that is a `Recorder`, which makes a compact SSA program.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ingot.loops.expr import Expr, Symbol, as_expr, integer, value_symbol
+from ingot.loops.ir import Body, Instruction
+
+BOOL = frozenset((torch.bool,))
+INTS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+FLOATS = frozenset((torch.float32, torch.float64))
+NUMBERS = INTS | FLOATS
+ALL = NUMBERS | BOOL
+HALVES = frozenset((torch.bfloat16, torch.float16))
+STORED = ALL | HALVES  # what buffers, loads, stores and conversions may hold
+
+
+class ScalarOp(NamedTuple):
+    """A row of the table. `result` is "same" (the dtype of the last argument) or "bool"; all arguments have one dtype out of
+    `types`, but for the condition of `where`. `reference` works on NumPy arrays of that dtype."""
+
+    name: str
+    arity: int
+    types: frozenset[torch.dtype]
+    result: str
+    reference: Callable[..., Any]
+
+
+def _erf(x: Any) -> Any:
+    return torch.special.erf(torch.from_numpy(np.asarray(x))).numpy()
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _float_op(name: str, reference: Callable[..., Any], arity: int = 1) -> ScalarOp:
+    return ScalarOp(name, arity, FLOATS, "same", reference)
+
+
+_ROWS = [
+    ScalarOp("add", 2, NUMBERS, "same", np.add),
+    ScalarOp("sub", 2, NUMBERS, "same", np.subtract),
+    ScalarOp("mul", 2, NUMBERS, "same", np.multiply),
+    ScalarOp("div", 2, FLOATS, "same", np.divide),
+    ScalarOp("floordiv", 2, INTS, "same", np.floor_divide),
+    ScalarOp("remainder", 2, NUMBERS, "same", np.mod),
+    ScalarOp("fmod", 2, NUMBERS, "same", np.fmod),
+    ScalarOp("neg", 1, NUMBERS, "same", np.negative),
+    ScalarOp("abs", 1, NUMBERS, "same", np.abs),
+    ScalarOp("sign", 1, NUMBERS, "same", np.sign),
+    ScalarOp("minimum", 2, NUMBERS, "same", np.minimum),
+    ScalarOp("maximum", 2, NUMBERS, "same", np.maximum),
+    ScalarOp("fma", 3, FLOATS, "same", lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype)),
+    ScalarOp("eq", 2, ALL, "bool", np.equal),
+    ScalarOp("ne", 2, ALL, "bool", np.not_equal),
+    ScalarOp("lt", 2, NUMBERS, "bool", np.less),
+    ScalarOp("le", 2, NUMBERS, "bool", np.less_equal),
+    ScalarOp("gt", 2, NUMBERS, "bool", np.greater),
+    ScalarOp("ge", 2, NUMBERS, "bool", np.greater_equal),
+    ScalarOp("logical_and", 2, BOOL, "bool", np.logical_and),
+    ScalarOp("logical_or", 2, BOOL, "bool", np.logical_or),
+    ScalarOp("logical_xor", 2, BOOL, "bool", np.logical_xor),
+    ScalarOp("logical_not", 1, BOOL, "bool", np.logical_not),
+    ScalarOp("bitwise_and", 2, INTS, "same", np.bitwise_and),
+    ScalarOp("bitwise_or", 2, INTS, "same", np.bitwise_or),
+    ScalarOp("bitwise_xor", 2, INTS, "same", np.bitwise_xor),
+    ScalarOp("bitwise_not", 1, INTS, "same", np.invert),
+    ScalarOp("shift_left", 2, INTS, "same", np.left_shift),
+    ScalarOp("shift_right", 2, INTS, "same", np.right_shift),
+    ScalarOp("where", 3, ALL, "same", np.where),
+    ScalarOp("isnan", 1, FLOATS, "bool", np.isnan),
+    ScalarOp("isinf", 1, FLOATS, "bool", np.isinf),
+    _float_op("reciprocal", np.reciprocal),
+    _float_op("sqrt", np.sqrt),
+    _float_op("rsqrt", lambda x: 1 / np.sqrt(x)),
+    _float_op("floor", np.floor),
+    _float_op("ceil", np.ceil),
+    _float_op("round", np.rint),
+    _float_op("trunc", np.trunc),
+    _float_op("exp", np.exp),
+    _float_op("exp2", np.exp2),
+    _float_op("expm1", np.expm1),
+    _float_op("log", np.log),
+    _float_op("log2", np.log2),
+    _float_op("log10", np.log10),
+    _float_op("log1p", np.log1p),
+    _float_op("sin", np.sin),
+    _float_op("cos", np.cos),
+    _float_op("tan", np.tan),
+    _float_op("asin", np.arcsin),
+    _float_op("acos", np.arccos),
+    _float_op("atan", np.arctan),
+    _float_op("sinh", np.sinh),
+    _float_op("cosh", np.cosh),
+    _float_op("tanh", np.tanh),
+    _float_op("asinh", np.arcsinh),
+    _float_op("acosh", np.arccosh),
+    _float_op("atanh", np.arctanh),
+    _float_op("erf", _erf),
+    _float_op("erfc", lambda x: torch.special.erfc(torch.from_numpy(np.asarray(x))).numpy()),
+    _float_op("sigmoid", _sigmoid),
+    _float_op("pow", np.power, 2),
+    _float_op("atan2", np.arctan2, 2),
+]
+
+OPS: dict[str, ScalarOp] = {row.name: row for row in _ROWS}
+STRUCTURAL = ("constant", "index", "load", "indirect", "scalar", "to")
+
+# Ops that cost about as much as a memory access or more: a value made with one is not computed twice.
+CHEAP = frozenset(
+    "add sub mul neg abs minimum maximum fma eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and "
+    "bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan isinf to constant index load".split()
+)
+
+
+def supported(name: str, dtype: torch.dtype) -> bool:
+    """Whether the op exists for arguments of `dtype`."""
+    return name in STRUCTURAL or dtype in OPS[name].types
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Builds a `Body`. Values are positions of instructions; equal instructions are recorded once; constants fold."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.memo: dict[Any, Any] = {}  # what a lazy value gave at an index, so that shared subexpressions run once
+        self.mask: int | None = None  # the condition under which memory may be touched now
+        self._known: dict[Instruction, int] = {}
+        self._indirect = 0
+
+    def emit(self, op: str, args: tuple[int, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()) -> int:
+        instruction = Instruction(op, args, dtype, attrs)
+        # 0.0, -0.0, 0 and False are equal in Python but not the same constant.
+        key: Any = (repr(attrs[0]), dtype) if op == "constant" else instruction
+        position = self._known.get(key)
+        if position is None:
+            position = self._known[key] = len(self.instructions)
+            self.instructions.append(instruction)
+        return position
+
+    def indirect(self, value: int, extent: Expr, error: str) -> Symbol:
+        args = (value,) if self.mask is None else (value, self.mask)
+        key: Any = ("indirect", args, extent, error)
+        symbol = self.memo.get(key)
+        if symbol is None:
+            symbol = self.memo[key] = value_symbol(f"v{self._indirect}", extent)
+            self._indirect += 1
+            self.instructions.append(Instruction("indirect", args, torch.int64, (symbol, extent, error)))
+        return symbol
+
+    def constant_of(self, value: int) -> Any:
+        """The Python number if `value` is a constant, else None."""
+        instruction = self.instructions[value]
+        return instruction.attrs[0] if instruction.op == "constant" else None
+
+    def body(self, *results: int) -> Body:
+        """The program that computes `results`, without what they do not need."""
+        needed = set(results)
+        bound: dict[Symbol, int] = {i.attrs[0]: p for p, i in enumerate(self.instructions) if i.op == "indirect"}
+        for position in range(len(self.instructions) - 1, -1, -1):
+            if position in needed:
+                instruction = self.instructions[position]
+                needed.update(instruction.args)
+                if bound and instruction.op in ("load", "index"):
+                    index = instruction.attrs[-1]
+                    needed.update(bound[s] for s in index.symbols if s in bound)
+        order = sorted(needed)
+        renumbered = {old: new for new, old in enumerate(order)}
+        kept = [self.instructions[p] for p in order]
+        instructions = tuple(i._replace(args=tuple(renumbered[a] for a in i.args)) if i.args else i for i in kept)
+        return Body(instructions, tuple(renumbered[r] for r in results))
+
+
+class _Ambient(threading.local):
+    handler: Recorder | None = None
+
+
+_ambient = _Ambient()
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Make a fresh `Recorder` the ambient handler."""
+    outer, recorder = _ambient.handler, Recorder()
+    _ambient.handler = recorder
+    try:
+        yield recorder
+    finally:
+        _ambient.handler = outer
+
+
+def recorder() -> Recorder:
+    """The ambient handler. Only valid within `recording`."""
+    if _ambient.handler is None:
+        raise RuntimeError("no body is being recorded")
+    return _ambient.handler
+
+
+def dtype_of(value: int) -> torch.dtype:
+    """The dtype of a recorded value."""
+    return recorder().instructions[value].dtype
+
+
+def constant(value: bool | int | float, dtype: torch.dtype) -> int:
+    """A constant, converted to `dtype` as a cast of the Python number would be."""
+    if dtype in FLOATS:
+        value = float(value)
+        if dtype is torch.float32 and math.isfinite(value):
+            with np.errstate(over="ignore"):
+                value = float(np.float32(value))
+    elif dtype is torch.bool:
+        value = bool(value)
+    else:
+        info = torch.iinfo(dtype)
+        value = (int(value) - info.min) % (info.max - info.min + 1) + info.min
+    return recorder().emit("constant", (), dtype, (value,))
+
+
+def index(e: Expr | int, dtype: torch.dtype = torch.int64) -> int:
+    """The value of an index expression."""
+    e = as_expr(e)
+    if e.constant is not None:
+        return constant(e.constant, dtype)
+    return to(recorder().emit("index", (), torch.int64, (e,)), dtype)
+
+
+@contextmanager
+def masked(condition: int) -> Iterator[None]:
+    """Within, memory is touched and errors are reported only where `condition` holds; loads give 0 elsewhere."""
+    r = recorder()
+    outer = r.mask
+    r.mask = condition if outer is None else apply("logical_and", outer, condition)
+    if r.constant_of(r.mask) is True:
+        r.mask = None
+    try:
+        yield
+    finally:
+        r.mask = outer
+
+
+def load(buffer: str, offset: Expr, dtype: torch.dtype) -> int:
+    """The element of `buffer` at `offset`."""
+    r = recorder()
+    return r.emit("load", () if r.mask is None else (r.mask,), dtype, (buffer, offset))
+
+
+def indirect(value: int, extent: Expr | int, error: str) -> Symbol | Expr:
+    """An integer value as an index into `extent` elements, negative ones counting from the end; `error` is reported where
+    it is out of range."""
+    extent = as_expr(extent)
+    known = recorder().constant_of(value)
+    if known is not None and extent.constant is not None and -extent.constant <= known < extent.constant:
+        return integer(known + extent.constant if known < 0 else known)
+    return recorder().indirect(to(value, torch.int64), extent, error)
+
+
+def to(value: int, dtype: torch.dtype) -> int:
+    """`value` converted to `dtype`."""
+    r = recorder()
+    instruction = r.instructions[value]
+    if instruction.dtype is dtype:
+        return value
+    if instruction.op == "constant" and dtype not in HALVES and not _is_unrepresentable(instruction.attrs[0], dtype):
+        return constant(instruction.attrs[0], dtype)
+    # Widening a half-precision value and narrowing it again gives it back.
+    if instruction.op == "to" and dtype in HALVES and r.instructions[instruction.args[0]].dtype is dtype:
+        return instruction.args[0]
+    return r.emit("to", (value,), dtype)
+
+
+def _is_unrepresentable(number: float, dtype: torch.dtype) -> bool:
+    return isinstance(number, float) and dtype in INTS and not abs(number) < 2**31
+
+
+def apply(name: str, *args: int) -> int:
+    """Apply an op of the table to values, whose dtypes must agree."""
+    r = recorder()
+    folded = _FOLDS[name](r, *args) if name in _FOLDS else None
+    if folded is not None:
+        return folded
+    result = torch.bool if OPS[name].result == "bool" else r.instructions[args[-1]].dtype
+    return r.emit(name, args, result)
+
+
+# Identities that hold for every value of the type, NaN, infinities and signed zeros included.
+
+
+def _fold_multiply(r: Recorder, a: int, b: int) -> int | None:
+    return a if r.constant_of(b) == 1 else b if r.constant_of(a) == 1 else None
+
+
+def _fold_add(r: Recorder, a: int, b: int) -> int | None:
+    if r.instructions[a].dtype in FLOATS:
+        return None  # -0.0 + 0 is 0.0
+    return a if r.constant_of(b) == 0 else b if r.constant_of(a) == 0 else None
+
+
+def _fold_divide(r: Recorder, a: int, b: int) -> int | None:
+    return a if r.constant_of(b) == 1 else None
+
+
+def _fold_subtract(r: Recorder, a: int, b: int) -> int | None:
+    return a if r.constant_of(b) == 0 and not _is_negative_zero(r.constant_of(b)) else None
+
+
+def _is_negative_zero(number: Any) -> bool:
+    return isinstance(number, float) and math.copysign(1.0, number) < 0
+
+
+def _fold_where(r: Recorder, condition: int, a: int, b: int) -> int | None:
+    known = r.constant_of(condition)
+    if known is not None:
+        return a if known else b
+    return a if a == b else None
+
+
+def _fold_and(r: Recorder, a: int, b: int) -> int | None:
+    for known, other in ((r.constant_of(a), b), (r.constant_of(b), a)):
+        if known is not None:
+            return other if known else constant(False, torch.bool)
+    return a if a == b else None
+
+
+def _fold_or(r: Recorder, a: int, b: int) -> int | None:
+    for known, other in ((r.constant_of(a), b), (r.constant_of(b), a)):
+        if known is not None:
+            return constant(True, torch.bool) if known else other
+    return a if a == b else None
+
+
+def _fold_compare(test: Callable[[Any, Any], bool]) -> Callable[[Recorder, int, int], int | None]:
+    def fold(r: Recorder, a: int, b: int) -> int | None:
+        x, y = r.constant_of(a), r.constant_of(b)
+        return None if x is None or y is None else constant(test(x, y), torch.bool)
+
+    return fold
+
+
+_FOLDS: dict[str, Callable[..., int | None]] = {
+    "mul": _fold_multiply,
+    "add": _fold_add,
+    "sub": _fold_subtract,
+    "div": _fold_divide,
+    "floordiv": _fold_divide,
+    "where": _fold_where,
+    "logical_and": _fold_and,
+    "logical_or": _fold_or,
+    "eq": _fold_compare(lambda x, y: x == y),
+    "ne": _fold_compare(lambda x, y: x != y),
+    "lt": _fold_compare(lambda x, y: x < y),
+    "le": _fold_compare(lambda x, y: x <= y),
+    "gt": _fold_compare(lambda x, y: x > y),
+    "ge": _fold_compare(lambda x, y: x >= y),
+}

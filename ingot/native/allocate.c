@@ -1,0 +1,227 @@
+#include "allocate.h"
+
+#include "tensor.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+/* Below, the allocator has warm memory at hand; above, it is not worth holding on to. Bytes. */
+static const int64_t POOLED_FROM = 4 << 20, POOLED_TO = 256 << 20;
+
+static PyObject *empty_strided, *set_, *use_count, *cpu, *keywords; /* of torch */
+
+/* torch's C ABI, and the function that gives a C++ tensor its Python object. */
+static int32_t (*native_empty)(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,
+                               int32_t device_index, void **handle);
+static int32_t (*native_delete)(void *handle);
+static int32_t (*native_data)(void *handle, void **data);
+static PyObject *(*native_wrap)(void *handle);
+
+static bool verified, forced_slow;
+
+int64_t ingot_layout_bytes(const IngotLayout *layout) {
+    int64_t last = 0;
+    for (int64_t i = 0; i < layout->rank; i++) {
+        if (layout->sizes[i] == 0)
+            return 0;
+        last += (layout->sizes[i] - 1) * layout->strides[i];
+    }
+    return (last + 1) * layout->itemsize;
+}
+
+/* -- one fresh tensor ------------------------------------------------------------------------------------------------------- */
+
+static PyObject *tuple_of(const int64_t *values, int64_t count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int64_t i = 0; tuple != NULL && i < count; i++) {
+        PyObject *value = PyLong_FromLongLong(values[i]);
+        if (value == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, value);
+    }
+    return tuple;
+}
+
+static PyObject *allocate_slowly(const IngotLayout *layout, void **data) {
+    PyObject *sizes = tuple_of(layout->sizes, layout->rank), *strides = tuple_of(layout->strides, layout->rank);
+    PyObject *arguments[] = {sizes, strides, layout->dtype, cpu};
+    PyObject *tensor = sizes && strides ? PyObject_Vectorcall(empty_strided, arguments, 2, keywords) : NULL;
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    if (tensor != NULL && ingot_tensor_data(tensor, data) < 0)
+        Py_CLEAR(tensor);
+    return tensor;
+}
+
+static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
+    void *handle;
+    if (!verified || forced_slow || native_empty(layout->rank, layout->sizes, layout->strides, layout->number, 0, -1, &handle) != 0)
+        return allocate_slowly(layout, data); /* which also raises what torch raises */
+    PyObject *tensor = native_data(handle, data) == 0 ? native_wrap(handle) : NULL;
+    native_delete(handle);
+    if (tensor == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "torch could not make a tensor");
+    return tensor;
+}
+
+/* -- memory used again ---------------------------------------------------------------------------------------------------------- */
+
+/* A tensor of this layout on the storage of `owner`. Not a view: nothing but the storage is shared. */
+static PyObject *on_storage_of(PyObject *owner, const IngotLayout *layout) {
+    const int64_t none[] = {0}, one[] = {1};
+    const IngotLayout nothing = {layout->dtype, layout->number, layout->itemsize, 1, none, one};
+    void *ignored;
+    PyObject *shell = allocate_fresh(&nothing, &ignored), *offset = PyLong_FromLong(0);
+    PyObject *sizes = tuple_of(layout->sizes, layout->rank), *strides = tuple_of(layout->strides, layout->rank);
+    PyObject *arguments[] = {shell, owner, offset, sizes, strides}, *same = NULL;
+    if (shell && offset && sizes && strides)
+        same = PyObject_Vectorcall(set_, arguments, 5, NULL);
+    Py_XDECREF(same);
+    Py_XDECREF(offset);
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    if (same == NULL)
+        Py_CLEAR(shell);
+    return shell;
+}
+
+/* How many tensors and storages hold the storage; -1 where torch does not say. */
+static long holders(uintptr_t storage) {
+    PyObject *address = PyLong_FromSize_t(storage), *count = address ? PyObject_CallOneArg(use_count, address) : NULL;
+    long result = count ? PyLong_AsLong(count) : -1;
+    Py_XDECREF(address);
+    Py_XDECREF(count);
+    PyErr_Clear();
+    return result;
+}
+
+/* Only the pool holds the storage, and its memory is where it was: resizing, sharing with another process and torch's lazy copies
+   all move it. */
+static bool is_idle(const struct IngotSpare *spare) {
+    void *data;
+    if (spare->tensor == NULL || holders(spare->storage) != 1)
+        return false;
+    if (ingot_tensor_data(spare->tensor, &data) < 0)
+        PyErr_Clear();
+    else
+        return data == spare->data;
+    return false;
+}
+
+/* Keeps the storage of a fresh result, in place of the older spare. */
+static void keep(IngotPool *pool, PyObject *tensor, const IngotLayout *layout, void *data, int64_t bytes) {
+    struct IngotSpare fresh = {.tensor = on_storage_of(tensor, layout), .data = data, .bytes = bytes}, *spares = pool->spares;
+    PyObject *older = spares[1].tensor;
+    if (fresh.tensor == NULL || ingot_tensor_storage(tensor, &fresh.storage) < 0 || holders(fresh.storage) != 2) {
+        PyErr_Clear();
+        Py_XDECREF(fresh.tensor);
+        return;
+    }
+    spares[1] = spares[0];
+    spares[0] = fresh;
+    Py_XDECREF(older);
+}
+
+static PyObject *allocate_pooled(const IngotLayout *layout, IngotPool *pool, int64_t bytes, void **data) {
+    for (int i = 0; i < 2; i++) {
+        struct IngotSpare *spare = &pool->spares[i];
+        if (spare->bytes == bytes && is_idle(spare)) {
+            *data = spare->data;
+            return on_storage_of(spare->tensor, layout);
+        }
+    }
+    PyObject *tensor = allocate_fresh(layout, data);
+    if (tensor == NULL)
+        return NULL;
+#ifdef MADV_HUGEPAGE
+    uintptr_t page = 2 << 20, begin = ((uintptr_t)*data + page - 1) & ~(page - 1), end = ((uintptr_t)*data + (size_t)bytes) & ~(page - 1);
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#endif
+    keep(pool, tensor, layout, *data, bytes);
+    return tensor;
+}
+
+PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data) {
+    int64_t bytes = pool ? ingot_layout_bytes(layout) : 0;
+    if (bytes < POOLED_FROM || bytes > POOLED_TO)
+        return allocate_fresh(layout, data);
+    return allocate_pooled(layout, pool, bytes, data);
+}
+
+int ingot_pool_traverse(IngotPool *pool, visitproc visit, void *arg) {
+    for (int i = 0; i < 2; i++)
+        Py_VISIT(pool->spares[i].tensor);
+    return 0;
+}
+
+void ingot_pool_clear(IngotPool *pool) {
+    for (int i = 0; i < 2; i++)
+        Py_CLEAR(pool->spares[i].tensor);
+}
+
+/* -- set-up --------------------------------------------------------------------------------------------------------------------- */
+
+void ingot_force_slow_allocation(bool slow) {
+    forced_slow = slow;
+}
+
+/* Whether torch's C ABI makes the same tensor as torch.empty_strided: same type, facts and number of owners. */
+static bool same_both_ways(PyObject *float32) {
+    const int64_t sizes[] = {3, 5}, strides[] = {7, 1};
+    IngotLayout layout = {.dtype = float32, .number = ingot_dtype_number(float32), .itemsize = 4, .rank = 2};
+    layout.sizes = sizes;
+    layout.strides = strides;
+    void *data, *expected_data;
+    IngotTensorFacts facts, expected_facts;
+    bool same = false;
+    PyObject *expected = allocate_slowly(&layout, &expected_data);
+    verified = true;
+    PyObject *tensor = expected ? allocate_fresh(&layout, &data) : NULL;
+    if (tensor && Py_TYPE(tensor) == Py_TYPE(expected) && Py_REFCNT(tensor) == 1 && ingot_tensor_facts(tensor, &facts) == 0 &&
+        ingot_tensor_facts(expected, &expected_facts) == 0) {
+        PyObject *uses = PyObject_CallMethod(tensor, "_use_count", NULL), *wanted = PyObject_CallMethod(expected, "_use_count", NULL);
+        same = uses && wanted && PyObject_RichCompareBool(uses, wanted, Py_EQ) == 1 && facts.dtype == expected_facts.dtype &&
+               facts.dispatch_keys == expected_facts.dispatch_keys && facts.rank == 2 && facts.sizes[1] == 5 &&
+               facts.strides[0] == 7 && !facts.requires_grad && data != NULL;
+        Py_XDECREF(uses);
+        Py_XDECREF(wanted);
+    }
+    Py_XDECREF(tensor);
+    Py_XDECREF(expected);
+    PyErr_Clear();
+    return same;
+}
+
+static bool find_native_allocation(void) {
+    /* const&, && and by value: all three take the address of a tensor */
+    static const char *const wrappers[] = {"_Z16THPVariable_WrapON2at10TensorBaseE", "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+                                           "_Z16THPVariable_WrapN2at10TensorBaseE"};
+    *(void **)&native_empty = ingot_torch_symbol("aoti_torch_empty_strided");
+    *(void **)&native_delete = ingot_torch_symbol("aoti_torch_delete_tensor_object");
+    *(void **)&native_data = ingot_torch_symbol("aoti_torch_get_data_ptr");
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(wrappers) && native_wrap == NULL; i++)
+        *(void **)&native_wrap = ingot_torch_symbol(wrappers[i]);
+    return native_empty && native_delete && native_data && native_wrap && !ingot_tensor_facts_are_slow();
+}
+
+int ingot_allocate_init(void) {
+    PyObject *torch = PyImport_ImportModule("torch"), *core = PyImport_ImportModule("torch._C"), *tensor_type = NULL, *float32 = NULL;
+    if (torch && core && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) && (float32 = PyObject_GetAttrString(torch, "float32"))) {
+        empty_strided = PyObject_GetAttrString(torch, "empty_strided");
+        set_ = PyObject_GetAttrString(tensor_type, "set_");
+        use_count = PyObject_GetAttrString(core, "_storage_Use_Count");
+        cpu = PyObject_CallMethod(torch, "device", "s", "cpu");
+        keywords = Py_BuildValue("(ss)", "dtype", "device");
+    }
+    bool ready = empty_strided && set_ && use_count && cpu && keywords;
+    if (ready)
+        verified = find_native_allocation() && same_both_ways(float32);
+    Py_XDECREF(float32);
+    Py_XDECREF(tensor_type);
+    Py_XDECREF(core);
+    Py_XDECREF(torch);
+    return ready ? 0 : -1;
+}

@@ -1,0 +1,428 @@
+#include "dispatch.h"
+
+#include <stddef.h>
+#include <stdbool.h>
+#include <string.h>
+#include <structmember.h>
+
+#include "binding.h"
+#include "guards.h"
+#include "program.h"
+
+/* -- Entry: one compiled form of a function and the facts under which it is right -------------------------------------------------- */
+
+typedef enum { TENSOR, TUPLE, GENERAL } Result;
+
+static const char *const result_names[] = {[TENSOR] = "tensor", [TUPLE] = "tuple", [GENERAL] = "general"};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *guards;   /* GuardTree */
+    PyObject *target;   /* Program, a callable(*inputs) -> tuple or list, or None: run the original function */
+    PyObject *residual; /* callable(outputs, slots), or None where `result` says all */
+    PyObject *record;   /* whatever the compiler keeps for the report */
+    Result result;
+    unsigned long long hits;
+} Entry;
+
+static int entry_traverse(Entry *entry, visitproc visit, void *arg) {
+    Py_VISIT(entry->guards);
+    Py_VISIT(entry->target);
+    Py_VISIT(entry->residual);
+    Py_VISIT(entry->record);
+    return 0;
+}
+
+static void entry_dealloc(Entry *entry) {
+    PyObject_GC_UnTrack(entry);
+    Py_XDECREF(entry->guards);
+    Py_XDECREF(entry->target);
+    Py_XDECREF(entry->residual);
+    Py_XDECREF(entry->record);
+    Py_TYPE(entry)->tp_free((PyObject *)entry);
+}
+
+static PyMemberDef entry_members[] = {
+    {"guards", T_OBJECT, offsetof(Entry, guards), READONLY, "the GuardTree"},
+    {"target", T_OBJECT, offsetof(Entry, target), READONLY, "a Program, a callable, or None for the original function"},
+    {"residual", T_OBJECT, offsetof(Entry, residual), READONLY, "callable(outputs, slots) -> result, or None"},
+    {"record", T_OBJECT, offsetof(Entry, record), 0, "what the compiler keeps for the report"},
+    {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "how many calls it has served"},
+    {0},
+};
+
+static PyTypeObject Entry_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "ingot.native._native.Entry",
+    .tp_doc = "One compiled form of a function and the facts under which it is right. Made by Dispatcher.add_entry.",
+    .tp_basicsize = sizeof(Entry),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)entry_dealloc,
+    .tp_traverse = (traverseproc)entry_traverse,
+    .tp_members = entry_members,
+};
+
+/* -- running an entry ---------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *tuple_from(PyObject *const *items, Py_ssize_t count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
+    return tuple;
+}
+
+static void release(PyObject **items, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        Py_XDECREF(items[i]);
+}
+
+/* The result of the call from the graph's outputs (borrowed). */
+static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count, PyObject *const *slots, Py_ssize_t slot_count) {
+    if (entry->result == TUPLE)
+        return tuple_from(outputs, count);
+    if (entry->result == TENSOR) {
+        if (count == 1)
+            return Py_NewRef(outputs[0]);
+        PyErr_Format(PyExc_TypeError, "a compiled graph of one output returned %zd", count);
+        return NULL;
+    }
+    PyObject *arguments[] = {NULL, tuple_from(outputs, count), tuple_from(slots, slot_count)};
+    PyObject *result = NULL;
+    if (arguments[1] != NULL && arguments[2] != NULL)
+        result = PyObject_Vectorcall(entry->residual, arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    release(arguments, 3);
+    return result;
+}
+
+#define ON_STACK 64
+
+static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots, Py_ssize_t slot_count) {
+    Py_ssize_t output_count = ingot_program_output_count(entry->target);
+    PyObject *on_stack[ON_STACK], **outputs = on_stack, *result = NULL;
+    if (output_count > ON_STACK && (outputs = PyMem_Malloc((size_t)output_count * sizeof *outputs)) == NULL)
+        return PyErr_NoMemory();
+    if (ingot_program_run(entry->target, inputs, count, outputs) == 0) {
+        result = finish(entry, outputs, output_count, slots, slot_count);
+        release(outputs, output_count);
+    }
+    if (outputs != on_stack)
+        PyMem_Free(outputs);
+    return result;
+}
+
+/* `inputs[-1]` may be written to by the callee, as the vectorcall protocol allows. */
+static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots, Py_ssize_t slot_count) {
+    PyObject *outputs = PyObject_Vectorcall(entry->target, inputs, (size_t)count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    if (outputs == NULL)
+        return NULL;
+    PyObject *result = NULL;
+    if (PyTuple_CheckExact(outputs) && entry->result == TUPLE)
+        return outputs;
+    if (PyTuple_Check(outputs))
+        result = finish(entry, ((PyTupleObject *)outputs)->ob_item, PyTuple_GET_SIZE(outputs), slots, slot_count);
+    else if (PyList_CheckExact(outputs)) {
+        PyObject *fixed = PyList_AsTuple(outputs); /* the residual may run code that changes the list */
+        if (fixed != NULL)
+            result = finish(entry, ((PyTupleObject *)fixed)->ob_item, PyTuple_GET_SIZE(fixed), slots, slot_count);
+        Py_XDECREF(fixed);
+    } else
+        PyErr_Format(PyExc_TypeError, "a compiled graph returns a tuple or list of its outputs, not %s", Py_TYPE(outputs)->tp_name);
+    Py_DECREF(outputs);
+    return result;
+}
+
+/* -- Dispatcher ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fn;      /* the original callable */
+    PyObject *self;    /* what it is bound to, or NULL */
+    PyObject *on_miss; /* callable(slots, args, kwargs) -> result */
+    PyObject *entries; /* tuple of Entry, most recently used first; replaced, never changed */
+    PyObject *dict, *weakrefs;
+    IngotSignature signature;
+} Dispatcher;
+
+typedef enum { MISSED, HIT } Outcome;
+
+/* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry that runs the original function. */
+static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
+                         size_t flagged_count, PyObject *names, PyObject **result) {
+    Py_ssize_t count = ingot_guard_tree_input_count(entry->guards);
+    PyObject *on_stack[ON_STACK + 1], **room = on_stack; /* one place before the inputs, for the vectorcall protocol */
+    if (ingot_guard_tree_slot_count(entry->guards) > slot_count)
+        return MISSED;
+    if (count > ON_STACK && (room = PyMem_Malloc(((size_t)count + 1) * sizeof *room)) == NULL) {
+        *result = PyErr_NoMemory();
+        return HIT;
+    }
+    PyObject **inputs = room + 1;
+    Outcome outcome = ingot_guard_tree_check(entry->guards, slots, inputs) ? HIT : MISSED;
+    if (outcome == HIT) {
+        entry->hits++;
+        if (entry->target == Py_None)
+            *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
+        else if (Py_TYPE(entry->target) == &IngotProgram_Type)
+            *result = run_program(entry, inputs, count, slots, slot_count);
+        else
+            *result = run_callable(entry, inputs, count, slots, slot_count);
+        release(inputs, count);
+    }
+    if (room != on_stack)
+        PyMem_Free(room);
+    return outcome;
+}
+
+/* Puts the entry at `position` of `entries` first, unless others were put in place meanwhile. */
+static void promote(Dispatcher *dispatcher, PyObject *entries, Py_ssize_t position) {
+    if (dispatcher->entries != entries)
+        return;
+    PyObject *reordered = PyTuple_New(PyTuple_GET_SIZE(entries));
+    if (reordered == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    PyTuple_SET_ITEM(reordered, 0, Py_NewRef(PyTuple_GET_ITEM(entries, position)));
+    for (Py_ssize_t i = 0, to = 1; i < PyTuple_GET_SIZE(entries); i++)
+        if (i != position)
+            PyTuple_SET_ITEM(reordered, to++, Py_NewRef(PyTuple_GET_ITEM(entries, i)));
+    Py_SETREF(dispatcher->entries, reordered);
+}
+
+static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
+                              Py_ssize_t count, PyObject *names) {
+    PyObject *arguments[] = {NULL, tuple_from(slots, slot_count), tuple_from(args, count), PyDict_New()};
+    bool ready = arguments[1] != NULL && arguments[2] != NULL && arguments[3] != NULL;
+    Py_ssize_t keywords = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t i = 0; ready && i < keywords; i++)
+        ready = PyDict_SetItem(arguments[3], PyTuple_GET_ITEM(names, i), args[count + i]) == 0;
+    PyObject *result = NULL;
+    if (ready) {
+        PyObject *on_miss = Py_NewRef(dispatcher->on_miss);
+        result = PyObject_Vectorcall(on_miss, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_DECREF(on_miss);
+    }
+    release(arguments, 4);
+    return result;
+}
+
+static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
+                          size_t flagged_count, PyObject *names) {
+    PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
+    Py_ssize_t count = PyTuple_GET_SIZE(entries), i = 0;
+    while (i < count && try_entry(dispatcher, (Entry *)PyTuple_GET_ITEM(entries, i), slots, slot_count, args, flagged_count, names,
+                                  &result) == MISSED)
+        i++;
+    if (i == count)
+        result = call_on_miss(dispatcher, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
+    else if (i > 0)
+        promote(dispatcher, entries, i);
+    Py_DECREF(entries);
+    return result;
+}
+
+static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+    Dispatcher *dispatcher = (Dispatcher *)object;
+    if (dispatcher->entries == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the compiled function has been torn down");
+        return NULL;
+    }
+    if (ingot_signature_refresh(&dispatcher->signature) < 0)
+        return NULL;
+    Py_ssize_t slot_count = dispatcher->signature.slots;
+    PyObject *on_stack[ON_STACK], **slots = on_stack, *result = NULL;
+    if (slot_count > ON_STACK && (slots = PyMem_Malloc((size_t)slot_count * sizeof *slots)) == NULL)
+        return PyErr_NoMemory();
+    int bound = ingot_bind(&dispatcher->signature, dispatcher->self, args, PyVectorcall_NARGS(flagged_count), names, slots);
+    Py_INCREF(dispatcher); /* what it runs may drop the last reference to it */
+    if (bound == 1) {
+        result = dispatch(dispatcher, slots, slot_count, args, flagged_count, names);
+        release(slots, slot_count);
+    } else if (bound == 0) { /* Python raises its own TypeError */
+        result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
+    }
+    Py_DECREF(dispatcher);
+    if (slots != on_stack)
+        PyMem_Free(slots);
+    return result;
+}
+
+/* -- making and describing ----------------------------------------------------------------------------------------------------------- */
+
+static int adopt_names(PyObject *dispatcher, PyObject *fn) {
+    PyObject *functools = PyImport_ImportModule("functools");
+    PyObject *updated = functools == NULL ? NULL : PyObject_CallMethod(functools, "update_wrapper", "OO", dispatcher, fn);
+    Py_XDECREF(functools);
+    Py_XDECREF(updated);
+    return updated == NULL ? -1 : 0;
+}
+
+static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"fn", "on_miss", NULL};
+    PyObject *fn, *on_miss;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:Dispatcher", names, &fn, &on_miss))
+        return NULL;
+    Dispatcher *dispatcher = (Dispatcher *)type->tp_alloc(type, 0);
+    if (dispatcher == NULL)
+        return NULL;
+    bool is_method = PyMethod_Check(fn);
+    dispatcher->vectorcall = dispatcher_vectorcall;
+    dispatcher->fn = Py_NewRef(fn);
+    dispatcher->on_miss = Py_NewRef(on_miss);
+    dispatcher->self = is_method ? Py_NewRef(PyMethod_GET_SELF(fn)) : NULL;
+    dispatcher->entries = PyTuple_New(0);
+    if (dispatcher->entries == NULL || ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn) < 0 ||
+        adopt_names((PyObject *)dispatcher, fn) < 0)
+        Py_CLEAR(dispatcher);
+    return (PyObject *)dispatcher;
+}
+
+static int dispatcher_traverse(Dispatcher *dispatcher, visitproc visit, void *arg) {
+    Py_VISIT(dispatcher->fn);
+    Py_VISIT(dispatcher->self);
+    Py_VISIT(dispatcher->on_miss);
+    Py_VISIT(dispatcher->entries);
+    Py_VISIT(dispatcher->dict);
+    Py_VISIT(dispatcher->signature.function);
+    Py_VISIT(dispatcher->signature.code);
+    return 0;
+}
+
+/* Entries, handler and attributes are what cycles go through; `fn` stays, so that a call from a finalizer fails cleanly. */
+static int dispatcher_clear(Dispatcher *dispatcher) {
+    Py_CLEAR(dispatcher->entries);
+    Py_CLEAR(dispatcher->on_miss);
+    Py_CLEAR(dispatcher->dict);
+    return 0;
+}
+
+static void dispatcher_dealloc(Dispatcher *dispatcher) {
+    PyObject_GC_UnTrack(dispatcher);
+    if (dispatcher->weakrefs != NULL)
+        PyObject_ClearWeakRefs((PyObject *)dispatcher);
+    dispatcher_clear(dispatcher);
+    ingot_signature_clear(&dispatcher->signature);
+    Py_CLEAR(dispatcher->self);
+    Py_CLEAR(dispatcher->fn);
+    Py_TYPE(dispatcher)->tp_free((PyObject *)dispatcher);
+}
+
+static PyObject *dispatcher_get(PyObject *dispatcher, PyObject *owner, PyObject *Py_UNUSED(type)) {
+    return owner == NULL || owner == Py_None ? Py_NewRef(dispatcher) : PyMethod_New(dispatcher, owner);
+}
+
+static PyObject *dispatcher_repr(Dispatcher *dispatcher) { return PyUnicode_FromFormat("<compiled %R>", dispatcher->fn); }
+
+static bool is_compiled_code(PyObject *target) {
+    return target == Py_None || Py_TYPE(target) == &IngotProgram_Type || PyCallable_Check(target);
+}
+
+static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"guards", "target", "result", "residual", "record", NULL};
+    PyObject *guards, *target, *residual = Py_None, *record = Py_None;
+    const char *result = "tuple";
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|sOO:add_entry", names, &IngotGuardTree_Type, &guards, &target, &result,
+                                     &residual, &record))
+        return NULL;
+    size_t kind = 0;
+    while (kind < Py_ARRAY_LENGTH(result_names) && strcmp(result_names[kind], result) != 0)
+        kind++;
+    if (kind == Py_ARRAY_LENGTH(result_names) || (kind == GENERAL) != (residual != Py_None) || !is_compiled_code(target)) {
+        PyErr_Format(PyExc_TypeError, "no entry with target %R, result '%s' and residual %R", target, result, residual);
+        return NULL;
+    }
+    if (dispatcher->entries == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the compiled function has been torn down");
+        return NULL;
+    }
+    Entry *entry = (Entry *)Entry_Type.tp_alloc(&Entry_Type, 0);
+    if (entry == NULL)
+        return NULL;
+    entry->guards = Py_NewRef(guards);
+    entry->target = Py_NewRef(target);
+    entry->residual = Py_NewRef(residual);
+    entry->record = Py_NewRef(record);
+    entry->result = (Result)kind;
+    PyObject *first = PyTuple_Pack(1, entry);
+    PyObject *longer = first == NULL ? NULL : PySequence_Concat(first, dispatcher->entries);
+    Py_XDECREF(first);
+    if (longer == NULL)
+        Py_CLEAR(entry);
+    else
+        Py_SETREF(dispatcher->entries, longer);
+    return (PyObject *)entry;
+}
+
+static PyObject *list_entries(Dispatcher *dispatcher, PyObject *Py_UNUSED(ignored)) {
+    return dispatcher->entries == NULL ? PyTuple_New(0) : Py_NewRef(dispatcher->entries);
+}
+
+static PyObject *clear_entries(Dispatcher *dispatcher, PyObject *Py_UNUSED(ignored)) {
+    PyObject *empty = PyTuple_New(0);
+    if (empty == NULL)
+        return NULL;
+    Py_XSETREF(dispatcher->entries, empty);
+    Py_RETURN_NONE;
+}
+
+/* Like a function: copied as itself, pickled by its qualified name. */
+static PyObject *copy_as_itself(PyObject *dispatcher, PyObject *Py_UNUSED(memo)) { return Py_NewRef(dispatcher); }
+
+static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
+    return PyObject_GetAttrString(dispatcher, "__qualname__");
+}
+
+static PyMethodDef dispatcher_methods[] = {
+    {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
+     "add_entry(guards, target, result='tuple', residual=None, record=None) -> Entry\n\n"
+     "Puts an entry first. target: a Program, a callable(*inputs) -> tuple or list of outputs, or None for the original function.\n"
+     "result: 'tensor' (the one output), 'tuple' (all of them) or 'general': residual(outputs, slots)."},
+    {"entries", (PyCFunction)list_entries, METH_NOARGS, "The entries as a tuple, most recently used first."},
+    {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
+    {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
+    {"__deepcopy__", copy_as_itself, METH_O, "Copied as itself, like a function."},
+    {"__reduce__", reduce, METH_NOARGS, "Pickled by its qualified name, like a function."},
+    {0},
+};
+
+static PyMemberDef dispatcher_members[] = {
+    {"fn", T_OBJECT, offsetof(Dispatcher, fn), READONLY, "the original callable"},
+    {"on_miss", T_OBJECT, offsetof(Dispatcher, on_miss), READONLY, "callable(slots, args, kwargs) -> result"},
+    {0},
+};
+
+static PyGetSetDef dispatcher_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {0},
+};
+
+static PyTypeObject Dispatcher_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "ingot.native._native.Dispatcher",
+    .tp_doc = "Dispatcher(fn, on_miss): a compiled function. A call runs the first entry whose facts hold, else\n"
+              "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the result. `fn` is a Python function or a\n"
+              "bound method of one. It stands in a class as a function does.",
+    .tp_basicsize = sizeof(Dispatcher),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_new = dispatcher_new,
+    .tp_dealloc = (destructor)dispatcher_dealloc,
+    .tp_traverse = (traverseproc)dispatcher_traverse,
+    .tp_clear = (inquiry)dispatcher_clear,
+    .tp_repr = (reprfunc)dispatcher_repr,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Dispatcher, vectorcall),
+    .tp_descr_get = dispatcher_get,
+    .tp_dictoffset = offsetof(Dispatcher, dict),
+    .tp_weaklistoffset = offsetof(Dispatcher, weakrefs),
+    .tp_methods = dispatcher_methods,
+    .tp_members = dispatcher_members,
+    .tp_getset = dispatcher_getset,
+};
+
+int ingot_dispatch_register(PyObject *module) {
+    if (PyType_Ready(&Entry_Type) < 0 || PyType_Ready(&Dispatcher_Type) < 0 ||
+        PyModule_AddObjectRef(module, "Entry", (PyObject *)&Entry_Type) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Dispatcher", (PyObject *)&Dispatcher_Type);
+}

@@ -1,0 +1,406 @@
+/* The type `Program`: frames, and the run through the steps. */
+#include "program.h"
+#include "program_parts.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <structmember.h>
+
+/* While a kernel takes longer than this, other threads may have the GIL. */
+static const double RELEASE_GIL_NANOSECONDS = 50e3;
+
+enum { ALIGNMENT = 64 };
+
+/* -- grad mode ------------------------------------------------------------------------------------------------------------------ */
+
+static _Bool (*grad_is_enabled)(void);
+static void (*grad_set_enabled)(_Bool enabled);
+static PyObject *python_is_enabled, *python_set_enabled; /* where the C++ functions are out of reach */
+
+static int init_grad_mode(void) {
+    *(void **)&grad_is_enabled = ingot_torch_symbol("_ZN3c108GradMode10is_enabledEv");
+    *(void **)&grad_set_enabled = ingot_torch_symbol("_ZN3c108GradMode11set_enabledEb");
+    PyObject *core = PyImport_ImportModule("torch._C");
+    python_is_enabled = core ? PyObject_GetAttrString(core, "is_grad_enabled") : NULL;
+    python_set_enabled = core ? PyObject_GetAttrString(core, "_set_grad_enabled") : NULL;
+    Py_XDECREF(core);
+    return python_is_enabled && python_set_enabled ? 0 : -1;
+}
+
+/* Sets grad mode, keeping the exception that may be set; returns what it was. */
+static int swap_grad_mode(int enabled) {
+    if (grad_is_enabled && grad_set_enabled) {
+        int before = grad_is_enabled();
+        if (before != enabled)
+            grad_set_enabled((_Bool)enabled);
+        return before;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *was = PyObject_CallNoArgs(python_is_enabled);
+    PyObject *done = PyObject_CallOneArg(python_set_enabled, enabled ? Py_True : Py_False);
+    int before = was == Py_True;
+    Py_XDECREF(was);
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+    return before;
+}
+
+/* -- frames --------------------------------------------------------------------------------------------------------------------- */
+
+static void clear_array(PyObject **array, int count) {
+    for (int i = 0; i < count; i++)
+        Py_CLEAR(array[i]);
+}
+
+static void forget_views(const Program *program, Frame *frame) {
+    frame->prepared = 0;
+    clear_array(frame->views, program->view_count);
+    clear_array(frame->shapes, 2 * program->view_count);
+}
+
+static void free_frame(const Program *program, Frame *frame) {
+    forget_views(program, frame);
+    clear_array(frame->tensors, program->buffer_count);
+    Py_XDECREF(frame->arena);
+    PyMem_RawFree(frame->scratch_block);
+    PyMem_Free(frame);
+}
+
+/* The next `count` * `size` bytes of one allocation. The first pass, with no memory, adds up how much it takes. */
+static void *carve(char **memory, size_t *used, size_t count, size_t size) {
+    void *result = *memory ? *memory + *used : NULL;
+    *used += (count * size + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    return result;
+}
+
+static size_t lay_out_frame(const Program *program, Frame *frame, char *memory) {
+    size_t used = 0, buffers = (size_t)program->buffer_count, views = (size_t)program->view_count;
+    carve(&memory, &used, 1, sizeof *frame);
+    frame->values = carve(&memory, &used, (size_t)(program->symbol_count + program->expression_count), sizeof(int64_t));
+    frame->data = carve(&memory, &used, buffers, sizeof(void *));
+    frame->tensors = carve(&memory, &used, buffers, sizeof(PyObject *));
+    frame->views = carve(&memory, &used, views, sizeof(PyObject *));
+    frame->shapes = carve(&memory, &used, 2 * views, sizeof(PyObject *));
+    frame->pointers = carve(&memory, &used, (size_t)program->widest_kernel, sizeof(void *));
+    frame->arguments = carve(&memory, &used, (size_t)program->widest_call + 1, sizeof(PyObject *));
+    frame->given = carve(&memory, &used, (size_t)program->most_tensors, sizeof(PyObject *));
+    return used;
+}
+
+static Frame *take_frame(Program *program) {
+    Frame *frame = program->idle, plan;
+    if (frame != NULL) {
+        program->idle = frame->next;
+        return frame;
+    }
+    frame = PyMem_Calloc(1, lay_out_frame(program, &plan, NULL));
+    if (frame == NULL)
+        return (Frame *)PyErr_NoMemory();
+    lay_out_frame(program, frame, (char *)frame);
+    return frame;
+}
+
+/* Ends a call: everything it held is released, and the frame waits for the next. If somebody kept a view of the arena, it is his. */
+static void give_back_frame(Program *program, Frame *frame) {
+    clear_array(frame->tensors, program->buffer_count);
+    for (int i = 0; i < program->view_count; i++)
+        if (frame->views[i] && Py_REFCNT(frame->views[i]) > 1 && program->buffers[program->views[i].buffer].place == ARENA) {
+            forget_views(program, frame);
+            Py_CLEAR(frame->arena);
+            break;
+        }
+    frame->next = program->idle;
+    program->idle = frame;
+}
+
+/* -- sizes and places ----------------------------------------------------------------------------------------------------------- */
+
+static int read_symbols(const Program *program, Frame *frame) {
+    IngotTensorFacts facts;
+    for (int i = 0; i < program->symbol_count; i++) {
+        const SymbolSource *symbol = &program->symbols[i];
+        if (ingot_tensor_facts(frame->tensors[symbol->input], &facts) < 0)
+            return -1;
+        if (symbol->dim < 0 || symbol->dim >= facts.rank) {
+            PyErr_SetString(PyExc_ValueError, "an input has fewer dimensions than its program was compiled for");
+            return -1;
+        }
+        int64_t value = (symbol->is_stride ? facts.strides : facts.sizes)[symbol->dim];
+        frame->prepared &= value == frame->values[i];
+        frame->values[i] = value;
+    }
+    return 0;
+}
+
+static int prepare_arena(Program *program, Frame *frame) {
+    int64_t bytes = (frame->values[program->arena_bytes] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    const int64_t stride = 1;
+    void *base = NULL;
+    if (bytes > 0 && (frame->arena == NULL || frame->arena_bytes < bytes)) {
+        IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride};
+        Py_CLEAR(frame->arena);
+        if ((frame->arena = ingot_allocate(&layout, NULL, &base)) == NULL)
+            return -1;
+        frame->arena_bytes = bytes;
+    }
+    if (frame->arena && ingot_tensor_data(frame->arena, &base) < 0)
+        return -1;
+    for (int i = 0; i < program->buffer_count; i++)
+        if (program->buffers[i].place == ARENA)
+            frame->data[i] = (char *)base + frame->values[program->buffers[i].position];
+    return 0;
+}
+
+/* Makes all that depends on the sizes alone. */
+static int prepare(Program *program, Frame *frame) {
+    forget_views(program, frame);
+    for (int i = 0; i < program->expression_count; i++)
+        if (ingot_expression_evaluate(program->expressions[i], frame->values, &frame->values[program->symbol_count + i]) < 0)
+            return -1;
+    if (prepare_arena(program, frame) < 0)
+        return -1;
+    frame->prepared = 1;
+    return 0;
+}
+
+/* Holds the inputs and constants for the duration of the call, and finds their memory. */
+static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) {
+    for (int i = 0; i < program->buffer_count; i++) {
+        const Buffer *buffer = &program->buffers[i];
+        if (buffer->place > CONSTANT)
+            continue;
+        PyObject *tensor = buffer->place == INPUT ? inputs[buffer->position] : program->constants[buffer->position];
+        if (!ingot_is_plain_tensor(tensor)) {
+            PyErr_Format(PyExc_TypeError, "input %d of a program must be a tensor, not %R", buffer->position, (PyObject *)Py_TYPE(tensor));
+            return -1;
+        }
+        frame->tensors[i] = Py_NewRef(tensor);
+        if (buffer->needs_data && ingot_tensor_data(tensor, &frame->data[i]) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* -- steps ---------------------------------------------------------------------------------------------------------------------- */
+
+static int allocate(Program *program, Frame *frame, const Step *step) {
+    const Buffer *buffer = &program->buffers[step->buffer];
+    int64_t room[2 * INGOT_MAX_RANK];
+    IngotLayout layout = ingot_program_layout(frame, &buffer->geometry, room);
+    PyObject *tensor = ingot_allocate(&layout, buffer->pool, &frame->data[step->buffer]);
+    Py_XSETREF(frame->tensors[step->buffer], tensor);
+    return tensor ? 0 : -1;
+}
+
+/* Room for every thread's scratch block; `stride` is the distance between them. */
+static int reserve_scratch(Frame *frame, int threads, size_t stride) {
+    size_t bytes = (size_t)threads * stride;
+    if (bytes <= frame->scratch_bytes)
+        return 0;
+    PyMem_RawFree(frame->scratch_block);
+    frame->scratch_bytes = 0;
+    if ((frame->scratch_block = PyMem_RawMalloc(bytes + ALIGNMENT)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    frame->scratch = (char *)(((uintptr_t)frame->scratch_block + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
+    frame->scratch_bytes = bytes;
+    return 0;
+}
+
+static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
+    const KernelStep *kernel = &step->kernel;
+    int64_t extent = frame->values[kernel->extent];
+    if (extent <= 0)
+        return 0;
+    double nanoseconds = (double)extent * kernel->work;
+    int threads = ingot_threads_wanted(extent, kernel->unit, nanoseconds);
+    size_t scratch = kernel->scratch < 0 ? 0 : (size_t)frame->values[kernel->scratch];
+    scratch = (scratch + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (reserve_scratch(frame, threads, scratch) < 0)
+        return -1;
+    for (int i = 0; i < kernel->count; i++)
+        frame->pointers[i] = frame->data[kernel->buffers[i]];
+    IngotLaunch launch = {kernel->function, frame->pointers, frame->values, extent, kernel->unit, frame->scratch, scratch, 0};
+    int long_running = nanoseconds > RELEASE_GIL_NANOSECONDS * threads;
+    PyThreadState *state = long_running ? PyEval_SaveThread() : NULL;
+    int32_t status = ingot_launch(&launch, threads);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (status == 0)
+        return 0;
+    if (status <= PyTuple_GET_SIZE(kernel->errors))
+        PyErr_SetObject(PyExc_IndexError, PyTuple_GET_ITEM(kernel->errors, status - 1));
+    else
+        PyErr_Format(PyExc_SystemError, "a kernel returned the unknown status %d", (int)status);
+    return -1;
+}
+
+static int call(Program *program, Frame *frame, const Step *step) {
+    return ingot_program_call(program, frame, &step->call);
+}
+
+static int release(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
+    for (int i = 0; i < step->release.count; i++)
+        Py_CLEAR(frame->tensors[step->release.buffers[i]]);
+    return 0;
+}
+
+static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call, release};
+
+static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
+    switch (output->kind) {
+    case OUT_BUFFER: return Py_XNewRef(frame->tensors[output->index]);
+    case OUT_VIEW: return ingot_program_view(program, frame, output->index);
+    case OUT_COPY: return ingot_program_copied_view(program, frame, output->index);
+    default: return PyLong_FromLongLong(frame->values[output->index]);
+    }
+}
+
+static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject **outputs) {
+    if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame) < 0)
+        return -1;
+    if (!frame->prepared && prepare(program, frame) < 0)
+        return -1;
+    for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++)
+        if (RUN[step->kind](program, frame, step) < 0)
+            return -1;
+    for (int i = 0; i < program->output_count; i++)
+        if ((outputs[i] = make_output(program, frame, &program->outputs[i])) == NULL)
+            return -1;
+    return 0;
+}
+
+int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **outputs) {
+    Program *program = (Program *)self;
+    if (n != program->input_count) {
+        PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd", program->input_count, n);
+        return -1;
+    }
+    Frame *frame = take_frame(program);
+    if (frame == NULL)
+        return -1;
+    Py_INCREF(self); /* a library call may drop the last reference */
+    memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
+    int grad_mode = program->calls_torch ? swap_grad_mode(0) : 0;
+    int status = run_frame(program, frame, inputs, outputs);
+    if (grad_mode)
+        swap_grad_mode(1);
+    if (status < 0) {
+        clear_array(outputs, program->output_count);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_SystemError, "an output of a program was never made");
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback); /* releasing tensors may run Python */
+    give_back_frame(program, frame);
+    PyErr_Restore(type, value, traceback);
+    Py_DECREF(self);
+    return status;
+}
+
+/* -- the Python type ------------------------------------------------------------------------------------------------------------ */
+
+static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *keywords) {
+    if (keywords && PyTuple_GET_SIZE(keywords) > 0)
+        return PyErr_Format(PyExc_TypeError, "a program takes no keyword arguments");
+    PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
+    if (outputs && ingot_program_run(self, arguments, PyVectorcall_NARGS(flags), ((PyTupleObject *)outputs)->ob_item) < 0)
+        Py_CLEAR(outputs);
+    return outputs;
+}
+
+static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *description;
+    if ((keywords && PyDict_GET_SIZE(keywords) > 0) || !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &description))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Program takes one description");
+    Program *program = (Program *)type->tp_alloc(type, 0);
+    if (program == NULL)
+        return NULL;
+    program->vectorcall = program_vectorcall;
+    program->description = Py_NewRef(description);
+    if (ingot_program_describe(program, description) < 0)
+        Py_CLEAR(program);
+    return (PyObject *)program;
+}
+
+/* What frames hold besides is either plain tensors or belongs to a call that is running. */
+static int program_traverse(PyObject *self, visitproc visit, void *arg) {
+    Program *program = (Program *)self;
+    Py_VISIT(program->description);
+    return 0;
+}
+
+static void free_idle_frames(Program *program) {
+    while (program->idle) {
+        Frame *frame = program->idle;
+        program->idle = frame->next;
+        free_frame(program, frame);
+    }
+}
+
+static int program_clear(PyObject *self) {
+    Program *program = (Program *)self;
+    free_idle_frames(program);
+    ingot_program_free_parts(program);
+    program->step_count = program->output_count = program->symbol_count = 0;
+    program->input_count = -1; /* nothing is left to run */
+    Py_CLEAR(program->description);
+    return 0;
+}
+
+static void program_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    if (((Program *)self)->weak_references)
+        PyObject_ClearWeakRefs(self);
+    program_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef members[] = {
+    {"description", T_OBJECT, offsetof(Program, description), READONLY, "What the program was made from."},
+    {"layout_mismatches", T_PYSSIZET, offsetof(Program, layout_mismatches), READONLY,
+     "How many results of library calls had another layout than predicted, and were copied."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject IngotProgram_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "ingot.native._native.Program",
+    .tp_doc = "Program(description): a compiled graph; program(*inputs) -> tuple of outputs. See ingot.runtime.program.",
+    .tp_basicsize = sizeof(Program),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = program_new,
+    .tp_dealloc = program_dealloc,
+    .tp_traverse = program_traverse,
+    .tp_clear = program_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Program, vectorcall),
+    .tp_weaklistoffset = offsetof(Program, weak_references),
+    .tp_members = members,
+};
+
+Py_ssize_t ingot_program_input_count(PyObject *program) {
+    return ((Program *)program)->input_count;
+}
+
+Py_ssize_t ingot_program_output_count(PyObject *program) {
+    return ((Program *)program)->output_count;
+}
+
+static PyObject *force_slow_allocation(PyObject *Py_UNUSED(module), PyObject *slow) {
+    ingot_force_slow_allocation(PyObject_IsTrue(slow) == 1);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"_force_slow_allocation", force_slow_allocation, METH_O, "_force_slow_allocation(slow): allocate through Python (for tests)."},
+    {NULL, NULL, 0, NULL},
+};
+
+int ingot_program_register(PyObject *module) {
+    if (ingot_allocate_init() < 0 || ingot_program_calls_init() < 0 || init_grad_mode() < 0 || PyModule_AddFunctions(module, methods) < 0)
+        return -1;
+    return PyModule_AddType(module, &IngotProgram_Type);
+}

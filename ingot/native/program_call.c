@@ -1,0 +1,256 @@
+/* Library calls: building their arguments, and taking their results. */
+#include "program_parts.h"
+
+static PyObject *as_strided, *name_view, *name_clone, *name_copy_; /* torch.as_strided, and names of Tensor's methods */
+
+int ingot_program_calls_init(void) {
+    PyObject *torch = PyImport_ImportModule("torch");
+    as_strided = torch ? PyObject_GetAttrString(torch, "as_strided") : NULL;
+    Py_XDECREF(torch);
+    name_view = PyUnicode_InternFromString("view");
+    name_clone = PyUnicode_InternFromString("clone");
+    name_copy_ = PyUnicode_InternFromString("copy_");
+    return as_strided && name_view && name_clone && name_copy_ ? 0 : -1;
+}
+
+IngotLayout ingot_program_layout(const Frame *frame, const Geometry *geometry, int64_t *room) {
+    int64_t *sizes = room, *strides = room + geometry->rank;
+    for (int i = 0; i < geometry->rank; i++) {
+        sizes[i] = frame->values[geometry->sizes[i]];
+        strides[i] = frame->values[geometry->strides[i]];
+    }
+    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides};
+}
+
+/* -- views ---------------------------------------------------------------------------------------------------------------------- */
+
+static PyObject *tuple_of_values(const Frame *frame, int count, const int *positions) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        PyObject *value = PyLong_FromLongLong(frame->values[positions[i]]);
+        if (value == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, value);
+    }
+    return tuple;
+}
+
+/* The view's tuples of sizes and strides, made once per frame and sizes. */
+static PyObject **view_shape(Program *program, Frame *frame, int number) {
+    PyObject **shape = frame->shapes + 2 * number;
+    const Geometry *geometry = &program->views[number].geometry;
+    if (shape[0] == NULL)
+        shape[0] = tuple_of_values(frame, geometry->rank, geometry->sizes);
+    if (shape[0] != NULL && shape[1] == NULL)
+        shape[1] = tuple_of_values(frame, geometry->rank, geometry->strides);
+    return shape[0] && shape[1] ? shape : NULL;
+}
+
+/* A new reference to the tensor that a view strides over, of the view's dtype, and where in its storage the view begins. */
+static PyObject *view_base(Program *program, Frame *frame, const View *view, int64_t *offset) {
+    const Buffer *buffer = &program->buffers[view->buffer];
+    PyObject *base = buffer->place == ARENA ? frame->arena : frame->tensors[view->buffer];
+    IngotTensorFacts facts;
+    if (base == NULL) {
+        PyErr_Format(PyExc_SystemError, "a view of buffer %d, which holds nothing", view->buffer);
+        return NULL;
+    }
+    *offset = frame->values[view->offset];
+    if (buffer->place != ARENA && !view->reinterpreted)
+        Py_INCREF(base);
+    else
+        base = PyObject_CallMethodOneArg(base, name_view, view->geometry.dtype);
+    if (base == NULL || ingot_tensor_facts(base, &facts) < 0) {
+        Py_XDECREF(base);
+        return NULL;
+    }
+    *offset += buffer->place == ARENA ? frame->values[buffer->position] / view->geometry.itemsize : facts.storage_offset;
+    return base;
+}
+
+PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
+    if (frame->views[number])
+        return Py_NewRef(frame->views[number]);
+    const View *view = &program->views[number];
+    int64_t offset;
+    PyObject **shape = view_shape(program, frame, number), *result = NULL;
+    PyObject *base = shape ? view_base(program, frame, view, &offset) : NULL;
+    PyObject *start = base ? PyLong_FromLongLong(offset) : NULL;
+    if (start != NULL) {
+        PyObject *arguments[] = {base, shape[0], shape[1], start};
+        result = PyObject_Vectorcall(as_strided, arguments, 4, NULL);
+    }
+    Py_XDECREF(start);
+    Py_XDECREF(base);
+    Place place = program->buffers[view->buffer].place;
+    if (result != NULL && (place == ARENA || place == CONSTANT))
+        frame->views[number] = Py_NewRef(result);
+    return result;
+}
+
+PyObject *ingot_program_copied_view(Program *program, Frame *frame, int number) {
+    PyObject *view = ingot_program_view(program, frame, number);
+    PyObject *copy = view ? PyObject_CallMethodNoArgs(view, name_clone) : NULL;
+    Py_XDECREF(view);
+    return copy;
+}
+
+/* -- arguments ------------------------------------------------------------------------------------------------------------------ */
+
+static PyObject *build(Program *program, Frame *frame, const Item *item);
+
+static PyObject *build_sequence(Program *program, Frame *frame, const Item *item) {
+    int is_list = item->kind == ITEM_LIST;
+    PyObject *sequence = is_list ? PyList_New(item->count) : PyTuple_New(item->count);
+    for (int i = 0; sequence != NULL && i < item->count; i++) {
+        PyObject *part = build(program, frame, &item->items[i]);
+        if (part == NULL)
+            Py_CLEAR(sequence);
+        else if (is_list)
+            PyList_SET_ITEM(sequence, i, part);
+        else
+            PyTuple_SET_ITEM(sequence, i, part);
+    }
+    return sequence;
+}
+
+/* A new reference to what the call is given in one place. */
+static PyObject *build(Program *program, Frame *frame, const Item *item) {
+    PyObject *tensor;
+    switch (item->kind) {
+    case ITEM_OBJECT: return Py_NewRef(item->object);
+    case ITEM_INT: return PyLong_FromLongLong(frame->values[item->index]);
+    case ITEM_VIEW: tensor = ingot_program_view(program, frame, item->index); break;
+    case ITEM_BUFFER:
+        tensor = Py_XNewRef(frame->tensors[item->index]);
+        if (tensor == NULL)
+            PyErr_Format(PyExc_SystemError, "an argument is buffer %d, which holds nothing", item->index);
+        break;
+    default: return build_sequence(program, frame, item);
+    }
+    if (tensor != NULL)
+        frame->given[frame->given_count++] = tensor;
+    return tensor;
+}
+
+/* -- results -------------------------------------------------------------------------------------------------------------------- */
+
+/* Whether a result lies in the memory of an argument: it must not become a buffer that is written later. -1 on error. */
+static int shares_memory_of_argument(const Frame *frame, PyObject *result) {
+    uintptr_t storage, other;
+    if (ingot_tensor_storage(result, &storage) < 0)
+        return -1;
+    for (int i = 0; i < frame->given_count; i++) {
+        if (ingot_tensor_storage(frame->given[i], &other) < 0)
+            return -1;
+        if (storage == other)
+            return 1;
+    }
+    return 0;
+}
+
+static int wrong_result(const CallStep *step, const char *what) {
+    PyErr_Format(PyExc_RuntimeError, "%R returned a result whose %s differs from what its meta kernel predicted", step->function, what);
+    return -1;
+}
+
+/* Whether the result has the predicted dtype and strides, so that it can be the buffer itself. Strides that reach nothing do not
+   count. -1, with an exception set, if its sizes are not as predicted. */
+static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, const IngotLayout *layout) {
+    int same = facts->dtype == layout->number, empty = 0;
+    if (facts->device_type != 0)
+        return wrong_result(step, "device");
+    if (facts->rank != layout->rank)
+        return wrong_result(step, "rank");
+    for (int64_t i = 0; i < layout->rank; i++) {
+        if (facts->sizes[i] != layout->sizes[i])
+            return wrong_result(step, "sizes");
+        empty |= layout->sizes[i] == 0;
+    }
+    for (int64_t i = 0; i < layout->rank && !empty; i++)
+        same &= layout->sizes[i] == 1 || facts->strides[i] == layout->strides[i];
+    return same;
+}
+
+/* Makes a result the tensor of a buffer: as it is, or copied to the predicted layout. Steals the result. */
+static int take_result(Program *program, Frame *frame, const CallStep *step, int number, PyObject *result) {
+    Buffer *buffer = &program->buffers[number];
+    int64_t room[2 * INGOT_MAX_RANK];
+    IngotLayout layout = ingot_program_layout(frame, &buffer->geometry, room);
+    IngotTensorFacts facts;
+    int fits = -1, shared = 0;
+    if (!ingot_is_plain_tensor(result))
+        PyErr_Format(PyExc_TypeError, "%R returned %R where a tensor was predicted", step->function, (PyObject *)Py_TYPE(result));
+    else if (ingot_tensor_facts(result, &facts) == 0 && (fits = as_predicted(step, &facts, &layout)) >= 0)
+        shared = shares_memory_of_argument(frame, result);
+    if (fits == 0 || shared == 1) {
+        PyObject *copy = ingot_allocate(&layout, NULL, &frame->data[number]);
+        PyObject *same = copy ? PyObject_CallMethodOneArg(copy, name_copy_, result) : NULL;
+        Py_XDECREF(same);
+        if (same == NULL)
+            Py_CLEAR(copy);
+        Py_SETREF(result, copy);
+        program->layout_mismatches += fits == 0;
+    }
+    if (fits < 0 || shared < 0 || result == NULL || (buffer->needs_data && ingot_tensor_data(result, &frame->data[number]) < 0)) {
+        Py_XDECREF(result);
+        return -1;
+    }
+    Py_XSETREF(frame->tensors[number], result);
+    return 0;
+}
+
+static int take_results(Program *program, Frame *frame, const CallStep *step, PyObject *returned) {
+    if (step->target_count == 1 && !PyTuple_Check(returned) && !PyList_Check(returned))
+        return step->targets[0] < 0 ? 0 : take_result(program, frame, step, step->targets[0], Py_NewRef(returned));
+    if (step->target_count == 0)
+        return 0;
+    PyObject *results = PySequence_Fast(returned, "a library call returned something else than tensors");
+    if (results == NULL)
+        return -1;
+    int status = PySequence_Fast_GET_SIZE(results) == step->target_count ? 0 : wrong_result(step, "length");
+    for (int i = 0; status == 0 && i < step->target_count; i++)
+        if (step->targets[i] >= 0)
+            status = take_result(program, frame, step, step->targets[i], Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
+    Py_DECREF(results);
+    return status;
+}
+
+/* An out= call that resizes what it is given would leave the plan's pointers dangling. */
+static int check_written(Program *program, Frame *frame, const CallStep *step) {
+    for (int i = 0; i < step->written_count; i++) {
+        int number = step->written[i], in_arena = program->buffers[number].place == ARENA;
+        char *expected = frame->data[number], *actual;
+        if (ingot_tensor_data(in_arena ? frame->arena : frame->tensors[number], (void **)&actual) < 0)
+            return -1;
+        if (in_arena)
+            actual += frame->values[program->buffers[number].position];
+        if (actual != expected) {
+            frame->prepared = 0;
+            PyErr_Format(PyExc_RuntimeError, "%R resized its out= argument: its meta kernel predicted other sizes", step->function);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int ingot_program_call(Program *program, Frame *frame, const CallStep *step) {
+    PyObject **arguments = frame->arguments + 1, *returned = NULL;
+    int built = 0;
+    frame->given_count = 0;
+    while (built < step->count && (arguments[built] = build(program, frame, &step->items[built])))
+        built++;
+    if (built == step->count) {
+        Py_ssize_t named = step->keywords ? PyTuple_GET_SIZE(step->keywords) : 0;
+        size_t positional = (size_t)(step->count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET;
+        returned = PyObject_Vectorcall(step->function, arguments, positional, step->keywords);
+    }
+    int status = returned ? take_results(program, frame, step, returned) : -1;
+    if (status == 0)
+        status = check_written(program, frame, step);
+    while (built > 0)
+        Py_DECREF(arguments[--built]);
+    Py_XDECREF(returned);
+    return status;
+}

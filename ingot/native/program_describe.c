@@ -1,0 +1,294 @@
+/* From a program's description in Python objects to its parts in C. */
+#include "program_parts.h"
+
+#include <stddef.h>
+
+struct Block {
+    struct Block *next;
+    max_align_t memory[];
+};
+
+void *ingot_program_memory(Program *program, size_t count, size_t size) {
+    struct Block *block = PyMem_Calloc(1, sizeof *block + count * size);
+    if (block == NULL)
+        return PyErr_NoMemory();
+    block->next = program->blocks;
+    program->blocks = block;
+    return block->memory;
+}
+
+void ingot_program_free_parts(Program *program) {
+    for (int i = 0; i < program->expression_count; i++)
+        ingot_expression_free(program->expressions[i]);
+    for (int i = 0; i < program->buffer_count; i++)
+        if (program->buffers[i].pool)
+            ingot_pool_clear(program->buffers[i].pool);
+    program->expression_count = program->buffer_count = 0;
+    while (program->blocks) {
+        struct Block *block = program->blocks;
+        program->blocks = block->next;
+        PyMem_Free(block);
+    }
+}
+
+/* -- small readers -------------------------------------------------------------------------------------------------------------- */
+
+static int malformed(const char *what, PyObject *object) {
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "a program's description is malformed: %s: %R", what, object ? object : Py_None);
+    return -1;
+}
+
+/* A position in 0 .. limit - 1. */
+static int read_position(PyObject *object, int limit, const char *what, int *position) {
+    long value = PyLong_AsLong(object);
+    if (value < 0 || value >= limit)
+        return malformed(what, object);
+    *position = (int)value;
+    return 0;
+}
+
+/* A tuple of positions in lowest .. limit - 1. */
+static int read_positions(Program *program, PyObject *tuple, int lowest, int limit, const char *what, int *count, int **positions) {
+    if (!PyTuple_Check(tuple))
+        return malformed(what, tuple);
+    *count = (int)PyTuple_GET_SIZE(tuple);
+    if ((*positions = ingot_program_memory(program, (size_t)*count, sizeof(int))) == NULL)
+        return -1;
+    for (int i = 0; i < *count; i++) {
+        long value = PyLong_AsLong(PyTuple_GET_ITEM(tuple, i));
+        if (value < lowest || value >= limit || PyErr_Occurred())
+            return malformed(what, tuple);
+        (*positions)[i] = (int)value;
+    }
+    return 0;
+}
+
+/* The place of a word in a list of words, or -1 with an exception set. */
+static int read_word(PyObject *word, const char *const *words, int count, const char *what) {
+    for (int i = 0; PyUnicode_Check(word) && i < count; i++)
+        if (PyUnicode_CompareWithASCIIString(word, words[i]) == 0)
+            return i;
+    return malformed(what, word);
+}
+
+static int value_count(const Program *program) {
+    return program->symbol_count + program->expression_count;
+}
+
+static int read_geometry(Program *program, PyObject *dtype, PyObject *sizes, PyObject *strides, Geometry *geometry) {
+    int rank;
+    PyObject *itemsize = PyObject_GetAttrString(dtype, "itemsize");
+    geometry->itemsize = itemsize ? PyLong_AsLong(itemsize) : -1;
+    Py_XDECREF(itemsize);
+    geometry->dtype = dtype;
+    if (geometry->itemsize < 1 || (geometry->dtype_number = ingot_dtype_number(dtype)) < 0 ||
+        read_positions(program, sizes, 0, value_count(program), "sizes", &geometry->rank, &geometry->sizes) < 0 ||
+        read_positions(program, strides, 0, value_count(program), "strides", &rank, &geometry->strides) < 0)
+        return -1;
+    return rank == geometry->rank && rank <= INGOT_MAX_RANK ? 0 : malformed("rank", sizes);
+}
+
+/* -- the parts ------------------------------------------------------------------------------------------------------------------ */
+
+typedef int (*Reader)(Program *program, PyObject *object, void *part);
+
+/* Reads each element of a tuple with `reader` into an array of parts. `count` grows as parts are complete. */
+static int read_parts(Program *program, PyObject *tuple, Reader reader, size_t size, int *count, void *array) {
+    if (tuple == NULL || !PyTuple_Check(tuple))
+        return malformed("expected a tuple", tuple);
+    Py_ssize_t length = PyTuple_GET_SIZE(tuple);
+    char *parts = ingot_program_memory(program, (size_t)length, size);
+    if (parts == NULL)
+        return -1;
+    *(void **)array = parts;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (reader(program, PyTuple_GET_ITEM(tuple, i), parts + (size_t)i * size) < 0)
+            return -1;
+        *count = (int)i + 1;
+    }
+    return 0;
+}
+
+static int read_symbol(Program *program, PyObject *object, void *part) {
+    static const char *const kinds[] = {"size", "stride"};
+    SymbolSource *symbol = part;
+    PyObject *input, *kind;
+    if (!PyArg_ParseTuple(object, "OOi", &input, &kind, &symbol->dim) ||
+        read_position(input, program->input_count, "input of a symbol", &symbol->input) < 0)
+        return -1;
+    symbol->is_stride = read_word(kind, kinds, 2, "what a symbol reads");
+    return symbol->is_stride < 0 ? -1 : 0;
+}
+
+static int read_expression(Program *program, PyObject *object, void *part) {
+    IngotExpression **expression = part;
+    return (*expression = ingot_expression_compile(object, program->symbol_count)) ? 0 : -1;
+}
+
+static int read_constant(Program *Py_UNUSED(program), PyObject *object, void *part) {
+    *(PyObject **)part = object;
+    return ingot_is_plain_tensor(object) ? 0 : malformed("a constant is a tensor", object);
+}
+
+static int read_buffer(Program *program, PyObject *object, void *part) {
+    static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library"};
+    Buffer *buffer = part;
+    PyObject *place, *dtype, *sizes, *strides, *position;
+    if (!PyArg_ParseTuple(object, "OOOOO", &place, &dtype, &sizes, &strides, &position) ||
+        read_geometry(program, dtype, sizes, strides, &buffer->geometry) < 0)
+        return -1;
+    int kind = read_word(place, places, PLACES, "place");
+    if (kind < 0)
+        return -1;
+    const int limits[PLACES] = {program->input_count, program->constant_count, value_count(program), 1, 1};
+    buffer->place = (Place)kind;
+    if (kind == OUTPUT && (buffer->pool = ingot_program_memory(program, 1, sizeof(IngotPool))) == NULL)
+        return -1;
+    return read_position(position, limits[kind], "position of a buffer", &buffer->position);
+}
+
+static int read_view(Program *program, PyObject *object, void *part) {
+    View *view = part;
+    PyObject *buffer, *dtype, *sizes, *strides, *offset;
+    if (!PyArg_ParseTuple(object, "OOOOO", &buffer, &dtype, &sizes, &strides, &offset) ||
+        read_position(buffer, program->buffer_count, "buffer of a view", &view->buffer) < 0 ||
+        read_position(offset, value_count(program), "offset of a view", &view->offset) < 0)
+        return -1;
+    view->reinterpreted = dtype != program->buffers[view->buffer].geometry.dtype;
+    return read_geometry(program, dtype, sizes, strides, &view->geometry);
+}
+
+static int count_tensors(const Item *items, int count) {
+    int total = 0;
+    for (int i = 0; i < count; i++)
+        total += items[i].kind == ITEM_BUFFER || items[i].kind == ITEM_VIEW ? 1 : count_tensors(items[i].items, items[i].count);
+    return total;
+}
+
+static int read_item(Program *program, PyObject *object, void *part) {
+    static const char *const kinds[ITEM_KINDS] = {"object", "int", "buffer", "view", "list", "tuple"};
+    Item *item = part;
+    PyObject *kind;
+    if (!PyArg_ParseTuple(object, "OO", &kind, &item->object))
+        return -1;
+    int number = read_word(kind, kinds, ITEM_KINDS, "kind of an argument");
+    if (number < 0)
+        return -1;
+    item->kind = number;
+    const int limits[ITEM_KINDS] = {0, value_count(program), program->buffer_count, program->view_count, 0, 0};
+    if (item->kind == ITEM_OBJECT)
+        return 0;
+    if (item->kind == ITEM_LIST || item->kind == ITEM_TUPLE)
+        return read_parts(program, item->object, read_item, sizeof(Item), &item->count, &item->items);
+    return read_position(item->object, limits[item->kind], "argument", &item->index);
+}
+
+static int read_allocate(Program *program, PyObject *fields, Step *step) {
+    PyObject *name, *buffer;
+    if (!PyArg_ParseTuple(fields, "OO", &name, &buffer) ||
+        read_position(buffer, program->buffer_count, "buffer to allocate", &step->buffer) < 0)
+        return -1;
+    return program->buffers[step->buffer].place == OUTPUT ? 0 : malformed("only outputs are allocated", buffer);
+}
+
+static int read_kernel(Program *program, PyObject *fields, Step *step) {
+    KernelStep *kernel = &step->kernel;
+    PyObject *name, *address, *buffers, *extent;
+    long long unit;
+    if (!PyArg_ParseTuple(fields, "OOOOdLiO!", &name, &address, &buffers, &extent, &kernel->work, &unit, &kernel->scratch, &PyTuple_Type,
+                          &kernel->errors) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count, &kernel->buffers) < 0 ||
+        read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
+        return -1;
+    *(void **)&kernel->function = PyLong_AsVoidPtr(address);
+    kernel->unit = unit;
+    if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 || kernel->scratch >= value_count(program))
+        return malformed("kernel", fields);
+    for (int i = 0; i < kernel->count; i++)
+        program->buffers[kernel->buffers[i]].needs_data = 1;
+    program->widest_kernel = Py_MAX(program->widest_kernel, kernel->count);
+    return 0;
+}
+
+static int read_call(Program *program, PyObject *fields, Step *step) {
+    CallStep *call = &step->call;
+    PyObject *name, *items, *targets, *written;
+    if (!PyArg_ParseTuple(fields, "OOOOOO", &name, &call->function, &items, &call->keywords, &targets, &written) ||
+        read_parts(program, items, read_item, sizeof(Item), &call->count, &call->items) < 0 ||
+        read_positions(program, targets, -1, program->buffer_count, "targets", &call->target_count, &call->targets) < 0 ||
+        read_positions(program, written, 0, program->buffer_count, "written", &call->written_count, &call->written) < 0)
+        return -1;
+    if (call->keywords == Py_None)
+        call->keywords = NULL;
+    else if (!PyTuple_Check(call->keywords) || PyTuple_GET_SIZE(call->keywords) > call->count)
+        return malformed("keywords", call->keywords);
+    call->tensors = count_tensors(call->items, call->count);
+    program->calls_torch = 1;
+    program->widest_call = Py_MAX(program->widest_call, call->count);
+    program->most_tensors = Py_MAX(program->most_tensors, call->tensors);
+    for (int i = 0; i < call->target_count; i++)
+        if (call->targets[i] >= 0 && program->buffers[call->targets[i]].place != LIBRARY)
+            return malformed("a result becomes a library buffer", targets);
+    return 0;
+}
+
+static int read_release(Program *program, PyObject *fields, Step *step) {
+    PyObject *name, *buffers;
+    BufferList *release = &step->release;
+    if (!PyArg_ParseTuple(fields, "OO", &name, &buffers))
+        return -1;
+    return read_positions(program, buffers, 0, program->buffer_count, "buffers to release", &release->count, &release->buffers);
+}
+
+static int read_step(Program *program, PyObject *object, void *part) {
+    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release"};
+    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {read_allocate, read_kernel, read_call, read_release};
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) < 2)
+        return malformed("step", object);
+    int kind = read_word(PyTuple_GET_ITEM(object, 0), kinds, STEP_KINDS, "kind of a step");
+    if (kind < 0)
+        return -1;
+    ((Step *)part)->kind = kind;
+    return readers[kind](program, object, part);
+}
+
+static int read_output(Program *program, PyObject *object, void *part) {
+    static const char *const kinds[OUT_KINDS] = {"buffer", "view", "copy", "int"};
+    Output *output = part;
+    PyObject *kind, *index;
+    if (!PyArg_ParseTuple(object, "OO", &kind, &index))
+        return -1;
+    int number = read_word(kind, kinds, OUT_KINDS, "kind of an output");
+    if (number < 0)
+        return -1;
+    const int limits[OUT_KINDS] = {program->buffer_count, program->view_count, program->view_count, value_count(program)};
+    output->kind = number;
+    program->calls_torch |= number == OUT_VIEW || number == OUT_COPY;
+    return read_position(index, limits[number], "output", &output->index);
+}
+
+int ingot_program_describe(Program *program, PyObject *description) {
+    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO", &program->input_count, &symbols, &expressions, &constants, &buffers, &views,
+                          &steps, &outputs, &arena, &bytes, &owner))
+        return -1;
+    PyObject *none = PyTuple_New(0);
+    int status = none == NULL ? -1 : 0;
+#define READ(tuple, reader, count, array) \
+    status = status < 0 ? -1 : read_parts(program, tuple, reader, sizeof *program->array, &program->count, &program->array)
+    READ(symbols, read_symbol, symbol_count, symbols);
+    READ(expressions, read_expression, expression_count, expressions);
+    READ(constants, read_constant, constant_count, constants);
+    READ(buffers, read_buffer, buffer_count, buffers);
+    READ(views, read_view, view_count, views);
+    READ(steps, read_step, step_count, steps);
+    READ(outputs, read_output, output_count, outputs);
+#undef READ
+    if (status == 0)
+        status = read_position(arena, value_count(program), "arena", &program->arena_bytes);
+    if (status == 0)
+        status = read_geometry(program, bytes, none, none, &program->bytes);
+    Py_XDECREF(none);
+    return status;
+}

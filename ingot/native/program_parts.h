@@ -1,0 +1,137 @@
+/* What a program is made of; shared by the files that describe, call and run it. The format of the description is documented in
+   ingot/runtime/program.py. All `int` fields named after sizes, strides, offsets or extents are positions in Frame.values. */
+#ifndef INGOT_PROGRAM_PARTS_H
+#define INGOT_PROGRAM_PARTS_H
+
+#include "allocate.h"
+#include "expression.h"
+#include "tensor.h"
+#include "threads.h"
+
+typedef enum { INPUT, CONSTANT, ARENA, OUTPUT, LIBRARY, PLACES } Place;
+
+typedef struct {
+    int rank, *sizes, *strides;
+    PyObject *dtype;
+    int dtype_number;
+    int64_t itemsize;
+} Geometry;
+
+typedef struct {
+    Place place;
+    Geometry geometry;
+    int position;    /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
+    int needs_data;  /* a kernel reads or writes it */
+    IngotPool *pool; /* OUTPUT only */
+} Buffer;
+
+/* A window on a buffer, made with as_strided; in an arena or a constant it is made once per frame. */
+typedef struct {
+    int buffer, offset, reinterpreted; /* the last: the dtype is not the buffer's */
+    Geometry geometry;
+} View;
+
+/* What a library call is given in one place. */
+typedef struct Item {
+    enum { ITEM_OBJECT, ITEM_INT, ITEM_BUFFER, ITEM_VIEW, ITEM_LIST, ITEM_TUPLE, ITEM_KINDS } kind;
+    PyObject *object;
+    int index, count;
+    struct Item *items;
+} Item;
+
+typedef struct {
+    IngotKernel function;
+    int count, *buffers, extent, scratch; /* scratch: bytes per thread, or -1 */
+    double work;                          /* nanoseconds of one point */
+    int64_t unit;
+    PyObject *errors;
+} KernelStep;
+
+typedef struct {
+    PyObject *function, *keywords; /* keywords: tuple of names for the last items, or NULL */
+    int count, tensors;            /* items, and tensors anywhere in them */
+    Item *items;
+    int target_count, *targets;    /* buffers that the results become; -1 for a result that nobody uses */
+    int written_count, *written;   /* items that are written through out=: buffers or views */
+} CallStep;
+
+typedef struct {
+    int count, *buffers;
+} BufferList;
+
+typedef struct {
+    enum { STEP_ALLOCATE, STEP_KERNEL, STEP_CALL, STEP_RELEASE, STEP_KINDS } kind;
+    union {
+        int buffer; /* STEP_ALLOCATE */
+        KernelStep kernel;
+        CallStep call;
+        BufferList release;
+    };
+} Step;
+
+typedef struct {
+    enum { OUT_BUFFER, OUT_VIEW, OUT_COPY, OUT_INT, OUT_KINDS } kind;
+    int index;
+} Output;
+
+typedef struct {
+    int input, is_stride, dim;
+} SymbolSource;
+
+/* What one running call needs. A call takes a frame from its program's free list, so that threads never share one; what depends
+   on the sizes alone stays in it from call to call. */
+typedef struct Frame {
+    struct Frame *next;
+    int prepared;              /* values, arena and the pointers into it are right for `values[0 .. symbols)` */
+    int64_t *values;           /* symbols, then expressions */
+    void **data;               /* per buffer */
+    PyObject **tensors;        /* per buffer: what this call holds */
+    PyObject **views;          /* per view: made for arena and constants, kept from call to call */
+    PyObject **shapes;         /* per view: the tuples of sizes and strides, two each, kept too */
+    PyObject *arena;           /* uint8 tensor, or NULL */
+    int64_t arena_bytes;
+    void **pointers;           /* room for the widest kernel's arguments */
+    PyObject **arguments;      /* room for the widest call's arguments, one free in front */
+    PyObject **given;          /* room for the tensors in them, borrowed */
+    int given_count;
+    char *scratch, *scratch_block;
+    size_t scratch_bytes;
+} Frame;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *weak_references;
+    PyObject *description; /* owns every object that the parts below borrow */
+    struct Block *blocks;  /* owns their memory */
+    int symbol_count, expression_count, input_count, constant_count, buffer_count, view_count, step_count, output_count;
+    int widest_kernel, widest_call, most_tensors, calls_torch;
+    SymbolSource *symbols;
+    IngotExpression **expressions;
+    PyObject **constants;
+    Buffer *buffers;
+    View *views;
+    Step *steps;
+    Output *outputs;
+    int arena_bytes; /* position in values */
+    Geometry bytes;  /* dtype of the arena */
+    Frame *idle;
+    Py_ssize_t layout_mismatches;
+} Program;
+
+/* program_describe.c: fills a zeroed program from its description. 0, or -1 with an exception set. */
+int ingot_program_describe(Program *program, PyObject *description);
+void ingot_program_free_parts(Program *program);
+/* Zeroed memory that lives as long as the program; NULL with MemoryError set. */
+void *ingot_program_memory(Program *program, size_t count, size_t size);
+
+/* program_call.c: library calls and the tensors they are given. */
+int ingot_program_calls_init(void);
+int ingot_program_call(Program *program, Frame *frame, const CallStep *step);
+/* A new reference to the view. */
+PyObject *ingot_program_view(Program *program, Frame *frame, int view);
+PyObject *ingot_program_copied_view(Program *program, Frame *frame, int view);
+/* Sizes and strides of a geometry under the frame's values, in `room` (2 * INGOT_MAX_RANK). */
+IngotLayout ingot_program_layout(const Frame *frame, const Geometry *geometry, int64_t *room);
+
+#endif

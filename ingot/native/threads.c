@@ -1,0 +1,125 @@
+#include "threads.h"
+
+#ifndef _WIN32
+#include <dlfcn.h>
+#include <pthread.h>
+#endif
+
+/* Waking a thread costs a few microseconds; a share must be worth it. */
+static const double GRAIN_NANOSECONDS = 10e3;
+
+/* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without the GOMP_ entry points on
+   every architecture) kernels run on the calling thread. */
+static struct {
+    void (*parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
+    int (*thread_number)(void);
+    int (*team_size)(void);
+    int (*torch_threads)(void);
+    _Bool (*inside_parallel)(void); /* C++ bool */
+} openmp;
+
+static int usable;
+
+/* The threads of libgomp do not survive a fork, and it would wait for them for ever. */
+static void after_fork_in_child(void) {
+    usable = 0;
+}
+
+int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
+    if (nanoseconds < 2 * GRAIN_NANOSECONDS || extent <= unit || !usable)
+        return 1;
+    double wanted = nanoseconds / GRAIN_NANOSECONDS;
+    int64_t shares = (extent + unit - 1) / unit;
+    int most = openmp.inside_parallel() ? 1 : openmp.torch_threads();
+    if (wanted < most)
+        most = (int)wanted;
+    if (shares < most)
+        most = (int)shares;
+    return most < 1 ? 1 : most;
+}
+
+/* One thread's share: whole units, as even as they come. */
+static void run_share(void *data) {
+    IngotLaunch *launch = data;
+    int64_t number = openmp.thread_number(), team = openmp.team_size(), unit = launch->unit;
+    int64_t units = (launch->extent + unit - 1) / unit;
+    int64_t begin = units * number / team * unit, end = units * (number + 1) / team * unit;
+    if (end > launch->extent)
+        end = launch->extent;
+    if (begin >= end)
+        return;
+    char *scratch = launch->scratch + (size_t)number * launch->scratch_stride;
+    int32_t status = launch->kernel(launch->buffers, launch->sizes, begin, end, scratch);
+    if (status != 0)
+        __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+}
+
+int32_t ingot_launch(IngotLaunch *launch, int threads) {
+    if (threads <= 1)
+        return launch->kernel(launch->buffers, launch->sizes, 0, launch->extent, launch->scratch);
+    launch->status = 0;
+    openmp.parallel(run_share, launch, (unsigned)threads, 0);
+    return launch->status;
+}
+
+static PyObject *threads_wanted(PyObject *Py_UNUSED(module), PyObject *args) {
+    long long extent, unit;
+    double nanoseconds;
+    if (!PyArg_ParseTuple(args, "LLd", &extent, &unit, &nanoseconds))
+        return NULL;
+    return PyLong_FromLong(ingot_threads_wanted(extent, unit, nanoseconds));
+}
+
+static PyMethodDef methods[] = {
+    {"threads_wanted", threads_wanted, METH_VARARGS,
+     "threads_wanted(extent, unit, nanoseconds) -> int: on how many threads a kernel would run."},
+    {NULL, NULL, 0, NULL},
+};
+
+#ifdef _WIN32
+
+static int find_openmp(void) {
+    return 0;
+}
+
+#else
+
+/* A handle whose search covers torch and what torch was linked with: never another copy of libgomp in the same process,
+   whose threads would compete with torch's. */
+static void *torch_handle(void) {
+    PyObject *core = PyImport_ImportModule("torch._C");
+    PyObject *path = core ? PyObject_GetAttrString(core, "__file__") : NULL;
+    const char *text = path ? PyUnicode_AsUTF8(path) : NULL;
+    void *handle = text ? dlopen(text, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    Py_XDECREF(path);
+    Py_XDECREF(core);
+    PyErr_Clear();
+    return handle;
+}
+
+static int find_openmp(void) {
+    const struct {
+        const char *name;
+        void *function;
+    } wanted[] = {
+        {"GOMP_parallel", &openmp.parallel},
+        {"omp_get_thread_num", &openmp.thread_number},
+        {"omp_get_num_threads", &openmp.team_size},
+        {"_ZN2at15get_num_threadsEv", &openmp.torch_threads},
+        {"_ZN2at18in_parallel_regionEv", &openmp.inside_parallel},
+    };
+    void *handle = torch_handle();
+    if (handle == NULL)
+        return 0;
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(wanted); i++)
+        if ((*(void **)wanted[i].function = dlsym(handle, wanted[i].name)) == NULL)
+            return 0;
+    return pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
+}
+
+#endif
+
+int ingot_threads_register(PyObject *module) {
+    usable = find_openmp();
+    return PyModule_AddFunctions(module, methods);
+}

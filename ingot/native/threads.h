@@ -1,0 +1,32 @@
+/* Running a kernel over a range, on the threads of the OpenMP runtime that torch has loaded. */
+#ifndef INGOT_THREADS_H
+#define INGOT_THREADS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+/* See "Kernel ABI" in ingot/runtime/program.py. */
+typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch);
+
+typedef struct {
+    IngotKernel kernel;
+    void *const *buffers;
+    const int64_t *sizes;
+    int64_t extent;         /* points of the range */
+    int64_t unit;           /* a thread's share is a multiple of this many points */
+    char *scratch;          /* one block per thread */
+    size_t scratch_stride;  /* bytes from one thread's block to the next */
+    int32_t status;         /* out: 0, or what one failing share returned */
+} IngotLaunch;
+
+/* How many threads a range deserves: at most torch.get_num_threads(), one per ten microseconds of work, one inside a
+   parallel region or where OpenMP is out of reach. `nanoseconds` is the whole range's work on one core. */
+int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds);
+
+/* Runs the whole range and returns the status. Needs no GIL. */
+int32_t ingot_launch(IngotLaunch *launch, int threads);
+
+int ingot_threads_register(PyObject *module);
+
+#endif
