@@ -48,7 +48,7 @@ def names(text: str, known: Mapping[str, Any], what: str) -> list[str]:
     chosen = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in chosen if name not in known]
     if unknown or not chosen:
-        raise argparse.ArgumentTypeError(f"no {what} {', '.join(unknown) or text!r}; there are {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"no {what} {', '.join(unknown) or repr(text)}; there are {', '.join(known)}")
     return chosen
 
 

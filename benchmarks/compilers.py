@@ -57,7 +57,7 @@ def from_jax(result: Any) -> Any:
 
 @dataclass(frozen=True)
 class Peer:
-    """`prepare` gives the call to time; `package` must be there and is imported before the clock starts if `preload`."""
+    """`prepare` gives the call to time. With `preload` the clock starts after the import of `package`."""
 
     name: str
     prepare: Callable[[Workload, Callable[..., Any], tuple[Any, ...]], Call]

@@ -25,9 +25,9 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "INGOT_CACHE_DIR", "JAX
 
 @dataclass
 class Row:
-    """One (workload, compiler) pair. Times in seconds; a ratio is another's median over this one's: (low, middle, high).
+    """One (workload, compiler) pair. Times are in seconds; `problem` says why figures are missing.
 
-    `problem` says why figures are missing.
+    A ratio is the other compiler's median over this one's, above 1 where this one is faster: (low, middle, high).
     """
 
     workload: str

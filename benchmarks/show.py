@@ -6,11 +6,13 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.runner import Row, Settings
@@ -21,8 +23,13 @@ Ratio = tuple[float, float, float]
 
 
 def table(rows: Sequence[Row], settings: Settings) -> Table:
-    """A line per row, a section per workload. Ratios above 1 mean faster; their 90% interval is in parentheses."""
-    result = Table(title=f"Medians of {settings.rounds} interleaved rounds on {device_name(settings.device)}")
+    """A line per row, a section per workload; what could not be measured is said below.
+
+    Ratios above 1 mean faster; their 90% interval is in parentheses.
+    """
+    title = f"Medians of {settings.rounds} interleaved rounds on {device_name(settings.device)}"
+    problems = "\n".join(f"{row.workload}, {row.compiler}: {row.problem}" for row in rows if row.problem)
+    result = Table(title=title, caption=escape(problems), caption_justify="left")
     for heading in ("workload", "compiler"):
         result.add_column(heading, no_wrap=True)
     for heading in ("first call s", "median ms", "x eager", "x torch.compile", "error", "peak"):
@@ -39,17 +46,20 @@ def table(rows: Sequence[Row], settings: Settings) -> Table:
 
 
 def cells(row: Row) -> list[str]:
-    """A row's figures as text; a problem stands where the times would."""
-    first = f"{row.first_call:.2f}" if row.first_call is not None else ""
-    if row.median is None:
-        return [first, row.problem or "-", "", "", "", ""]
-    error = f"{row.error:.1e}" if row.error is not None else ""
-    peak = size_text(row.peak_bytes) if row.peak_bytes is not None else ""
-    return [first, milliseconds(row.median), ratio_text(row.over_eager), ratio_text(row.over_inductor), error, peak]
+    """A row's figures as text; a dash for each that is not known."""
+    shown: list[tuple[Any, Callable[[Any], str]]] = [
+        (row.first_call, "{:.2f}".format),
+        (row.median, milliseconds),
+        (row.over_eager, ratio_text),
+        (row.over_inductor, ratio_text),
+        (row.error, "{:.1e}".format),
+        (row.peak_bytes, size_text),
+    ]
+    return ["-" if figure is None else text(figure) for figure, text in shown]
 
 
-def ratio_text(ratio: Ratio | None) -> str:
-    return f"{ratio[1]:.2f} ({ratio[0]:.2f}-{ratio[2]:.2f})" if ratio else ""
+def ratio_text(ratio: Ratio) -> str:
+    return f"{ratio[1]:.2f} ({ratio[0]:.2f}-{ratio[2]:.2f})"
 
 
 def geometric_mean(ratios: Iterable[Ratio | None]) -> float | None:
@@ -85,9 +95,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     for number, compiler in enumerate(compilers):
         ratios = {row.workload: row.over_eager for row in rows if row.compiler == compiler and row.over_eager}
         places = [workloads.index(name) + (number - (len(compilers) - 1) / 2) * width for name in ratios]
+        below = [middle - low for low, middle, _ in ratios.values()]
+        above = [high - middle for _, middle, high in ratios.values()]
         middles = [middle for _, middle, _ in ratios.values()]
-        spans = [[middle - low for low, middle, _ in ratios.values()], [high - middle for _, middle, high in ratios.values()]]
-        axes.bar(places, middles, width, yerr=spans, capsize=2, label=compiler)
+        axes.bar(places, middles, width, yerr=[below, above], capsize=2, label=compiler)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set(yscale="log", ylabel="times eager's speed", xticks=range(len(workloads)))
     axes.set_xticklabels(workloads, rotation=30, ha="right")

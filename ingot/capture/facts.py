@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-# -- plain constants -----------------------------------------------------------------------------------------------------------------
+# -- plain constants --------------------------------------------------------------------------------------------------
 
 _BY_VALUE = frozenset({int, bool, str, bytes, torch.device})
 _BY_BITS = frozenset({float, complex})
@@ -37,13 +37,14 @@ def same_constant(a: Any, b: Any) -> bool:
     return kind in _BY_VALUE and a == b
 
 
-# -- the facts of a tensor -----------------------------------------------------------------------------------------------------------
+# -- the facts of a tensor -------------------------------------------------------------------------------------------
 
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class TensorFacts(NamedTuple):
-    """All that a compiled graph relies on in a tensor. A size or stride of None is not guarded here (it is symbolic)."""
+    """All that a compiled graph relies on in a tensor. A size or stride of None is not guarded here (it is
+    symbolic)."""
 
     type: type
     dtype: torch.dtype
@@ -56,7 +57,8 @@ class TensorFacts(NamedTuple):
 
     @staticmethod
     def of(tensor: torch.Tensor) -> TensorFacts:
-        """The facts of a tensor as it is; raises TypeError for a subclass, whose attributes could be the user's code."""
+        """The facts of a tensor as it is; raises TypeError for a subclass, whose attributes could be the user's
+        code."""
         if type(tensor) not in TENSOR_TYPES:
             raise TypeError(f"{type(tensor).__qualname__} is not a plain tensor")
         strided = tensor.layout is torch.strided
@@ -75,7 +77,7 @@ class TensorFacts(NamedTuple):
         """Where `other` differs from what is guarded here: "shape[0] was 4, is 8"."""
         found = [
             f"{label} was {was}, is {now}"
-            for label, was, now in zip(self._fields, self, other)
+            for label, was, now in zip(self._fields, self, other, strict=True)
             if label not in ("sizes", "strides") and was != now
         ]
         if len(self.sizes) != len(other.sizes):
@@ -84,7 +86,7 @@ class TensorFacts(NamedTuple):
             # The stride of a dimension of size 1 is guarded as well: what is returned has eager's strides.
             found += [
                 f"{label.format(i)} was {was}, is {now}"
-                for i, (was, now) in enumerate(zip(mine, its))
+                for i, (was, now) in enumerate(zip(mine, its, strict=False))
                 if was is not None and was != now
             ]
         return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
@@ -100,7 +102,7 @@ def memory_extent(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte and one past the last byte that the elements of a strided tensor may occupy; (0, 0) if it has none."""
     if tensor.numel() == 0:
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
     return start, start + (last + 1) * tensor.element_size()
 
@@ -111,7 +113,7 @@ def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a_start < b_end and b_start < a_end
 
 
-# -- the facts around the call ---------------------------------------------------------------------------------------------------------
+# -- the facts around the call ---------------------------------------------------------------------------------------
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -129,11 +131,12 @@ class GlobalState(NamedTuple):
     function_modes: tuple[Any, ...]  # torch.set_default_device is one of them
     function_overrides: str  # whether __torch_function__ is enabled
     dispatch_modes: int
-    dispatch_keys: tuple[int, int]  # included and excluded by this thread: functorch transforms, saved autograd state, ...
+    dispatch_keys: tuple[int, int]  # that this thread includes and excludes: functorch transforms among others
 
     def differences(self, other: GlobalState) -> list[str]:
         """Where `other` differs: "grad_mode was True, is False"."""
-        found = [f"{label} was {was}, is {now}" for label, was, now in zip(self._fields, self, other) if was != now]
+        pairs = zip(self._fields, self, other, strict=True)
+        found = [f"{label} was {was}, is {now}" for label, was, now in pairs if was != now]
         return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
 
 

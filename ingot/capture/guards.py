@@ -1,8 +1,9 @@
-"""The facts that a compiled entry relies on, each with its text, its Python check and its form for the native guard walk.
+"""The facts that a compiled entry relies on, each with its text, its Python check and its form for the native guard
+walk.
 
-`GuardSet.add*` folds duplicates. `check_python` is the oracle that the native `GuardTree` must agree with, and what tells the user which
-fact differed; it runs only on a miss. No check runs the user's code: types are compared exactly, values only when both are plain constants.
-"""
+`GuardSet.add*` folds duplicates. `check_python` is the oracle that the native `GuardTree` must agree with, and what
+tells the user which fact differed; it runs only on a miss. No check runs the user's code: types are compared exactly,
+values only when both are plain constants. """
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ import torch
 
 from ingot.capture.facts import (
     TENSOR_TYPES,
-    GlobalState,
     TensorFacts,
     is_plain_constant,
     overlaps,
@@ -47,7 +47,7 @@ class Kind(Enum):
     SAME = "same"  # data: another source, whose value is the same object
     DISTINCT = "distinct"  # data: another source, whose value is another object
     SAME_STORAGE = "same_storage"  # data: (another source, how many bytes after this tensor's data that one's begins)
-    TENSOR_DISJOINT = "tensor_disjoint"  # data: (written sources, other sources): a written one shares memory with none of the rest
+    TENSOR_DISJOINT = "tensor_disjoint"  # data: (written sources, others): a written one shares memory with no other
     SHAPE = "shape"  # data: (Expr, relation, Expr)
     GLOBAL_STATE = "global_state"  # data: GlobalState
 
@@ -61,7 +61,7 @@ class _Missing:
 
 MISSING = _Missing()
 
-# -- one rule per kind -----------------------------------------------------------------------------------------------------------------
+# -- one rule per kind ------------------------------------------------------------------------------------------------
 
 _SIZED = (tuple, list, dict, set, frozenset, str, bytes, range)
 _TRUTH_TYPES = frozenset({bool, int, float, complex, type(None), *_SIZED})
@@ -99,7 +99,8 @@ def _dict(value: Any) -> dict[Any, Any]:
 
 
 class _Rule(NamedTuple):
-    """How a fact about one value is read again, and what it is called: `facet` is formatted with the source's name and the data."""
+    """How a fact about one value is read again, and what it is called: `facet` is formatted with the source's name and
+    the data."""
 
     facet: str
     read: Callable[[Any, Any], Any]
@@ -133,7 +134,7 @@ def _short(value: object) -> str:
     if isinstance(value, type) or callable(value):
         return getattr(value, "__qualname__", None) or repr(value)
     if isinstance(value, torch.Tensor):
-        return f"another {type(value).__name__}" if value.layout is not torch.strided else f"a tensor {tuple(value.shape)}"
+        return f"a {type(value).__qualname__} {tuple(value.shape)}"
     text = repr(value) if is_plain_constant(value) or isinstance(value, (tuple, _Missing)) else object.__repr__(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -152,6 +153,9 @@ class Guard:
         """The fact as one line for the report."""
         fact = _TEXTS[self.kind](self) if self.kind in _TEXTS else self._rule_text()
         return f"{fact}  ({self.where})" if self.where else fact
+
+    def __str__(self) -> str:
+        return self.text
 
     def _rule_text(self) -> str:
         rule = _RULES[self.kind]
@@ -281,18 +285,19 @@ _TEXTS: dict[Kind, Callable[[Guard], str]] = {
     Kind.TENSOR: lambda guard: f"{guard.name}: {guard.data}",
     Kind.SAME: lambda guard: f"{guard.name} is {guard.data.name}",
     Kind.DISTINCT: lambda guard: f"{guard.name} is not {guard.data.name}",
-    Kind.SAME_STORAGE: lambda guard: f"{guard.data[0].name} begins {guard.data[1]} bytes after {guard.name} in the same storage",
-    Kind.TENSOR_DISJOINT: lambda guard: f"{_names(guard.data[0])} share no memory with {_names(guard.data[1]) or 'each other'}",
+    Kind.SAME_STORAGE: lambda guard: f"{guard.data[0].name} begins {guard.data[1]} bytes after {guard.name}",
+    Kind.TENSOR_DISJOINT: lambda guard: f"{_names(guard.data[0])} share no memory with {_names(guard.data[1])}",
     Kind.SHAPE: lambda guard: f"{guard.data[0]} {guard.data[1]} {guard.data[2]}",
     Kind.GLOBAL_STATE: lambda guard: ", ".join(f"{label}={value}" for label, value in guard.data._asdict().items()),
 }
 
 
-# -- the set ---------------------------------------------------------------------------------------------------------------------------
+# -- the set ---------------------------------------------------------------------------------------------------------
 
 
 def _key(guard: Guard) -> tuple[Any, ...]:
-    """Equal for guards that state the same fact; data is compared by identity unless it is built from plain constants and sources."""
+    """Equal for guards that state the same fact; data is compared by identity unless it is built from plain constants
+    and sources."""
     return guard.kind, guard.source, _data_key(guard.data)
 
 
@@ -305,7 +310,8 @@ def _data_key(data: Any) -> Any:
 
 
 class GuardSet:
-    """The facts that an entry relies on, in the order in which they were used; one that is stated twice is kept once."""
+    """The facts that an entry relies on, in the order in which they were used; one that is stated twice is kept
+    once."""
 
     def __init__(self) -> None:
         self.symbols: dict[Symbol, Quantity] = {}
@@ -318,7 +324,8 @@ class GuardSet:
         return len(self._guards)
 
     def add(self, source: Source | None, kind: Kind, data: Any = None, where: str = "") -> None:
-        """States a fact; what `data` is stands beside each `Kind`. `where` is the user's "file:line" that relied on it."""
+        """States a fact; what `data` is stands beside each `Kind`. `where` is the user's "file:line" that relied on
+        it."""
         if kind is Kind.EQUALS and not is_plain_constant(data):
             raise TypeError(f"EQUALS cannot guard {type(data).__qualname__}: guard its parts or its identity")
         guard = Guard(kind, source, data, where)
@@ -332,8 +339,8 @@ class GuardSet:
         sizes: Sequence[int | Expr] | None = None,
         strides: Sequence[int | Expr] | None = None,
     ) -> None:
-        """States the facts of a tensor. A size or stride that is not a constant in `sizes` or `strides` is symbolic: a symbol that is
-        new is bound to it, of any other expression the run-time value must equal it."""
+        """States the facts of a tensor. A size or stride that is not a constant in `sizes` or `strides` is symbolic: a
+        symbol that is new is bound to it, of any other expression the run-time value must equal it."""
         facts = TensorFacts.of(tensor)
         symbolic: list[tuple[Quantity, Expr]] = []
         for what, given in (("size", sizes), ("stride", strides)):
@@ -354,7 +361,8 @@ class GuardSet:
             self.add_shape(observed, "==", expr, where)
 
     def bind(self, symbol: Symbol, quantity: Quantity, where: str = "") -> None:
-        """Says where a size symbol is read at run time; its bounds become facts. Bound twice, the first quantity counts."""
+        """Says where a size symbol is read at run time; its bounds become facts. Bound twice, the first quantity
+        counts."""
         if symbol in self.symbols:
             return
         self.symbols[symbol] = quantity
@@ -372,7 +380,7 @@ class GuardSet:
         if not any(guard.kind is Kind.GLOBAL_STATE for guard in self):
             self.add(None, Kind.GLOBAL_STATE, read_global_state(), where)
 
-    # -- use -------------------------------------------------------------------------------------------------------------------------
+    # -- use ----------------------------------------------------------------------------------------------------------
 
     def check_python(self, slots: Sequence[Any]) -> Guard | None:
         """The first guard that fails, in the order of use; None if all hold. The oracle of the native walk."""
@@ -391,17 +399,17 @@ class GuardSet:
         return [guard.text for guard in self]
 
     def native_spec(self, inputs: Sequence[Source] = ()) -> dict[str, Any]:
-        """What `native.GuardTree` is built from; `inputs` are the sources of the graph's inputs, which the walk collects."""
+        """What `native.GuardTree` is built from; `inputs` are the sources of the graph's inputs, which the walk
+        collects."""
         return _Flattener(self, inputs).spec()
 
 
 class _Flattener:
     """Lays the sources of a set out as a list of nodes, parents first, each object visited once.
 
-    The spec: `nodes` [(access, parent or -1, key, checks [(kind, data)])], `relations` [(kind, data with node numbers for sources)],
-    `quantities` [(node, what, dim)] giving the table that `shapes` [(postfix steps, relation, postfix steps)] read,
-    `inputs` [node], `global_state` (expected, reader) or None.
-    """
+    The spec: `nodes` [(access, parent or -1, key, checks [(kind, data)])], `relations` [(kind, data with node numbers
+    for sources)], `quantities` [(node, what, dim)] giving the table that `shapes` [(postfix steps, relation, postfix
+    steps)] read, `inputs` [node], `global_state` (expected, reader) or None. """
 
     def __init__(self, guards: GuardSet, inputs: Sequence[Source]) -> None:
         self.guards, self.inputs = guards, inputs
@@ -419,7 +427,7 @@ class _Flattener:
         quantities = [self.guards.symbols[symbol] for symbol in positions]
         return {
             "quantities": [(self.node(q.source), q.what, q.dim) for q in quantities],
-            "shapes": [(postfix(l, positions), relation, postfix(r, positions)) for l, relation, r in self.shapes],
+            "shapes": [(postfix(a, positions), relation, postfix(b, positions)) for a, relation, b in self.shapes],
             "inputs": [self.node(source) for source in self.inputs],
             "nodes": self.nodes,
             "relations": self.relations,

@@ -1,9 +1,9 @@
 """Where a value came from: how to load it again at the next call, and what to call it when talking to the user.
 
-A source is a path from a root (an argument slot, a global, a constant object) through attributes, items, cells and types. Sources are
-immutable and interned: two equal paths are the same object, so they compare and hash by identity. Loading never runs the user's code:
-an attribute is read from the instance `__dict__` or through a C descriptor, an item from the storage of the built-in container.
-"""
+A source is a path from a root (an argument slot, a global, a constant object) through attributes, items, cells and
+types. Sources are immutable and interned: two equal paths are the same object, so they compare and hash by identity.
+Loading never runs the user's code: an attribute is read from the instance `__dict__` or through a C descriptor, an item
+from the storage of the built-in container. """
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from types import CellType, FunctionType
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-# Dictionary keys that are compared by value; all others by identity, so that no __eq__ of the user's runs while interning.
+# Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the user's runs here.
 _VALUE_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 
 _interned: WeakValueDictionary[tuple[Any, ...], Source] = WeakValueDictionary()
 
 Step = tuple["Source | None", str, Any]
-"""(parent, access, key): how the native guard walk gets at a value; `access` is a name in native/guards.c's table of accesses."""
+"""(parent, access, key): how the native guard walk gets at a value; `access` is a name in native/guards.c's table of
+accesses."""
 
 
 def _token(field: Any) -> Any:
@@ -44,7 +45,8 @@ _source = dataclass(frozen=True, eq=False, repr=False, slots=True)
 
 
 class Source(metaclass=_Interning):
-    """A way to load a value again. `load(slots)` raises LookupError, AttributeError or TypeError where the path is gone."""
+    """A way to load a value again. `load(slots)` raises LookupError, AttributeError or TypeError where the path is
+    gone."""
 
     __slots__ = ("__weakref__",)
 
@@ -59,7 +61,8 @@ class Source(metaclass=_Interning):
         raise NotImplementedError
 
     def load(self, slots: Sequence[Any]) -> Any:
-        """The value, given the argument slots of the call: parameters in the order of `co_varnames`, *args a tuple, **kwargs a dict."""
+        """The value, given the argument slots of the call: parameters in the order of `co_varnames`, *args a tuple,
+        **kwargs a dict."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -87,7 +90,8 @@ class ArgSource(Source):
 
 @_source
 class ConstSource(Source):
-    """An object that is reachable without a path (a class, a module, the compiled function): it is held, and never changes."""
+    """An object that is reachable without a path (a class, a module, the compiled function): it is held, and never
+    changes."""
 
     value: Any
 
@@ -160,8 +164,8 @@ class InstanceDictSource(Source):
 
 @_source
 class AttrSource(Source):
-    """An attribute of an instance: `through` its `__dict__` ("dict"), or a C descriptor of its type ("slot": `__slots__` members,
-    `__self__` of a method, `func` of a partial, `grad` of a tensor)."""
+    """An attribute of an instance: `through` its `__dict__` ("dict"), or a C descriptor of its type ("slot":
+    `__slots__` members, `__self__` of a method, `func` of a partial, `grad` of a tensor)."""
 
     base: Source
     key: str
@@ -189,7 +193,8 @@ _MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 @_source
 class ItemSource(Source):
-    """An item of a list or tuple (by index) or of a dict (by key), read from the built-in storage also for subclasses."""
+    """An item of a list or tuple (by index) or of a dict (by key), read from the built-in storage also for
+    subclasses."""
 
     base: Source
     key: Any
@@ -291,7 +296,8 @@ def find_in_class(cls: type, key: str) -> Any:
 
 @_source
 class ClassAttrSource(Source):
-    """The raw attribute `key` of a class, found along its method resolution order; `base` is the class, not an instance."""
+    """The raw attribute `key` of a class, found along its method resolution order; `base` is the class, not an
+    instance."""
 
     base: Source
     key: str
@@ -312,7 +318,8 @@ class ClassAttrSource(Source):
 
 
 def dict_keys(value: Any) -> tuple[Any, ...]:
-    """The keys of a dict or OrderedDict in its own order, also of a subclass that overrides `keys`. Raises TypeError for others."""
+    """The keys of a dict or OrderedDict in its own order, also of a subclass that overrides `keys`. Raises TypeError
+    for others."""
     return tuple((OrderedDict if isinstance(value, OrderedDict) else dict).__iter__(value))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -156,6 +157,7 @@ def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device) -> in
         call()
         synchronize(device)
         return bytes_of(inputs) + torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # the profiler announces itself on stderr otherwise
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         result = call()
     del result

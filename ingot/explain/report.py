@@ -106,8 +106,8 @@ class Report:
 
     def __str__(self) -> str:
         head = head_lines(self) + cut(break_lines(self.breaks), 9, "line")
-        head += listed("compiled again because", self.recompiles, 5)
-        guards = listed("guards", self.guards, 7)
+        head += listed("compiled again because", self.recompiles, 5, "reason")
+        guards = listed("guards", self.guards, 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
 
@@ -180,7 +180,7 @@ def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
         row = kernel_row(kernels[positions[0]], positions[0] + 1, len(positions))
         last = left == len(positions)
         if len(lines) + len(row) + (not last) > room:
-            return [*lines, f"  ... and {plural(left, 'kernel')} more"]
+            return [*lines, f"  ... and {plural(left, 'more kernel')}"]
         lines += row
         left -= len(positions)
     return lines
@@ -195,16 +195,16 @@ def kernel_row(kernel: KernelReport, number: int, count: int) -> list[str]:
     return [row, code] if kernel.where else [row]
 
 
-def listed(heading: str, items: Sequence[str], room: int) -> list[str]:
+def listed(heading: str, items: Sequence[str], room: int, noun: str) -> list[str]:
     """A heading and the items below it in at most `room` lines; nothing when there are none."""
-    return [heading, *cut([f"  {item}" for item in items], room - 1, "line")] if items else []
+    return [heading, *cut([f"  {item}" for item in items], room - 1, noun)] if items else []
 
 
 def cut(lines: Sequence[str], room: int, noun: str) -> list[str]:
     """The lines, or as many as fit with a last one that counts the rest."""
     if len(lines) <= room:
         return list(lines)
-    return [*lines[: room - 1], f"  ... and {plural(len(lines) - room + 1, noun)} more"]
+    return [*lines[: room - 1], f"  ... and {plural(len(lines) - room + 1, f'more {noun}')}"]
 
 
 def ops_text(ops: Iterable[str]) -> str:

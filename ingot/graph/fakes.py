@@ -168,10 +168,12 @@ class FakeContext(TorchDispatchMode):
             return tensor
         _refuse_exotic(tensor)
         dims = frozenset(d for d in dynamic_dims if tensor.shape[d] > 1)
-        wrapped = FakeTensor(self._meta(tensor, dims, name), tensor.device, tensor.requires_grad)
+        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            inner = self._meta(tensor, dims, name)
+        wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
         if tensor.requires_grad and not tensor.is_leaf:
-            with torch.enable_grad():
-                inner, wrapped = wrapped.meta, wrapped.clone()
+            with torch.enable_grad(), self:
+                wrapped = wrapped.clone()
             wrapped.meta = inner
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped

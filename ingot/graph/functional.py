@@ -135,6 +135,25 @@ def written_back(view: View, parent: torch.Tensor, value: torch.Tensor) -> torch
     return inverse(parent, value, *view.args, **view.kwargs)
 
 
+def _filled(target: torch.Tensor, value: Any) -> torch.Tensor:
+    return torch.full(target.shape, value, dtype=target.dtype, device=target.device)
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if source.dtype != target.dtype or source.device != target.device:
+        source = aten._to_copy(source, dtype=target.dtype, device=target.device)
+    return source if source.shape == target.shape else source.expand(target.shape)
+
+
+# In-place op -> what it writes, where that does not depend on what was there before
+OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    aten.copy_.default: _copied,
+    aten.fill_.Tensor: _copied,
+    aten.fill_.Scalar: _filled,
+    aten.zero_.default: lambda target: _filled(target, 0),
+}
+
+
 def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """`value` in the strides of `base` (gaps between elements included). Runs tensor ops, so under the recorder."""
     if same_strides(base, value):

@@ -16,11 +16,11 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, Unsupported
-from ingot.graph import meta
+from ingot.graph import geometry, meta
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
-from ingot.graph.functional import Storage, Tracked, View, views_of, with_geometry_of, written_back
+from ingot.graph.functional import OVERWRITES, Storage, Tracked, same_strides, views_of, with_geometry_of, written_back
 from ingot.graph.passes import run_passes
 from ingot.graph.schemas import functional_form, written
 
@@ -34,16 +34,16 @@ def trace(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) 
     """
     recorder = Recorder(context)
     with torch.no_grad(), recorder:
-        outputs = _run_nodes(gm, recorder, [recorder.input(i, fake) for i, fake in enumerate(fakes)])
+        outputs = _run_nodes(gm, recorder, fakes)
     aten_graph = recorder.finish(outputs)
     run_passes(aten_graph)
     return aten_graph
 
 
-def _run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: list[Any]) -> list[Any]:
+def _run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, fakes: Sequence[Any]) -> list[Any]:
     """Run the captured graph node by node; the flat list of its outputs."""
     values: dict[torch.fx.Node, Any] = {}
-    remaining = iter(inputs)
+    remaining = iter(fakes)
 
     def value_of(node: torch.fx.Node) -> Any:
         return values[node]
@@ -53,7 +53,7 @@ def _run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: list[Any]) 
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
         try:
             if node.op == "placeholder":
-                values[node] = next(remaining)
+                values[node] = recorder.input(node.name, next(remaining))
             elif node.op == "get_attr":
                 values[node] = recorder.literal(operator.attrgetter(node.target)(gm))
             elif node.op == "call_function":
@@ -87,6 +87,7 @@ class Recorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.where = ""
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
+        self._placeholders: list[torch.fx.Node] = []
         self._inputs: list[Tracked] = []
         self._literals: dict[int, FakeTensor] = {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -97,9 +98,10 @@ class Recorder(TorchDispatchMode):
 
     # -- what the graph starts from -----------------------------------------------------------------------------------
 
-    def input(self, position: int, fake: Any) -> Any:
-        """The fake that stands for an input in this trace: same geometry and memory, no autograd history."""
-        node = self.graph.placeholder(f"input_{position}")
+    def input(self, name: str, fake: Any) -> Any:
+        """The fake that stands for the next input in this trace: same geometry and memory, no autograd history."""
+        position, node = len(self._placeholders), self.graph.placeholder(name)
+        self._placeholders.append(node)
         if not isinstance(fake, FakeTensor):
             node.meta.update(val=fake, where="")
             return fake
@@ -139,7 +141,7 @@ class Recorder(TorchDispatchMode):
             with self:
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
-                return result
+                return self._as_eager(op, args, kwargs, result)
         if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in meta.tensors_in((args, kwargs))):
             args, kwargs = self._with_literals((args, kwargs))
         if op._schema.is_mutable:
@@ -150,6 +152,14 @@ class Recorder(TorchDispatchMode):
         else:
             self._record(op, args, kwargs, result)
         return result
+
+    def _as_eager(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+        """A decomposition's results with the strides that the op itself would give them."""
+        expected = run_fake(op, args, kwargs)
+        with self:
+            if isinstance(result, torch.Tensor):
+                return _checked(op, expected, result)
+            return tuple(_checked(op, e, r) for e, r in zip(expected, result))
 
     def _with_literals(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
@@ -190,7 +200,9 @@ class Recorder(TorchDispatchMode):
         form = functional_form(op)
         assert form is not None  # run_fake refuses ops without one
         with self:
-            if names == ["self"]:
+            if op in OVERWRITES:
+                values = OVERWRITES[op](*args, **kwargs)
+            elif names == ["self"]:
                 values = form(*args, **kwargs)
             else:
                 values = form(*args, **{k: v for k, v in kwargs.items() if k not in names})
@@ -205,8 +217,6 @@ class Recorder(TorchDispatchMode):
             raise Unsupported("an input is written whose memory overlaps another input's")
         if value.dtype != target.dtype:
             value = aten._to_copy(value, dtype=target.dtype)
-        value = with_geometry_of(target, value)
-        node = self.node_of(self._tracked[id(value)])
         whole, cursor = value, tracked
         while cursor.parent is not None:
             assert cursor.view is not None
@@ -214,7 +224,8 @@ class Recorder(TorchDispatchMode):
             cursor = cursor.parent
         whole = with_geometry_of(cursor.fake, whole)
         cursor.node = self.node_of(self._tracked[id(whole)])
-        tracked.node = node if tracked is not cursor else cursor.node
+        if tracked is not cursor:
+            tracked.node = self.node_of(self._tracked[id(value)]) if same_strides(target, value) else None
         cursor.storage.version += 1
         cursor.version = tracked.version = cursor.storage.version
 
@@ -237,7 +248,7 @@ class Recorder(TorchDispatchMode):
     def _shifted(self, source: torch.fx.Node, tracked: Tracked) -> tuple[Any, ...]:
         """as_strided's offset counts from the storage's start, which differs between the base and its present value."""
         base, value = tracked.base.fake, source.meta["val"]
-        if tracked.storage.version and base.numel() and not with_no_gaps(base):
+        if tracked.storage.version and base.numel() and not geometry.is_dense(base.shape, base.stride()):
             raise Unsupported("as_strided over a written input that has gaps between its elements")
         assert tracked.view is not None
         size, stride, offset = tracked.view.args
@@ -272,19 +283,16 @@ class Recorder(TorchDispatchMode):
             return OutputSpec(value=value)
         tracked = self._tracked[id(value)]
         base = tracked.base
-        node = self.graph_input(base) if base.storage.position is not None else self.node_of(base)
+        position = base.storage.position
+        node = self.node_of(base) if position is None else self._placeholders[position]
         offset = value.storage_offset() - base.fake.storage_offset()
-        return OutputSpec(node, tuple(value.shape), value.stride(), offset, value.dtype, storage=id(base.storage))
-
-    def graph_input(self, tracked: Tracked) -> torch.fx.Node:
-        """The placeholder of an input, whose memory the caller sees, whatever has been written to it since."""
-        return [n for n in self.graph.nodes if n.op == "placeholder"][tracked.storage.position]  # type: ignore[index]
+        return OutputSpec(node, tuple(value.shape), value.stride(), offset, value.dtype, None, position, id(base.storage))
 
 
-def with_no_gaps(t: torch.Tensor) -> bool:
-    from ingot.graph import geometry
-
-    return geometry.is_dense(t.shape, t.stride())
+def _checked(op: OpOverload, expected: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    if expected.dtype != result.dtype or expected.shape != result.shape:
+        raise CompilerBug("decomposition", f"{op} gives {result!r}, eager {expected!r}")
+    return with_geometry_of(expected, result)
 
 
 def _may_overlap(a: FakeTensor, b: FakeTensor) -> bool:

@@ -151,12 +151,6 @@ PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data
     return allocate_pooled(layout, pool, bytes, data);
 }
 
-int ingot_pool_traverse(IngotPool *pool, visitproc visit, void *arg) {
-    for (int i = 0; i < 2; i++)
-        Py_VISIT(pool->spares[i].tensor);
-    return 0;
-}
-
 void ingot_pool_clear(IngotPool *pool) {
     for (int i = 0; i < 2; i++)
         Py_CLEAR(pool->spares[i].tensor);

@@ -35,7 +35,6 @@ int64_t ingot_layout_bytes(const IngotLayout *layout);
    NULL with an exception set when there is no memory. */
 PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data);
 
-int ingot_pool_traverse(IngotPool *pool, visitproc visit, void *arg);
 void ingot_pool_clear(IngotPool *pool);
 
 /* Tests take the way through Python on purpose. */

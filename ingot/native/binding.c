@@ -56,8 +56,10 @@ static Py_ssize_t find_parameter(const IngotSignature *signature, PyObject *name
     return -1;
 }
 
-static int bind_positional(const IngotSignature *signature, PyObject *first, PyObject *const *args, Py_ssize_t count, PyObject **slots) {
-    Py_ssize_t shift = first != NULL, given = count + shift, taken = given < signature->positional ? given : signature->positional;
+static int bind_positional(const IngotSignature *signature, PyObject *first, PyObject *const *args, Py_ssize_t count,
+                           PyObject **slots) {
+    Py_ssize_t shift = first != NULL, given = count + shift,
+               taken = given < signature->positional ? given : signature->positional;
     Py_ssize_t rest = given - taken;
     if (rest > 0 && !signature->has_args)
         return 0;
@@ -123,8 +125,8 @@ static int bind_defaults(const IngotSignature *signature, PyObject **slots) {
     return 1;
 }
 
-int ingot_bind(const IngotSignature *signature, PyObject *first, PyObject *const *args, Py_ssize_t positional, PyObject *names,
-               PyObject **slots) {
+int ingot_bind(const IngotSignature *signature, PyObject *first, PyObject *const *args, Py_ssize_t positional,
+               PyObject *names, PyObject **slots) {
     memset(slots, 0, (size_t)signature->slots * sizeof *slots);
     int status = bind_positional(signature, first, args, positional, slots);
     if (status == 1 && (names != NULL || signature->has_kwargs))

@@ -9,17 +9,16 @@
 #include "guards.h"
 #include "program.h"
 
-/* -- Entry: one compiled form of a function and the facts under which it is right -------------------------------------------------- */
+/* -- Entry: one compiled form of a function and the facts under which it is right ---------------------------------- */
 
 typedef enum { TENSOR, TUPLE, GENERAL } Result;
 
 static const char *const result_names[] = {[TENSOR] = "tensor", [TUPLE] = "tuple", [GENERAL] = "general"};
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *guards;   /* GuardTree */
+    PyObject_HEAD PyObject *guards; /* GuardTree */
     PyObject *target;   /* Program, a callable(*inputs) -> tuple or list, or None: run the original function */
-    PyObject *residual; /* callable(outputs, slots), or None where `result` says all */
+    PyObject *residual; /* callable(outputs, slots), or NULL where `result` says all */
     PyObject *record;   /* whatever the compiler keeps for the report */
     Result result;
     unsigned long long hits;
@@ -52,8 +51,7 @@ static PyMemberDef entry_members[] = {
 };
 
 static PyTypeObject Entry_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "ingot.native._native.Entry",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Entry",
     .tp_doc = "One compiled form of a function and the facts under which it is right. Made by Dispatcher.add_entry.",
     .tp_basicsize = sizeof(Entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
@@ -62,7 +60,7 @@ static PyTypeObject Entry_Type = {
     .tp_members = entry_members,
 };
 
-/* -- running an entry ---------------------------------------------------------------------------------------------------------------- */
+/* -- running an entry ---------------------------------------------------------------------------------------------- */
 
 static PyObject *tuple_from(PyObject *const *items, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
@@ -77,7 +75,8 @@ static void release(PyObject **items, Py_ssize_t count) {
 }
 
 /* The result of the call from the graph's outputs (borrowed). */
-static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count, PyObject *const *slots, Py_ssize_t slot_count) {
+static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count, PyObject *const *slots,
+                        Py_ssize_t slot_count) {
     if (entry->result == TUPLE)
         return tuple_from(outputs, count);
     if (entry->result == TENSOR) {
@@ -96,7 +95,8 @@ static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count
 
 #define ON_STACK 64
 
-static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots, Py_ssize_t slot_count) {
+static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
+                             Py_ssize_t slot_count) {
     Py_ssize_t output_count = ingot_program_output_count(entry->target);
     PyObject *on_stack[ON_STACK], **outputs = on_stack, *result = NULL;
     if (output_count > ON_STACK && (outputs = PyMem_Malloc((size_t)output_count * sizeof *outputs)) == NULL)
@@ -111,8 +111,10 @@ static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t c
 }
 
 /* `inputs[-1]` may be written to by the callee, as the vectorcall protocol allows. */
-static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots, Py_ssize_t slot_count) {
-    PyObject *outputs = PyObject_Vectorcall(entry->target, inputs, (size_t)count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
+                              Py_ssize_t slot_count) {
+    PyObject *outputs =
+        PyObject_Vectorcall(entry->target, inputs, (size_t)count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     if (outputs == NULL)
         return NULL;
     PyObject *result = NULL;
@@ -126,16 +128,16 @@ static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t 
             result = finish(entry, ((PyTupleObject *)fixed)->ob_item, PyTuple_GET_SIZE(fixed), slots, slot_count);
         Py_XDECREF(fixed);
     } else
-        PyErr_Format(PyExc_TypeError, "a compiled graph returns a tuple or list of its outputs, not %s", Py_TYPE(outputs)->tp_name);
+        PyErr_Format(PyExc_TypeError, "a compiled graph returns a tuple or list of its outputs, not %s",
+                     Py_TYPE(outputs)->tp_name);
     Py_DECREF(outputs);
     return result;
 }
 
-/* -- Dispatcher ---------------------------------------------------------------------------------------------------------------------- */
+/* -- Dispatcher ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *fn;      /* the original callable */
     PyObject *self;    /* what it is bound to, or NULL */
     PyObject *on_miss; /* callable(slots, args, kwargs) -> result */
@@ -146,9 +148,10 @@ typedef struct {
 
 typedef enum { MISSED, HIT } Outcome;
 
-/* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry that runs the original function. */
-static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
-                         size_t flagged_count, PyObject *names, PyObject **result) {
+/* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry that runs the original
+ * function. */
+static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *slots, Py_ssize_t slot_count,
+                         PyObject *const *args, size_t flagged_count, PyObject *names, PyObject **result) {
     Py_ssize_t count = ingot_guard_tree_input_count(entry->guards);
     PyObject *on_stack[ON_STACK + 1], **room = on_stack; /* one place before the inputs, for the vectorcall protocol */
     if (ingot_guard_tree_slot_count(entry->guards) > slot_count)
@@ -190,8 +193,8 @@ static void promote(Dispatcher *dispatcher, PyObject *entries, Py_ssize_t positi
     Py_SETREF(dispatcher->entries, reordered);
 }
 
-static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
-                              Py_ssize_t count, PyObject *names) {
+static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count,
+                              PyObject *const *args, Py_ssize_t count, PyObject *names) {
     PyObject *arguments[] = {NULL, tuple_from(slots, slot_count), tuple_from(args, count), PyDict_New()};
     bool ready = arguments[1] != NULL && arguments[2] != NULL && arguments[3] != NULL;
     Py_ssize_t keywords = names == NULL ? 0 : PyTuple_GET_SIZE(names);
@@ -211,8 +214,8 @@ static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssi
                           size_t flagged_count, PyObject *names) {
     PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
     Py_ssize_t count = PyTuple_GET_SIZE(entries), i = 0;
-    while (i < count && try_entry(dispatcher, (Entry *)PyTuple_GET_ITEM(entries, i), slots, slot_count, args, flagged_count, names,
-                                  &result) == MISSED)
+    while (i < count && try_entry(dispatcher, (Entry *)PyTuple_GET_ITEM(entries, i), slots, slot_count, args,
+                                  flagged_count, names, &result) == MISSED)
         i++;
     if (i == count)
         result = call_on_miss(dispatcher, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
@@ -234,7 +237,8 @@ static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, 
     PyObject *on_stack[ON_STACK], **slots = on_stack, *result = NULL;
     if (slot_count > ON_STACK && (slots = PyMem_Malloc((size_t)slot_count * sizeof *slots)) == NULL)
         return PyErr_NoMemory();
-    int bound = ingot_bind(&dispatcher->signature, dispatcher->self, args, PyVectorcall_NARGS(flagged_count), names, slots);
+    int bound =
+        ingot_bind(&dispatcher->signature, dispatcher->self, args, PyVectorcall_NARGS(flagged_count), names, slots);
     Py_INCREF(dispatcher); /* what it runs may drop the last reference to it */
     if (bound == 1) {
         result = dispatch(dispatcher, slots, slot_count, args, flagged_count, names);
@@ -248,11 +252,12 @@ static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, 
     return result;
 }
 
-/* -- making and describing ----------------------------------------------------------------------------------------------------------- */
+/* -- making and describing ----------------------------------------------------------------------------------------- */
 
 static int adopt_names(PyObject *dispatcher, PyObject *fn) {
     PyObject *functools = PyImport_ImportModule("functools");
-    PyObject *updated = functools == NULL ? NULL : PyObject_CallMethod(functools, "update_wrapper", "OO", dispatcher, fn);
+    PyObject *updated =
+        functools == NULL ? NULL : PyObject_CallMethod(functools, "update_wrapper", "OO", dispatcher, fn);
     Py_XDECREF(functools);
     Py_XDECREF(updated);
     return updated == NULL ? -1 : 0;
@@ -272,7 +277,8 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
     dispatcher->on_miss = Py_NewRef(on_miss);
     dispatcher->self = is_method ? Py_NewRef(PyMethod_GET_SELF(fn)) : NULL;
     dispatcher->entries = PyTuple_New(0);
-    if (dispatcher->entries == NULL || ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn) < 0 ||
+    if (dispatcher->entries == NULL ||
+        ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn) < 0 ||
         adopt_names((PyObject *)dispatcher, fn) < 0)
         Py_CLEAR(dispatcher);
     return (PyObject *)dispatcher;
@@ -289,7 +295,8 @@ static int dispatcher_traverse(Dispatcher *dispatcher, visitproc visit, void *ar
     return 0;
 }
 
-/* Entries, handler and attributes are what cycles go through; `fn` stays, so that a call from a finalizer fails cleanly. */
+/* Entries, handler and attributes are what cycles go through; `fn` stays, so that a call from a finalizer fails
+ * cleanly. */
 static int dispatcher_clear(Dispatcher *dispatcher) {
     Py_CLEAR(dispatcher->entries);
     Py_CLEAR(dispatcher->on_miss);
@@ -312,24 +319,45 @@ static PyObject *dispatcher_get(PyObject *dispatcher, PyObject *owner, PyObject 
     return owner == NULL || owner == Py_None ? Py_NewRef(dispatcher) : PyMethod_New(dispatcher, owner);
 }
 
-static PyObject *dispatcher_repr(Dispatcher *dispatcher) { return PyUnicode_FromFormat("<compiled %R>", dispatcher->fn); }
+static PyObject *dispatcher_repr(Dispatcher *dispatcher) {
+    return PyUnicode_FromFormat("<compiled %R>", dispatcher->fn);
+}
 
-static bool is_compiled_code(PyObject *target) {
+static bool is_target(PyObject *target) {
     return target == Py_None || Py_TYPE(target) == &IngotProgram_Type || PyCallable_Check(target);
 }
 
+/* Reads a Residual's `kind` and, where it is general, its `build` function (a new reference). 0, or -1 with an
+ * exception set. */
+static int read_residual(PyObject *residual, Result *result, PyObject **build) {
+    *result = TUPLE;
+    *build = NULL;
+    if (residual == Py_None)
+        return 0;
+    PyObject *kind = PyObject_GetAttrString(residual, "kind");
+    if (kind == NULL)
+        return -1;
+    size_t found = 0;
+    while (found < Py_ARRAY_LENGTH(result_names) &&
+           !(PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, result_names[found]) == 0))
+        found++;
+    *result = (Result)found;
+    if (found == Py_ARRAY_LENGTH(result_names))
+        PyErr_Format(PyExc_ValueError, "no residual of kind %R", kind);
+    else if (found == GENERAL)
+        *build = PyObject_GetAttrString(residual, "build");
+    Py_DECREF(kind);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"guards", "target", "result", "residual", "record", NULL};
+    static char *names[] = {"guards", "target", "residual", "record", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None;
-    const char *result = "tuple";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|sOO:add_entry", names, &IngotGuardTree_Type, &guards, &target, &result,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OO:add_entry", names, &IngotGuardTree_Type, &guards, &target,
                                      &residual, &record))
         return NULL;
-    size_t kind = 0;
-    while (kind < Py_ARRAY_LENGTH(result_names) && strcmp(result_names[kind], result) != 0)
-        kind++;
-    if (kind == Py_ARRAY_LENGTH(result_names) || (kind == GENERAL) != (residual != Py_None) || !is_compiled_code(target)) {
-        PyErr_Format(PyExc_TypeError, "no entry with target %R, result '%s' and residual %R", target, result, residual);
+    if (!is_target(target)) {
+        PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
         return NULL;
     }
     if (dispatcher->entries == NULL) {
@@ -341,9 +369,11 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
         return NULL;
     entry->guards = Py_NewRef(guards);
     entry->target = Py_NewRef(target);
-    entry->residual = Py_NewRef(residual);
     entry->record = Py_NewRef(record);
-    entry->result = (Result)kind;
+    if (read_residual(residual, &entry->result, &entry->residual) < 0) {
+        Py_DECREF(entry);
+        return NULL;
+    }
     PyObject *first = PyTuple_Pack(1, entry);
     PyObject *longer = first == NULL ? NULL : PySequence_Concat(first, dispatcher->entries);
     Py_XDECREF(first);
@@ -375,9 +405,12 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, result='tuple', residual=None, record=None) -> Entry\n\n"
-     "Puts an entry first. target: a Program, a callable(*inputs) -> tuple or list of outputs, or None for the original function.\n"
-     "result: 'tensor' (the one output), 'tuple' (all of them) or 'general': residual(outputs, slots)."},
+     "add_entry(guards, target, residual=None, record=None) -> Entry\n\n"
+     "Puts an entry first. target: a Program, a callable(*inputs) -> tuple or list of outputs, or None for the "
+     "original function.\n"
+     "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "
+     "'general':\n"
+     "what its `build(outputs, slots)` returns."},
     {"entries", (PyCFunction)list_entries, METH_NOARGS, "The entries as a tuple, most recently used first."},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
@@ -398,10 +431,10 @@ static PyGetSetDef dispatcher_getset[] = {
 };
 
 static PyTypeObject Dispatcher_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "ingot.native._native.Dispatcher",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Dispatcher",
     .tp_doc = "Dispatcher(fn, on_miss): a compiled function. A call runs the first entry whose facts hold, else\n"
-              "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the result. `fn` is a Python function or a\n"
+              "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the result. `fn` is a "
+              "Python function or a\n"
               "bound method of one. It stands in a class as a function does.",
     .tp_basicsize = sizeof(Dispatcher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,

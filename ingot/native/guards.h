@@ -14,8 +14,8 @@ int ingot_guards_register(PyObject *module);
 Py_ssize_t ingot_guard_tree_slot_count(PyObject *tree);
 Py_ssize_t ingot_guard_tree_input_count(PyObject *tree);
 
-/* Whether every fact holds for these argument slots (at least slot_count of them). If so, `inputs` receives input_count new
-   references. An error while reading a fact counts as a failure: no exception is left set. */
+/* Whether every fact holds for these argument slots (at least slot_count of them). If so, `inputs` receives input_count
+   new references. An error while reading a fact counts as a failure: no exception is left set. */
 bool ingot_guard_tree_check(PyObject *tree, PyObject *const *slots, PyObject **inputs);
 
 #endif

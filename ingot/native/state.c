@@ -65,9 +65,10 @@ bool ingot_read_global_state(IngotGlobalState *state) {
     *state = (IngotGlobalState){
         .included = keys[0],
         .excluded = keys[1],
-        .modes = (uint64_t)torch.grad_mode() | (uint64_t)torch.inference_mode() << 1 | (uint64_t)torch.autocast_cache() << 2 |
-                 (uint64_t)torch.deterministic(context) << 3 | (uint64_t)(torch.function_state() & 0xf) << 4 |
-                 (uint64_t)torch.default_dtype() << 8 | modes << 24 | (uint64_t)torch.dispatch_modes() << 40,
+        .modes = (uint64_t)torch.grad_mode() | (uint64_t)torch.inference_mode() << 1 |
+                 (uint64_t)torch.autocast_cache() << 2 | (uint64_t)torch.deterministic(context) << 3 |
+                 (uint64_t)(torch.function_state() & 0xf) << 4 | (uint64_t)torch.default_dtype() << 8 | modes << 24 |
+                 (uint64_t)torch.dispatch_modes() << 40,
         .cpu_autocast_dtype = torch.autocast_dtype(CPU),
         .cuda_autocast_dtype = torch.autocast_dtype(CUDA),
         .matmul_precision = torch.matmul_precision(context),

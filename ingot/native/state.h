@@ -1,4 +1,5 @@
-/* The state of the process and of this thread that eager's meaning depends on, as a block of integers that is cheap to compare. */
+/* The state of the process and of this thread that eager's meaning depends on, as a block of integers that is cheap to
+ * compare. */
 #ifndef INGOT_STATE_H
 #define INGOT_STATE_H
 
@@ -6,8 +7,8 @@
 #include <stdint.h>
 
 typedef struct {
-    uint64_t included, excluded;      /* dispatch keys: inference mode, autocast, dispatch modes, functorch, ... */
-    uint64_t modes;                   /* grad mode, default dtype, determinism, ... packed */
+    uint64_t included, excluded; /* dispatch keys: inference mode, autocast, dispatch modes, functorch, ... */
+    uint64_t modes;              /* grad mode, default dtype, determinism, ... packed */
     int64_t cpu_autocast_dtype, cuda_autocast_dtype, matmul_precision;
 } IngotGlobalState;
 

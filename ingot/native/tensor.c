@@ -3,10 +3,10 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* -- torch's objects, held for the life of the process ------------------------------------------------------------------------- */
+/* -- torch's objects, held for the life of the process ------------------------------------------------------------- */
 
 static PyTypeObject *tensor_type, *parameter_type;
-static PyObject *dtype_numbers;   /* dict: torch.dtype -> int */
+static PyObject *dtype_numbers;    /* dict: torch.dtype -> int */
 static PyObject *dispatch_keys_of; /* torch._C._dispatch_keys */
 static bool layout_verified, forced_slow;
 
@@ -43,13 +43,17 @@ bool ingot_tensor_facts_are_slow(void) { return forced_slow || !layout_verified;
 
 void ingot_force_slow_tensor_facts(bool slow) { forced_slow = slow; }
 
-bool ingot_is_plain_tensor(PyObject *object) { return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type; }
+bool ingot_is_plain_tensor(PyObject *object) {
+    return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
+}
 
-/* -- the fast path --------------------------------------------------------------------------------------------------------------- */
+/* -- the fast path ------------------------------------------------------------------------------------------------- */
 
 static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
 
-void *ingot_tensor_handle(PyObject *tensor) { return ingot_tensor_facts_are_slow() ? NULL : (char *)tensor + layout.impl; }
+void *ingot_tensor_handle(PyObject *tensor) {
+    return ingot_tensor_facts_are_slow() ? NULL : (char *)tensor + layout.impl;
+}
 
 static inline void read_facts(PyObject *tensor, IngotTensorFacts *facts) {
     const char *impl = impl_of(tensor);
@@ -63,14 +67,14 @@ static inline void read_facts(PyObject *tensor, IngotTensorFacts *facts) {
     }
     facts->storage_offset = *(const int64_t *)(impl + layout.offset);
     facts->dispatch_keys = *(const uint64_t *)(impl + layout.keys);
-    facts->dtype = (int16_t) * (const uint16_t *)(impl + layout.dtype);
+    facts->dtype = (int16_t)*(const uint16_t *)(impl + layout.dtype);
     facts->device_type = (int8_t)impl[layout.device];
     facts->device_index = (int8_t)impl[layout.device + 1];
     facts->requires_grad = impl_requires_grad(impl);
     facts->is_leaf = !facts->requires_grad || handle_is_leaf((char *)tensor + layout.impl);
 }
 
-/* -- the slow path --------------------------------------------------------------------------------------------------------------- */
+/* -- the slow path ------------------------------------------------------------------------------------------------- */
 
 static int64_t integer_attribute(PyObject *object, const char *name) {
     PyObject *value = PyObject_GetAttrString(object, name);
@@ -142,7 +146,7 @@ static int read_facts_slowly(PyObject *tensor, IngotTensorFacts *facts) {
     return PyErr_Occurred() ? -1 : read_slow_enumerations(tensor, facts);
 }
 
-/* -- what others ask ------------------------------------------------------------------------------------------------------------- */
+/* -- what others ask ----------------------------------------------------------------------------------------------- */
 
 int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts) {
     if (ingot_tensor_facts_are_slow())
@@ -226,7 +230,7 @@ int ingot_device_numbers(PyObject *device, int8_t *type, int8_t *index) {
     return PyErr_Occurred() ? -1 : status;
 }
 
-/* -- probing --------------------------------------------------------------------------------------------------------------------- */
+/* -- probing ------------------------------------------------------------------------------------------------------- */
 
 /* Tensors with tell-tale facts, and others to verify on. The first is what the geometry is found by. */
 static const char probes_source[] =
@@ -236,7 +240,8 @@ static const char probes_source[] =
     "    meta = torch.empty((2, 3), device='meta', dtype=torch.bool)\n"
     "    grad = torch.ones(2, 3, requires_grad=True)\n"
     "    others = [torch.empty(()), torch.empty(0), torch.empty(2, 0, 3), torch.ones(4, 5).t(), torch.ones(6)[2:],\n"
-    "              torch.empty(1, 2, 3, 1, 2, 3), torch.empty(1, 2, 1, 2, 1, 2, 1).permute(6, 5, 4, 3, 2, 1, 0)[:, 1:],\n"
+    "              torch.empty(1, 2, 3, 1, 2, 3), torch.empty(1, 2, 1, 2, 1, 2, 1).permute(6, 5, 4, 3, 2, 1, 0)[:, "
+    "1:],\n"
     "              torch.nn.Parameter(torch.ones(3)), grad, grad * 2, grad.detach(), (grad * 2)[0],\n"
     "              torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.complex64).conj().imag,\n"
     "              torch.ones(2, 2).expand(3, 2, 2)]\n"
@@ -269,7 +274,7 @@ static bool find_layout(PyObject *distinct, PyObject *meta) {
     if (layout.impl < 0)
         return false;
     const char *memory = (const char *)impl, *meta_memory = impl_of(meta);
-    const int64_t geometry[] = {3, 3, 5, 7}; /* the rank, then the sizes */
+    const int64_t geometry[] = {3, 3, 5, 7};                       /* the rank, then the sizes */
     const uint8_t cpu[] = {0, 0xff, 1}, on_meta[] = {14, 0xff, 1}; /* optional<Device>: type, index, has a value */
     layout.storage = find_bytes(memory, IMPL_BYTES, 8, &storage, 8);
     layout.rank = find_bytes(memory, IMPL_BYTES, 8, geometry, sizeof geometry);
@@ -297,12 +302,14 @@ static bool verify_facts(PyObject *tensor) {
         return false;
     read_facts(tensor, &fast);
     return fast.rank == slow.rank && memcmp(fast.sizes, slow.sizes, 8 * (size_t)slow.rank) == 0 &&
-           memcmp(fast.strides, slow.strides, 8 * (size_t)slow.rank) == 0 && fast.storage_offset == slow.storage_offset &&
-           fast.dispatch_keys == slow.dispatch_keys && fast.dtype == slow.dtype && fast.device_type == slow.device_type &&
-           fast.device_index == slow.device_index && fast.requires_grad == slow.requires_grad && fast.is_leaf == slow.is_leaf;
+           memcmp(fast.strides, slow.strides, 8 * (size_t)slow.rank) == 0 &&
+           fast.storage_offset == slow.storage_offset && fast.dispatch_keys == slow.dispatch_keys &&
+           fast.dtype == slow.dtype && fast.device_type == slow.device_type && fast.device_index == slow.device_index &&
+           fast.requires_grad == slow.requires_grad && fast.is_leaf == slow.is_leaf;
 }
 
-/* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in the order of the table. */
+/* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in the order of the table.
+ */
 static int number_dtypes(PyObject *samples, bool found) {
     PyObject *dtype, *sample;
     Py_ssize_t at = 0;
@@ -311,7 +318,9 @@ static int number_dtypes(PyObject *samples, bool found) {
         int number = found ? *(uint16_t *)(impl_of(sample) + layout.dtype) : next++;
         int64_t bytes = integer_attribute(dtype, "itemsize");
         PyObject *value = PyLong_FromLong(number);
-        int status = value == NULL || PyErr_Occurred() || number >= MAX_DTYPES ? -1 : PyDict_SetItem(dtype_numbers, dtype, value);
+        int status = value == NULL || PyErr_Occurred() || number >= MAX_DTYPES
+                         ? -1
+                         : PyDict_SetItem(dtype_numbers, dtype, value);
         Py_XDECREF(value);
         if (status < 0)
             return -1;

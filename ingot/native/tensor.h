@@ -1,7 +1,7 @@
 /* The facts of a tensor, read from its memory without calling Python.
 
-   Where the fields lie is found at import by probing tensors with known facts, and verified on others; if anything does not verify,
-   the facts are read through Python attributes instead: slower, never wrong. */
+   Where the fields lie is found at import by probing tensors with known facts, and verified on others; if anything does
+   not verify, the facts are read through Python attributes instead: slower, never wrong. */
 #ifndef INGOT_TENSOR_H
 #define INGOT_TENSOR_H
 
@@ -34,7 +34,8 @@ int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts);
 /* The address of the first element. 0, or -1 with an exception set. */
 int ingot_tensor_data(PyObject *tensor, void **data);
 
-/* The first byte and one past the last byte that the elements may occupy; both 0 if there are none. 0, or -1 with an exception set. */
+/* The first byte and one past the last byte that the elements may occupy; both 0 if there are none. 0, or -1 with an
+ * exception set. */
 int ingot_tensor_extent(PyObject *tensor, uintptr_t *begin, uintptr_t *end);
 
 /* What identifies the storage of a strided tensor. 0, or -1 with an exception set. */
@@ -43,13 +44,15 @@ int ingot_tensor_storage(PyObject *tensor, uintptr_t *storage);
 /* The tensor as an AtenTensorHandle of torch's stable C ABI (borrowed); NULL on the slow path. */
 void *ingot_tensor_handle(PyObject *tensor);
 
-/* The number that facts use for a torch.dtype: torch's ScalarType on the fast path; -1 with an exception set if it is unknown. */
+/* The number that facts use for a torch.dtype: torch's ScalarType on the fast path; -1 with an exception set if it is
+ * unknown. */
 int ingot_dtype_number(PyObject *dtype);
 
 /* The device type and index (-1 for none) of a torch.device. 0, or -1 with an exception set. */
 int ingot_device_numbers(PyObject *device, int8_t *type, int8_t *index);
 
-/* An exported symbol of one of the torch libraries that this process has loaded; NULL, with no exception set, where there is none. */
+/* An exported symbol of one of the torch libraries that this process has loaded; NULL, with no exception set, where
+ * there is none. */
 void *ingot_torch_symbol(const char *name);
 
 /* True while the facts are read through Python attributes; tests force it. */

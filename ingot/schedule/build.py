@@ -253,7 +253,10 @@ def _without_dead(stage: Stage) -> Stage:
     number = {old: new for new, old in enumerate(kept)}
     return Stage(
         stage.loops,
-        Body(tuple(instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args)) for n in kept), ()),
+        Body(
+            tuple(instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args)) for n in kept),
+            tuple(range(len(kept))),
+        ),
         tuple(s._replace(value=number[s.value]) for s in stage.stores),
         tuple(r._replace(value=number[r.value]) for r in stage.reductions),
         tuple(d._replace(value=number[d.value]) for d in stage.scalars),

@@ -17,10 +17,10 @@ from .programs import Draft
 def run(plan, inputs):
     """Execute a plan's kernels with the slow reference; returns the outputs as arrays."""
     graph = plan.graph
-    arrays = dict(zip(graph.inputs, (i.ravel() for i in inputs)))
+    arrays = dict(zip(graph.inputs, (torch.from_numpy(i.ravel()) for i in inputs)))
     for name, b in graph.buffers.items():
         if name not in arrays:
-            arrays[name] = np.full(int(np.prod([s.constant for s in b.sizes])), np.nan, dtype=np.float32)
+            arrays[name] = torch.full((int(np.prod([s.constant for s in b.sizes])),), float("nan"))
     for step in plan.steps:
         assert isinstance(step, KernelStep)
         named = {p.name: arrays[a] for p, a in zip(step.kernel.parameters, step.arguments)}
@@ -28,7 +28,7 @@ def run(plan, inputs):
     result = []
     for view in graph.outputs:
         assert isinstance(view, View)
-        result.append(arrays[view.buffer].reshape([s.constant for s in view.sizes]))
+        result.append(arrays[view.buffer].reshape([s.constant for s in view.sizes]).numpy())
     return result
 
 

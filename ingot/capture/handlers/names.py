@@ -1,0 +1,112 @@
+"""Variables: local, cell, global."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.capture.interpreter import InterpreterFrame, handles
+
+from ingot.capture.values.base import NULL
+from ingot.capture.values.constant import NONE
+from ingot.capture.values.functions import CellValue
+
+
+def _unbound(frame: InterpreterFrame, slot: int) -> Exception:
+    name = frame.program.names[slot]
+    return frame.session.raised(UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value")
+
+
+@handles("LOAD_CONST")
+def load_const(frame: InterpreterFrame, value: Any) -> None:
+    frame.push(frame.session.wrap_constant(value))
+
+
+@handles("LOAD_FAST")
+def load_fast(frame: InterpreterFrame, slot: int) -> None:
+    value = frame.slots[slot]
+    if value is NULL:
+        raise _unbound(frame, slot)
+    frame.stack.append(value)
+
+
+@handles("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(frame: InterpreterFrame, slot: int) -> None:
+    frame.push(frame.slots[slot])
+    frame.slots[slot] = NULL
+
+
+@handles("STORE_FAST")
+def store_fast(frame: InterpreterFrame, slot: int) -> None:
+    frame.slots[slot] = frame.stack.pop()
+
+
+@handles("DELETE_FAST")
+def delete_fast(frame: InterpreterFrame, slot: int) -> None:
+    if frame.slots[slot] is NULL:
+        raise _unbound(frame, slot)
+    frame.slots[slot] = NULL
+
+
+@handles("MAKE_CELL")
+def make_cell(frame: InterpreterFrame, slot: int) -> None:
+    frame.slots[slot] = CellValue(frame.slots[slot])
+
+
+@handles("COPY_FREE_VARS")
+def copy_free_vars(frame: InterpreterFrame, count: int) -> None:
+    frame.slots[len(frame.slots) - count :] = frame.function.cells
+
+
+def _cell(frame: InterpreterFrame, slot: int) -> CellValue:
+    cell = frame.slots[slot]
+    assert isinstance(cell, CellValue), frame.program.names[slot]
+    return cell
+
+
+@handles("LOAD_DEREF")
+def load_deref(frame: InterpreterFrame, slot: int) -> None:
+    content = _cell(frame, slot).content
+    if content is NULL:
+        name = frame.program.names[slot]
+        raise frame.session.raised(NameError, f"cannot access free variable '{name}' where it is not associated with a value")
+    frame.push(content)
+
+
+@handles("STORE_DEREF")
+def store_deref(frame: InterpreterFrame, slot: int) -> None:
+    cell = _cell(frame, slot)
+    if cell.outside:
+        raise frame.session.unsupported(f"side effect: the outer variable {frame.program.names[slot]!r} is set")
+    cell.content = frame.stack.pop()
+
+
+@handles("DELETE_DEREF")
+def delete_deref(frame: InterpreterFrame, slot: int) -> None:
+    frame.push(NULL)
+    store_deref(frame, slot)
+
+
+@handles("LOAD_GLOBAL", "LOAD_NAME")
+def load_global(frame: InterpreterFrame, name: str) -> None:
+    session, namespace = frame.session, frame.function.namespace
+    value = session.wrap_global(namespace, name, namespace.get("__name__", "")) or session.wrap_builtin(namespace, name)
+    if value is None:
+        raise session.raised(NameError, f"name '{name}' is not defined")
+    frame.push(value)
+
+
+@handles("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")
+def store_global(frame: InterpreterFrame, name: str) -> None:
+    raise frame.session.unsupported(f"side effect: the global {name!r} is changed")
+
+
+@handles("IMPORT_NAME")
+def import_name(frame: InterpreterFrame, name: str) -> None:
+    wanted = frame.pop()
+    level = frame.pop().constant()
+    frame.push(frame.session.imported(name, level, frame.function.namespace, wanted is not NONE and bool(wanted.constant())))
+
+
+@handles("IMPORT_FROM")
+def import_from(frame: InterpreterFrame, name: str) -> None:
+    frame.push(frame.session.realize(frame.stack[-1]).get_attribute(frame.session, name))

@@ -1,0 +1,54 @@
+"""Operators and comparisons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.capture.interpreter import InterpreterFrame, handles
+
+import operator
+
+from ingot.capture.values.constant import ConstantValue
+
+
+@handles("BINARY_OP", "COMPARE_OP")
+def binary_op(frame: InterpreterFrame, function: Any) -> None:
+    right = frame.pop()
+    frame.push(frame.session.binary(function, frame.pop(), right))
+
+
+@handles("UNARY_NEGATIVE")
+def unary_negative(frame: InterpreterFrame, _: Any) -> None:
+    frame.push(frame.pop().unary(frame.session, operator.neg))
+
+
+@handles("UNARY_POSITIVE")
+def unary_positive(frame: InterpreterFrame, _: Any) -> None:
+    frame.push(frame.pop().unary(frame.session, operator.pos))
+
+
+@handles("UNARY_INVERT")
+def unary_invert(frame: InterpreterFrame, _: Any) -> None:
+    frame.push(frame.pop().unary(frame.session, operator.invert))
+
+
+@handles("UNARY_NOT")
+def unary_not(frame: InterpreterFrame, _: Any) -> None:
+    frame.push(ConstantValue(not frame.session.truth(frame.pop())))
+
+
+@handles("TO_BOOL")
+def to_bool(frame: InterpreterFrame, _: Any) -> None:
+    frame.push(ConstantValue(frame.session.truth(frame.pop())))
+
+
+@handles("IS_OP")
+def is_op(frame: InterpreterFrame, inverted: int) -> None:
+    right, left = frame.pop(), frame.pop()
+    frame.push(ConstantValue(frame.session.same(left, right) is not bool(inverted)))
+
+
+@handles("CONTAINS_OP")
+def contains_op(frame: InterpreterFrame, inverted: int) -> None:
+    container, item = frame.pop(), frame.pop()
+    frame.push(ConstantValue(frame.session.contains(container, item) is not bool(inverted)))

@@ -1,0 +1,499 @@
+"""One `Kernel` as one LLVM function.
+
+    int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)
+
+runs the points [begin, end) of the collapsed parallel loops and returns 0, or 1 + k for the k-th of its `errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ingot.codegen.llvm.emitter import Emitter, Value, Variable
+from ingot.codegen.llvm.memory import Memory
+from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
+from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.types import REPRESENTATIONS
+from ingot.errors import Unsupported
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
+from ingot.loops.ir import Instruction
+from ingot.schedule.kernel import Accumulate, Kernel, Stage
+
+ZERO_DIVISION = "ZeroDivisionError"
+EXPENSIVE = frozenset(TABLE) & set(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid pow atan2".split()
+)
+BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
+
+
+class Function(NamedTuple):
+    """LLVM text in which the function is called `@KERNEL`, what it declares, and what its caller must know."""
+
+    text: str
+    declarations: frozenset[str]
+    errors: tuple[str, ...]
+    scratch_bytes: Expr
+
+
+def emit_kernel(kernel: Kernel, symbols: Sequence[Symbol], target: Target) -> Function:
+    """The LLVM function of `kernel`, whose size symbols are read from `sizes` at their position in `symbols`."""
+    return _KernelEmitter(kernel, symbols, target).function()
+
+
+# -- choices -------------------------------------------------------------------------------------------------------------
+
+
+def cost(stages: Sequence[Stage]) -> int:
+    """About how many vector instructions the bodies take."""
+    instructions = (i for stage in stages for i in stage.body.instructions)
+    return sum(15 if i.op in EXPENSIVE else 0 if i.op in ("constant", "scalar") else 1 for i in instructions)
+
+
+def choose_unroll(stages: Sequence[Stage]) -> int:
+    weight = cost(stages)
+    return 4 if weight <= 50 else 2 if weight <= 100 else 1
+
+
+def choose_lanes(kernel: Kernel, target: Target) -> int:
+    """Lanes that fill a vector with the dtype most values have; fewer where the vector loops are shorter."""
+    dtypes = {i.dtype for s in kernel.stages for i in s.body.instructions if i.op not in ("constant", "index", "indirect")}
+    if torch.float64 in dtypes:
+        size = 8
+    elif dtypes & {torch.float32, torch.int32, torch.bfloat16, torch.float16}:
+        size = 4
+    else:
+        size = max((d.itemsize for d in dtypes), default=8)
+    lanes = target.vector_bytes // size
+    if kernel.vector is not None:
+        vector_loops = [kernel.vector]
+        if any(s.loops for s in kernel.stages) and not kernel.rows and cost(kernel.stages) < 15:
+            lanes *= 4  # independent columns take the place of several accumulators
+    else:
+        vector_loops = [s.loops[-1] for s in kernel.stages if s.loops]
+    longest = max((extent_of(s) for s in vector_loops), default=1)
+    while lanes > 4 and lanes // 2 >= longest:
+        lanes //= 2
+    return lanes
+
+
+def extent_of(symbol: Symbol) -> int:
+    """A loop's extent where it is constant; a large number otherwise."""
+    assert symbol.extent is not None
+    return symbol.extent.constant if symbol.extent.constant is not None else 1 << 62
+
+
+def surely_runs(symbol: Symbol) -> bool:
+    assert symbol.extent is not None
+    return (symbol.extent.bounds[0] or 0) > 0
+
+
+# -- reductions ----------------------------------------------------------------------------------------------------------
+
+
+class _Reduction:
+    """The accumulators of one `Accumulate`: one per unrolled copy, and for long sums a wider one that they are emptied into."""
+
+    def __init__(self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool) -> None:
+        self.emitter, self.spec, self.dtype, self.lanes = emitter, spec, dtype, lanes
+        self.start = identity(spec.kind, dtype, emitter.constant)
+        self.copies = [[emitter.variable(v.type, lanes) for v in self.start] for _ in range(copies)]
+        self.wide = emitter.variable("double", lanes) if wide else None
+        self._reset()
+        if self.wide is not None:
+            self.wide.store(emitter.constant(0.0, "double"))
+
+    def _reset(self) -> None:
+        for copy in self.copies:
+            for variable, value in zip(copy, self.start, strict=True):
+                variable.store(value)
+
+    def add(self, copy: int, value: Accumulator, mask: Value | None) -> None:
+        """Take `value` in; where `mask` does not hold, nothing."""
+        e = self.emitter
+        old = tuple(v.load() for v in self.copies[copy])
+        new = combine(self.spec.kind, self.dtype, old, value)
+        for variable, before, after in zip(self.copies[copy], old, new, strict=True):
+            variable.store(after if mask is None else e.select(mask, after, before))
+
+    def _merged(self) -> Accumulator:
+        values = [tuple(v.load() for v in copy) for copy in self.copies]
+        while len(values) > 1:
+            values = [combine(self.spec.kind, self.dtype, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
+
+    def flush(self) -> None:
+        """Empty the accumulators into the wider one."""
+        if self.wide is not None:
+            self.wide.store(self.wide.load() + self.emitter.cast("fpext", self._merged()[0], "double"))
+            self._reset()
+
+    def result(self, across_lanes: bool) -> Value:
+        """The reduced value, of the type of `spec.dtype`."""
+        dtype = self.dtype
+        values = self._merged()
+        if self.wide is not None:
+            self.flush()
+            values, dtype = (self.wide.load(),), torch.float64
+        while across_lanes and values[0].lanes > 1:
+            low, high = zip(*(self.emitter.half_vectors(v) for v in values), strict=True)
+            values = combine(self.spec.kind, dtype, low, high)
+        if self.spec.kind.startswith("arg"):
+            return values[1]
+        return convert(values[0], dtype, self.spec.dtype)
+
+
+# -- the function --------------------------------------------------------------------------------------------------------
+
+
+class _KernelEmitter:
+    def __init__(self, kernel: Kernel, symbols: Sequence[Symbol], target: Target) -> None:
+        self.kernel = kernel
+        self.e = Emitter(choose_lanes(kernel, target))
+        self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
+        self.errors: list[str] = []
+        self.checked: set[tuple[str, str]] = set()
+        self.scalars: dict[str, Value] = {}
+        self.scratch: Expr = ZERO
+
+    def function(self) -> Function:
+        self._bind_buffers()
+        self._outer_loops()
+        arguments = "".join(f"ptr noalias %p{k}, " for k in range(len(self.kernel.parameters)))
+        loads = "".join(
+            f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n"
+            for k in range(len(self.kernel.parameters))
+        )
+        passed = "".join(f"ptr %p{k}, " for k in range(len(self.kernel.parameters)))
+        fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.errors)))
+        lines = self.e.entry + self.e.scopes[0].lines
+        text = (
+            f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, i64 %end, ptr noalias %scratch) "
+            "nounwind {\n"
+            "  %nowhere = alloca i64\n  " + "\n  ".join(lines) + "\n  ret i32 0\n" + fails + "}\n"
+            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
+            "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
+            f"{loads}  %status = call i32 @KERNEL.body({passed}ptr %sizes, i64 %begin, i64 %end, ptr %scratch)\n"
+            "  ret i32 %status\ndone:\n  ret i32 0\n}\n"
+        )
+        return Function(text, frozenset(self.e.declarations), tuple(self.errors), self.scratch)
+
+    def _bind_buffers(self) -> None:
+        memory, e = self.memory, self.e
+        for position, parameter in enumerate(self.kernel.parameters):
+            memory.base[parameter.name] = Value(e, f"%p{position}", "ptr", 1, 0)
+            memory.dtypes[parameter.name] = parameter.dtype
+            if parameter.written:
+                memory.mutable.add(parameter.name)
+        scratch = Value(e, "%scratch", "ptr", 1, 0)
+        for row in self.kernel.rows:
+            memory.base[row.name] = e.pointer(scratch, "i8", memory.index(self.scratch))
+            memory.dtypes[row.name] = row.dtype
+            memory.mutable.add(row.name)
+            copies = e.lanes if self.kernel.vector is not None else 1
+            if copies > 1:
+                memory.per_lane.add(row.name)
+            self.scratch = self.scratch + (as_expr(row.length) * (row.dtype.itemsize * copies) + 63) // 64 * 64
+
+    # -- loops ---------------------------------------------------------------------------------------------------------
+
+    def _outer_loops(self) -> None:
+        kernel, e = self.kernel, self.e
+        begin, end = Value(e, "%begin", "i64", 1, 0), Value(e, "%end", "i64", 1, 0)
+        shared, rest = kernel.loops[: kernel.parallel], kernel.loops[kernel.parallel :]
+        if kernel.vector is None or kernel.vector not in shared:
+            with e.loop(begin, end, 1, sure=True) as point:
+                self._bind_point(point, shared)
+                self._nest(rest, self._run_stages)
+        elif len(shared) == 1:
+            self._points(kernel.vector, begin, end, None)
+        else:
+            self._divided_vector_loop(begin, end, shared)
+
+    def _bind_point(self, point: Value, loops: Sequence[Symbol]) -> None:
+        """Bind the indices of collapsed `loops` for the number `point`."""
+        for loop in reversed(loops[1:]):
+            assert loop.extent is not None
+            extent = self.memory.index(loop.extent)
+            self.memory.bound[loop] = self.e.binary("urem", point, extent)
+            point = self.e.binary("udiv", point, extent)
+        if loops:
+            self.memory.bound[loops[0]] = point
+
+    def _divided_vector_loop(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> None:
+        """The vector loop is the last of several collapsed loops: only the first and the last run over it may be partial."""
+        e, vector = self.e, shared[-1]
+        assert vector.extent is not None
+        extent = self.memory.index(vector.extent)
+        first, last = e.binary("udiv", begin, extent), e.binary("udiv", end - 1, extent)
+        with e.loop(first, last + 1, 1, sure=True) as point:
+            self._bind_point(point, shared[:-1])
+            start = e.intrinsic("smax", (begin - point * extent, 0))
+            stop = e.intrinsic("smin", (end - point * extent, extent))
+            self._points(vector, start, stop, None)
+
+    def _nest(self, loops: Sequence[Symbol], run: Callable[[], None]) -> None:
+        """Run within `loops`, the outer vector loop among them taking its points a vector at a time."""
+        if not loops:
+            run()
+            return
+        loop = loops[0]
+        assert loop.extent is not None
+        zero, extent = self.e.constant(0, "i64"), self.memory.index(loop.extent)
+        if loop is self.kernel.vector:
+            self._points(loop, zero, extent, loop.extent.constant)
+            return
+        sure = surely_runs(loop)
+        with self.e.loop(zero, extent, 1, sure=sure, known_once=loop.extent.constant == 1) as index:
+            self.memory.bound[loop] = index
+            self._nest(loops[1:], run)
+
+    def _points(self, symbol: Symbol, start: Value, stop: Value, size: int | None) -> None:
+        """The outer vector loop around all stages."""
+        simple = not any(s.loops for s in self.kernel.stages) and not self.kernel.rows
+        unroll = choose_unroll(self.kernel.stages) if simple else 1
+        self._vector_loop(symbol, start, stop, size, unroll, lambda copy: self._run_stages())
+
+    def _vector_loop(
+        self, symbol: Symbol, start: Value, stop: Value, size: int | None, unroll: int, run: Callable[[int], None],
+        block: int | None = None, flush: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`run(copy)` for each vector of [start, stop): unrolled while that many are left, then single and masked.
+
+        `size` is the constant number of iterations, from 0, where known. After every `block` vectors of the unrolled loop,
+        `flush()`.
+        """
+        e, memory = self.e, self.memory
+        lanes = e.lanes
+        sure = not start.constant or surely_runs(symbol)  # a thread's own range is never empty
+        if size is not None:
+            unroll = max(1, min(unroll, 1 << (size // lanes).bit_length() - 1)) if size >= lanes else 1
+        step = lanes * unroll
+        memory.vector = symbol
+        if size is None:
+            middle = start + ((stop - start) & -step)
+        else:
+            middle = e.constant(size // step * step, "i64")
+
+        def vectors(first: Value, end: Value, sure_here: bool) -> None:
+            with e.loop(first, end, step, sure_here, known_once=size == step) as index:
+                e.scopes[-1].sure = sure
+                memory.bound[symbol] = index
+                for copy in range(unroll):
+                    memory.shift = copy * lanes
+                    run(copy)
+                memory.shift = 0
+
+        if size is None or size >= step:
+            if block is None:
+                vectors(start, middle, size is not None)
+            else:
+                with e.loop(start, middle, block * step, size is not None) as first:
+                    e.scopes[-1].sure = sure
+                    vectors(first, e.intrinsic("smin", (first + block * step, middle)), True)
+                    flush()
+        if size is None or size % step:
+            self._masked_vectors(symbol, middle, stop, size, sure, run)
+        memory.vector = None
+
+    def _masked_vectors(
+        self, symbol: Symbol, start: Value, stop: Value, size: int | None, sure: bool, run: Callable[[int], None]
+    ) -> None:
+        e, memory = self.e, self.memory
+        lanes = e.lanes
+        rest = None if size is None else size - int(start.text)
+        with e.loop(start, stop, lanes, rest is not None, known_once=rest is not None and rest <= lanes) as index:
+            e.scopes[-1].sure = sure
+            memory.bound[symbol] = index
+            if rest is None or rest % lanes:
+                left = stop - index if rest is None or rest > lanes else e.constant(rest, "i64")
+                short = e.constant(int(left.text), "i32") if left.constant else e.cast("trunc", left, "i32")
+                memory.mask = e.compare("slt", e.iota("i32"), short)
+            run(0)
+            memory.mask = None
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def _run_stages(self) -> None:
+        for stage in self.kernel.stages:
+            self._stage(stage)
+
+    def _stage(self, stage: Stage) -> None:
+        if not stage.loops:
+            self._body(stage, [], 0, None)
+            return
+        across = self.kernel.vector is None
+        per_iteration, wide_level = self._accuracy(stage)
+        unroll = choose_unroll((stage,)) if across else 1
+        copies = unroll if across else 1
+        reductions = [
+            _Reduction(
+                self.e, spec, stage.body.instructions[stage.body.results[spec.value]].dtype,
+                self.e.lanes, copies, wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
+            )
+            for spec in stage.reductions
+        ]  # fmt: skip
+
+        def flush() -> None:
+            for reduction in reductions:
+                reduction.flush()
+
+        self._stage_loops(stage, 0, reductions, unroll, wide_level, flush)
+        for reduction in reductions:
+            self.scalars[reduction.spec.name] = reduction.result(across)
+
+    def _accuracy(self, stage: Stage) -> tuple[int, int | None]:
+        """Additions that one lane does in one run of the last loop, and the level whose completion empties the accumulators
+        into wider ones (None: the sum is short enough without). A level equal to the number of loops stands for blocks of
+        the last loop."""
+        if not any(r.kind == "sum" and r.dtype.is_floating_point for r in stage.reductions):
+            return 0, None
+        per_lane = self.e.lanes if self.kernel.vector is None else 1
+        counts = [extent_of(loop) for loop in stage.loops]
+        counts[-1] = -(-counts[-1] // per_lane)
+        total = 1
+        for level in range(len(counts) - 1, -1, -1):
+            if level == len(counts) - 1 and counts[level] > 4 * BLOCK:
+                return counts[-1], len(counts)
+            total *= counts[level]
+            if total > BLOCK and level > 0:
+                return counts[-1], level
+        return counts[-1], None
+
+    def _stage_loops(
+        self, stage: Stage, level: int, reductions: list[_Reduction], unroll: int, wide: int | None, flush: Callable[[], None]
+    ) -> None:
+        loop = stage.loops[level]
+        assert loop.extent is not None
+        e, memory = self.e, self.memory
+        zero, extent, size = e.constant(0, "i64"), memory.index(loop.extent), loop.extent.constant
+        last = level == len(stage.loops) - 1
+        block = BLOCK if last and wide == len(stage.loops) else None
+        if last and self.kernel.vector is None:
+            self._vector_loop(
+                loop, zero, extent, size, unroll, lambda copy: self._body(stage, reductions, copy, memory.mask), block, flush
+            )
+            return
+
+        def inside(index: Value) -> None:
+            memory.bound[loop] = index
+            if last:
+                self._body(stage, reductions, 0, None)
+                return
+            self._stage_loops(stage, level + 1, reductions, unroll, wide, flush)
+            if wide == level + 1:
+                flush()
+
+        sure = surely_runs(loop)
+        if block is None:
+            with e.loop(zero, extent, 1, sure, known_once=size == 1) as index:
+                inside(index)
+            return
+        with e.loop(zero, extent, block, sure) as first:
+            with e.loop(first, e.intrinsic("smin", (first + block, extent)), 1, sure=True) as index:
+                inside(index)
+            flush()
+
+    def _body(self, stage: Stage, reductions: list[_Reduction], copy: int, mask: Value | None) -> None:
+        """One evaluation of the body; `mask` says which lanes count in the reductions."""
+        body = stage.body
+        values: list[Value] = []
+        for instruction in body.instructions:
+            values.append(self._instruction(instruction, values, body.instructions))
+        results = [values[r] for r in body.results]
+        for store in stage.stores:
+            dtype = body.instructions[body.results[store.value]].dtype
+            value = convert(results[store.value], dtype, self.memory.dtypes[store.buffer])
+            self.memory.store(store.buffer, store.index, value, store.mode)
+        for reduction in reductions:
+            value = results[reduction.spec.value]
+            pair = (value, self._position(stage)) if reduction.spec.kind.startswith("arg") else (value,)
+            reduction.add(copy, pair, mask)
+        for define in stage.scalars:
+            self.scalars[define.name] = results[define.value]
+
+    def _position(self, stage: Stage) -> Value:
+        """The number of the present point in the row-major order of the stage's loops."""
+        position: Expr = ZERO
+        for level, loop in enumerate(stage.loops):
+            position = position + loop * product(s.extent for s in stage.loops[level + 1 :] if s.extent is not None)
+        return self.memory.index(position)
+
+    # -- instructions --------------------------------------------------------------------------------------------------
+
+    def _instruction(self, i: Instruction, values: list[Value], program: Sequence[Instruction]) -> Value:
+        special = _STRUCTURAL.get(i.op)
+        args = [values[a] for a in i.args]
+        if special is not None:
+            return special(self, i, args, program)
+        source = program[i.args[-1]].dtype
+        row = TABLE.get(i.op)
+        if row is None or source not in row[0] and i.op != "where":
+            raise Unsupported(f"no code for {i.op} of {source}")
+        if i.op in INTEGER_DIVISIONS and not source.is_floating_point:
+            args[1] = self._divisor(args[1])
+        return row[1](REPRESENTATIONS[source].kind, *args)
+
+    def _divisor(self, b: Value) -> Value:
+        """`b`, or 1 where it is 0 after that has been reported."""
+        if b.constant and b.text != "0":
+            return b
+        zero = self.e.compare("eq", b, 0)
+        self._fail_if(zero, ZERO_DIVISION, None)
+        return self.e.select(zero, 1, b)
+
+    def _fail_if(self, bad: Value, error: str, condition: Value | None) -> None:
+        """Leave the kernel with `error` if a lane in range, for which `condition` holds, is `bad`."""
+        e, memory = self.e, self.memory
+        if condition is not None:
+            bad = bad & condition
+        if memory.mask is not None and bad.lanes > 1:
+            bad = bad & memory.mask
+        test = e.any_lane(bad)
+        if (test.text, error) in self.checked:
+            return
+        self.checked.add((test.text, error))
+        if error not in self.errors:
+            self.errors.append(error)
+        depth, fine = memory.sure_depth(test.depth), e.name("fine")
+        e.line(f"br i1 {test.text}, label %fail{self.errors.index(error)}, label %{fine}, !prof !0", depth)
+        e.line(f"{fine}:", depth)
+
+    def _constant(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        if i.dtype is torch.bfloat16:
+            return self.e.constant(torch.tensor(i.attrs[0], dtype=i.dtype).view(torch.int16).item(), "i16")
+        return self.e.constant(i.attrs[0], REPRESENTATIONS[i.dtype].register)
+
+    def _index(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        return self.memory.index(i.attrs[0])
+
+    def _load(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        return self.memory.load(i.attrs[0], i.attrs[1], args[0] if args else None)
+
+    def _scalar(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        return self.scalars[i.attrs[0]]
+
+    def _convert(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        return convert(args[0], program[i.args[0]].dtype, i.dtype)
+
+    def _indirect(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        e = self.e
+        symbol, bound, error = i.attrs
+        extent, value = self.memory.index(bound), args[0]
+        wrapped = e.select(e.compare("slt", value, 0), value + extent, value)
+        outside = e.compare("uge", wrapped, extent)
+        self._fail_if(outside, error, args[1] if len(args) > 1 else None)
+        self.memory.bound[symbol] = wrapped
+        return wrapped
+
+
+_STRUCTURAL = {
+    "constant": _KernelEmitter._constant,
+    "index": _KernelEmitter._index,
+    "load": _KernelEmitter._load,
+    "scalar": _KernelEmitter._scalar,
+    "indirect": _KernelEmitter._indirect,
+    "to": _KernelEmitter._convert,
+}

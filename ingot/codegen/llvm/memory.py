@@ -1,0 +1,256 @@
+"""Index expressions and memory accesses: from an `Expr` and the loops around it to addresses, loads and stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ingot.codegen.llvm.emitter import Emitter, Value
+from ingot.codegen.llvm.scalar import convert, floor_divide
+from ingot.codegen.llvm.types import REPRESENTATIONS, mangled, vector_type
+from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol
+
+SHORT = 2**31
+
+
+class Memory:
+    """The buffers of one kernel and the index symbols in scope.
+
+    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the lanes, or None while code runs
+    once per point; it is bound to lane 0's value less `shift`, a constant that differs between unrolled copies. `mask` says
+    which lanes are in range (None: all).
+    """
+
+    def __init__(self, emitter: Emitter, sizes: dict[Symbol, int]) -> None:
+        self.emitter = emitter
+        self.sizes = sizes
+        self.bound: dict[Symbol, Value] = {}
+        self.vector: Symbol | None = None
+        self.shift = 0
+        self.mask: Value | None = None
+        self.base: dict[str, Value] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.mutable: set[str] = set()
+        self.per_lane: set[str] = set()  # rows of which every lane has one of its own
+
+    # -- index arithmetic ----------------------------------------------------------------------------------------------
+
+    def index(self, expr: Expr) -> Value:
+        """The value of `expr`: a scalar where its symbols are, summed from the outer loops inwards."""
+        e = self.emitter
+        if expr.constant is not None:
+            return e.constant(expr.constant, "i64")
+        terms = [self._term(coefficient, atoms) for coefficient, atoms in expr.terms]
+        terms.sort(key=lambda v: (v.lanes, v.depth))
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    def _term(self, coefficient: int, atoms: tuple[Expr, ...]) -> Value:
+        factors = sorted((self._atom(a) for a in atoms), key=lambda v: (v.lanes, v.depth))
+        if coefficient != 1 or not factors:
+            factors.insert(0, self.emitter.constant(coefficient, "i64"))
+        total = factors[0]
+        for factor in factors[1:]:
+            total = total * factor
+        return total
+
+    def _atom(self, atom: Any) -> Value:
+        e = self.emitter
+        if isinstance(atom, Symbol):
+            if atom is self.vector:
+                return self.bound[atom] + self._lane_numbers(1)
+            return self.bound[atom] if atom in self.bound else self._size(atom)
+        if isinstance(atom, (Max, Min)):
+            name = "smax" if isinstance(atom, Max) else "smin"
+            return e.intrinsic(name, (self.index(atom.left), self.index(atom.right)))
+        left, right = self.index(atom.left), self.index(atom.right)
+        low, high = atom.left.bounds
+        if low is None or low < 0:
+            quotient = floor_divide("signed", left, right)
+            return quotient if isinstance(atom, FloorDiv) else left - quotient * right
+        opcode = "urem" if isinstance(atom, Mod) else "udiv"
+        most = atom.right.bounds[1]
+        if high is not None and high < SHORT and most is not None and most < SHORT:
+            short = e.binary(opcode, e.cast("trunc", left, "i32"), self._short(right))
+            return e.cast("zext", short, "i64")
+        return e.binary(opcode, left, right)
+
+    def _short(self, value: Value) -> Value:
+        e = self.emitter
+        return e.constant(int(value.text), "i32") if value.constant else e.cast("trunc", value, "i32")
+
+    def _size(self, symbol: Symbol) -> Value:
+        e = self.emitter
+        sizes = Value(e, "%sizes", "ptr", 1, 0)
+        pointer = e.pointer(sizes, "i64", self.sizes[symbol])
+        return e.place(f"load i64, ptr {pointer.text}, align 8", "i64", 1, 0)
+
+    def _lane_numbers(self, stride: int) -> Value:
+        """Constant vector: stride * (lane + shift)."""
+        e = self.emitter
+        numbers = ", ".join(f"i64 {stride * (lane + self.shift)}" for lane in range(e.lanes))
+        return Value(e, f"<{numbers}>", "i64", e.lanes, 0)
+
+    # -- addresses -----------------------------------------------------------------------------------------------------
+
+    def address(self, buffer: str, expr: Expr) -> tuple[Value, bool]:
+        """A scalar pointer, or one per lane; and whether the scalar pointer starts a run of `lanes` adjacent elements."""
+        e = self.emitter
+        base, type = self.base[buffer], REPRESENTATIONS[self.dtypes[buffer]].memory
+        if buffer in self.per_lane:
+            return e.pointer(base, type, self.index(expr) * e.lanes), True
+        varying = [s for s in expr.symbols if s is self.vector or (s in self.bound and self.bound[s].lanes > 1)]
+        linear = expr.linear((self.vector,)) if self.vector in varying and len(varying) == 1 else None
+        if linear is None:
+            return e.pointer(base, type, self.index(expr)), False
+        offset, coefficients = linear
+        assert self.vector is not None
+        stride, first = coefficients[self.vector], self.bound[self.vector]
+        pointer = e.pointer(base, type, self.index(offset))
+        if stride.constant is not None:
+            pointer = e.pointer(pointer, type, first * stride.constant)
+            if stride.constant == 1:
+                return e.pointer(pointer, type, self.shift), True
+            return e.pointer(pointer, type, self._lane_numbers(stride.constant)), False
+        step = self.index(stride)
+        pointer = e.pointer(pointer, type, first * step)
+        return e.pointer(pointer, type, self._lane_numbers(1) * step), False
+
+    def sure_depth(self, depth: int) -> int:
+        """The outermost depth, not less than `depth`, from which the present point is sure to be reached."""
+        scopes = self.emitter.scopes
+        return next((d for d in range(len(scopes) - 1, depth, -1) if not scopes[d].sure), depth)
+
+    def both(self, a: Value | None, b: Value | None) -> Any:
+        """The conjunction of two conditions, None being true."""
+        return a if b is None else b if a is None else a & b
+
+    # -- loads ---------------------------------------------------------------------------------------------------------
+
+    def load(self, buffer: str, expr: Expr, condition: Value | None) -> Value:
+        """The element at `expr`, in its register type; 0 where `condition` does not hold."""
+        e = self.emitter
+        dtype = self.dtypes[buffer]
+        form = REPRESENTATIONS[dtype]
+        pointer, adjacent = self.address(buffer, expr)
+        size = dtype.itemsize
+        if pointer.lanes > 1:
+            value = self._gather(pointer, form.memory, size, self.both(self.mask, condition), buffer)
+        elif adjacent:
+            mask = None if buffer in self.per_lane else self.both(self.mask, condition)
+            value = self._load_adjacent(pointer, form.memory, size, mask, buffer)
+        else:
+            value = self._load_one(pointer, form.memory, size, condition, buffer)
+        return e.compare("ne", value, 0) if form.kind == "bool" else value
+
+    def _fetch(self, text: str, type: str, lanes: int, depth: int, buffer: str) -> Value:
+        if buffer in self.mutable:
+            return self.emitter.here(text, type, lanes)
+        return self.emitter.place(text, type, lanes, self.sure_depth(depth))
+
+    def _load_one(self, pointer: Value, type: str, size: int, condition: Value | None, buffer: str) -> Value:
+        e = self.emitter
+        if condition is None:
+            return self._fetch(f"load {type}, ptr {pointer.text}, align {size}", type, 1, pointer.depth, buffer)
+        reached = e.any_lane(condition if condition.lanes == 1 else self.both(self.mask, condition))
+        safe = e.select(reached, pointer, Value(e, "@ingot.zeros", "ptr", 1, 0))
+        value = self._fetch(f"load {type}, ptr {safe.text}, align {size}", type, 1, safe.depth, buffer)
+        return e.select(condition, value, 0) if condition.lanes > 1 else value
+
+    def _load_adjacent(self, pointer: Value, type: str, size: int, mask: Value | None, buffer: str) -> Value:
+        e = self.emitter
+        vector = vector_type(type, e.lanes)
+        if mask is None:
+            return self._fetch(f"load {vector}, ptr {pointer.text}, align {size}", type, e.lanes, pointer.depth, buffer)
+        masks = vector_type("i1", e.lanes)
+        function = f"llvm.masked.load.{mangled(type, e.lanes)}.p0"
+        e.declare(vector, function, f"ptr, i32, {masks}, {vector}")
+        text = (
+            f"call {vector} @{function}(ptr {pointer.text}, i32 {size}, {masks} {e.argument(mask, e.lanes)}, "
+            f"{vector} zeroinitializer)"
+        )
+        return self._fetch(text, type, e.lanes, max(pointer.depth, mask.depth), buffer)
+
+    def _gather(self, pointers: Value, type: str, size: int, mask: Value | None, buffer: str) -> Value:
+        e = self.emitter
+        vector, masks, addresses = (vector_type(t, e.lanes) for t in (type, "i1", "ptr"))
+        function = f"llvm.masked.gather.{mangled(type, e.lanes)}.v{e.lanes}p0"
+        e.declare(vector, function, f"{addresses}, i32, {masks}, {vector}")
+        allowed = e.argument(mask, e.lanes) if mask is not None else "splat (i1 true)"
+        text = (
+            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, {masks} {allowed}, {vector} zeroinitializer)"
+        )
+        depth = max(pointers.depth, mask.depth if mask is not None else 0)
+        return self._fetch(text, type, e.lanes, depth, buffer)
+
+    # -- stores --------------------------------------------------------------------------------------------------------
+
+    def store(self, buffer: str, expr: Expr, value: Value, mode: str) -> None:
+        """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, "add" adds, lane after lane."""
+        e = self.emitter
+        form = REPRESENTATIONS[self.dtypes[buffer]]
+        if form.kind == "bool":
+            value = e.cast("zext", value, "i8") if not value.constant else e.constant(value.text == "true", "i8")
+        pointer, adjacent = self.address(buffer, expr)
+        mask = None if buffer in self.per_lane else self.mask
+        if mode == "add":
+            self._add(buffer, pointer, adjacent, value)
+        elif adjacent:
+            self._store_adjacent(pointer, value, self.dtypes[buffer].itemsize, mask)
+        elif pointer.lanes == 1 and value.lanes == 1:
+            e.line(f"store {value.type} {value.text}, ptr {pointer.text}, align {self.dtypes[buffer].itemsize}")
+        else:
+            self._scatter(e.splat(pointer, e.lanes), value, self.dtypes[buffer].itemsize, mask)
+
+    def _store_adjacent(self, pointer: Value, value: Value, size: int, mask: Value | None) -> None:
+        e = self.emitter
+        vector = vector_type(value.type, e.lanes)
+        operand = e.argument(value, e.lanes)
+        if mask is None:
+            e.line(f"store {vector} {operand}, ptr {pointer.text}, align {size}")
+            return
+        masks = vector_type("i1", e.lanes)
+        function = f"llvm.masked.store.{mangled(value.type, e.lanes)}.p0"
+        e.declare("void", function, f"{vector}, ptr, i32, {masks}")
+        e.line(f"call void @{function}({vector} {operand}, ptr {pointer.text}, i32 {size}, {masks} {mask.text})")
+
+    def _scatter(self, pointers: Value, value: Value, size: int, mask: Value | None) -> None:
+        e = self.emitter
+        vector, masks, addresses = (vector_type(t, e.lanes) for t in (value.type, "i1", "ptr"))
+        function = f"llvm.masked.scatter.{mangled(value.type, e.lanes)}.v{e.lanes}p0"
+        e.declare("void", function, f"{vector}, {addresses}, i32, {masks}")
+        allowed = mask.text if mask is not None else "splat (i1 true)"
+        operand = e.argument(value, e.lanes)
+        e.line(f"call void @{function}({vector} {operand}, {addresses} {pointers.text}, i32 {size}, {masks} {allowed})")
+
+    def _add(self, buffer: str, pointer: Value, adjacent: bool, value: Value) -> None:
+        """One lane at a time, since lanes may meet at one address; lanes out of range add to a place of their own."""
+        e = self.emitter
+        if self.vector is None and pointer.lanes == value.lanes == 1:
+            self._add_one(buffer, pointer, value)
+            return
+        type = REPRESENTATIONS[self.dtypes[buffer]].memory
+        pointers = e.pointer(pointer, type, e.iota("i64")) if adjacent else e.splat(pointer, e.lanes)
+        if self.mask is not None:
+            pointers = e.select(self.mask, pointers, Value(e, "%nowhere", "ptr", 1, 0))
+        values = e.splat(value, e.lanes)
+        for lane in range(e.lanes):
+            self._add_one(buffer, self._lane(pointers, lane), self._lane(values, lane))
+
+    def _lane(self, vector: Value, lane: int) -> Value:
+        text = f"extractelement {vector_type(vector.type, vector.lanes)} {vector.text}, i64 {lane}"
+        return self.emitter.place(text, vector.type, 1, vector.depth)
+
+    def _add_one(self, buffer: str, pointer: Value, value: Value) -> None:
+        e, dtype = self.emitter, self.dtypes[buffer]
+        size = dtype.itemsize
+        old = e.here(f"load {value.type}, ptr {pointer.text}, align {size}", value.type, 1)
+        if dtype in (torch.bfloat16, torch.float16):
+            wide = convert(old, dtype, torch.float32) + convert(value, dtype, torch.float32)
+            new = convert(wide, torch.float32, dtype)
+        else:
+            new = old | value if dtype is torch.bool else old + value
+        e.line(f"store {new.type} {new.text}, ptr {pointer.text}, align {size}")

@@ -1,0 +1,294 @@
+"""The slow oracle: run a `LoopGraph`, or one `Kernel`, with NumPy.
+
+Every body runs over whole index grids at once. Half-precision values are held as float32 and rounded at conversions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ingot.loops.expr import ZERO, Expr, Symbol
+from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Pointwise, Reduction, View
+from ingot.loops.ops import HALVES, OPS
+from ingot.schedule.kernel import Kernel, Stage
+
+Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
+
+_NUMPY = {
+    torch.bool: np.bool_,
+    torch.uint8: np.uint8,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.bfloat16: np.float32,
+    torch.float16: np.float32,
+}
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+
+def run_body(
+    body: Body, memory: Mapping[str, torch.Tensor], values: Values, shape: tuple[int, ...], scalars: Mapping[str, Any] = {}
+) -> list[np.ndarray]:
+    """The values of all instructions of `body` over a grid of `shape`.
+
+    `memory` maps buffer names to flat tensors over the buffer's storage; `values` gives every symbol. Raises IndexError with the
+    body's message for an indirect value out of range.
+    """
+    symbols = dict(values)
+    done: list[np.ndarray] = []
+    for instruction in body.instructions:
+        rule = _STRUCTURAL.get(instruction.op, _scalar_op)
+        with np.errstate(all="ignore"):
+            result = rule(instruction, [done[a] for a in instruction.args], memory, symbols, scalars)
+        done.append(np.broadcast_to(np.asarray(result, dtype=_NUMPY[instruction.dtype]), shape))
+    return done
+
+
+def _scalar_op(i: Instruction, args: list[np.ndarray], *_: Any) -> Any:
+    return OPS[i.op].reference(*args)
+
+
+def _constant(i: Instruction, *_: Any) -> Any:
+    return i.attrs[0]
+
+
+def _index(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
+    return i.attrs[0].evaluate(symbols)
+
+
+def _load(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
+    name, offset = i.attrs
+    array = memory[name]
+    at = np.asarray(offset.evaluate(symbols))
+    if not args:
+        return _gather(array, at)
+    mask = args[0]
+    return np.where(mask, _gather(array, np.where(mask, at, 0)) if mask.any() else 0, np.zeros((), _NUMPY[i.dtype]))
+
+
+def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
+    if at.size and (at.min() < 0 or at.max() >= len(array)):
+        raise AssertionError(f"a load from element {at.min()} .. {at.max()} of {len(array)}")
+    found = array[torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64).reshape(-1))]
+    return (found.float() if found.dtype in HALVES else found).numpy().reshape(at.shape)
+
+
+def _indirect(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
+    symbol, extent, error = i.attrs
+    size = extent.evaluate(symbols)
+    value = args[0]
+    inside = (value >= -size) & (value < size)
+    if len(args) == 2:
+        inside |= ~args[1]
+    if not inside.all():
+        raise IndexError(error)
+    wrapped = np.where(value < 0, value + size, value)
+    symbols[symbol] = np.where(args[1], wrapped, 0) if len(args) == 2 else wrapped
+    return wrapped
+
+
+def _scalar(i: Instruction, args: Any, memory: Any, symbols: Any, scalars: Mapping[str, Any]) -> Any:
+    return scalars[i.attrs[0]]
+
+
+def _to(i: Instruction, args: list[np.ndarray], *_: Any) -> Any:
+    if i.dtype in HALVES:
+        return round_half(args[0], i.dtype)
+    return torch.from_numpy(np.ascontiguousarray(args[0])).to(i.dtype).numpy().reshape(args[0].shape)
+
+
+def round_half(value: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """float32 values that are exact in the half-precision `dtype`."""
+    return torch.from_numpy(np.ascontiguousarray(value)).to(dtype).float().numpy().reshape(value.shape)
+
+
+_STRUCTURAL = {"constant": _constant, "index": _index, "load": _load, "indirect": _indirect, "scalar": _scalar, "to": _to}
+
+
+# -- grids -------------------------------------------------------------------------------------------------------------
+
+
+def grid(loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values = {}) -> tuple[tuple[int, ...], dict[Symbol, Any]]:
+    """(shape, value of every symbol) of a loop nest: each loop's index is an array along its own axis."""
+    shape = tuple(s.extent.evaluate(dict(sizes)) for s in loops)  # type: ignore[union-attr]
+    values: dict[Symbol, Any] = {**sizes, **fixed}
+    for axis, (symbol, extent) in enumerate(zip(loops, shape)):
+        values[symbol] = np.arange(extent).reshape([-1 if k == axis else 1 for k in range(len(shape))])
+    return shape, values
+
+
+def reduce_over(kind: str, values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Reduce `values` over `axes`, which are its last ones. Sums accumulate in double; NaN is the extreme."""
+    flat = values.reshape(*values.shape[: len(values.shape) - len(axes)], -1)
+    if kind in ("sum", "prod"):
+        wide = np.float64 if np.issubdtype(values.dtype, np.floating) else values.dtype
+        return getattr(np, kind)(flat, axis=-1, dtype=wide).astype(values.dtype)
+    return getattr(np, kind)(flat, axis=-1)
+
+
+def _store(memory: torch.Tensor, at: Any, value: np.ndarray, mode: str) -> None:
+    at, value = np.broadcast_arrays(np.asarray(at, dtype=np.int64), value)
+    if at.size and (at.min() < 0 or at.max() >= len(memory)):
+        raise AssertionError(f"a store to element {at.min()} .. {at.max()} of {len(memory)}")
+    index = torch.from_numpy(at.reshape(-1).copy())
+    new = torch.from_numpy(value.reshape(-1).copy()).to(memory.dtype)
+    memory.index_put_((index,), new, accumulate=mode == "add")
+
+
+# -- loop graphs -------------------------------------------------------------------------------------------------------
+
+
+def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """Run `graph` on real tensors; returns its outputs (windows of fresh memory or of the inputs, and ints).
+
+    Inputs that the graph writes are written.
+    """
+    sizes = {
+        symbol: int(inputs[position].shape[dim] if kind == "size" else inputs[position].stride(dim))
+        for symbol, position, kind, dim in graph.symbols
+    }
+    memory: dict[str, torch.Tensor] = {}
+    for name, tensor in [*zip(graph.inputs, inputs), *graph.constants.items()]:
+        memory[name] = flat_storage(tensor)
+    for node in graph.nodes:
+        for name in node.writes():
+            if name not in memory and not isinstance(node, Library):
+                memory[name] = new_storage(graph.buffers[name], sizes)
+        _RUN[type(node)](node, graph, memory, sizes)
+    return [
+        tensor_of(o, memory, sizes) if isinstance(o, View) else o.evaluate(sizes)  # type: ignore[arg-type]
+        for o in graph.outputs
+    ]
+
+
+def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """A flat alias of a tensor's memory, from its first element to its last."""
+    tensor = tensor.detach()
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+    return tensor.as_strided((span,), (1,))
+
+
+def new_storage(buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
+    """Flat memory for a temporary, filled with what a program must not rely on."""
+    extents = [e.evaluate(sizes) for e in buffer.sizes]
+    span = 1 + sum((n - 1) * s.evaluate(sizes) for n, s in zip(extents, buffer.strides)) if all(extents) else 0
+    fill = float("nan") if buffer.dtype.is_floating_point else 77
+    return torch.full((span,), fill).to(buffer.dtype)
+
+
+def tensor_of(view: View, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> torch.Tensor:
+    """The tensor that a view names."""
+    flat = memory[view.buffer]
+    extents, strides = [[e.evaluate(sizes) for e in group] for group in (view.sizes, view.strides)]
+    return flat.as_strided(extents, strides, flat.storage_offset() + view.offset.evaluate(sizes))
+
+
+def _run_pointwise(node: Pointwise, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+    shape, values = grid(node.loops, sizes)
+    symbols = dict(values)
+    done = run_body(node.body, memory, symbols, shape)
+    for instruction, value in zip(node.body.instructions, done):
+        if instruction.op == "indirect":
+            symbols[instruction.attrs[0]] = value
+    _store(memory[node.target], node.index.evaluate(symbols), done[node.body.results[0]], node.mode)
+
+
+def _run_reduction(node: Reduction, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+    shape, values = grid((*node.loops, *node.reduced), sizes)
+    done = run_body(node.body, memory, values, shape)[node.body.results[0]]
+    axes = tuple(range(len(node.loops), len(shape)))
+    result = reduce_over(node.kind, done, axes)
+    outer, outer_values = grid(node.loops, sizes)
+    _store(memory[node.target], node.index.evaluate(outer_values), result.astype(_NUMPY[node.dtype]).reshape(outer), "store")
+
+
+def _run_library(node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+    args, kwargs = (_materialize(tree, memory, sizes) for tree in (node.args, node.kwargs))
+    if node.out is not None:
+        buffers = [graph.buffers[t] for t in node.targets if t is not None]
+        for b in buffers:
+            memory[b.name] = new_storage(b, sizes)
+        outs = [tensor_of(View(b.name, b.sizes, b.strides, ZERO, b.dtype), memory, sizes) for b in buffers]
+        node.function(*args, **{**kwargs, node.out: outs[0] if len(outs) == 1 else outs})
+        return
+    results = node.function(*args, **kwargs)
+    for name, result in zip(node.targets, results if isinstance(results, (tuple, list)) else (results,)):
+        if name is not None:
+            memory[name] = _laid_out(result, graph.buffers[name], sizes)
+
+
+def _laid_out(result: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
+    """The flat memory of `result` in the layout that the buffer promises."""
+    extents = [e.evaluate(sizes) for e in buffer.sizes]
+    strides = [e.evaluate(sizes) for e in buffer.strides]
+    same = all(n == 1 or a == b for n, a, b in zip(extents, strides, result.stride()))
+    if list(result.shape) == extents and same:
+        return flat_storage(result)
+    return flat_storage(torch.empty_strided(extents, strides, dtype=buffer.dtype).copy_(result))
+
+
+def _materialize(tree: Any, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> Any:
+    if isinstance(tree, View):
+        return tensor_of(tree, memory, sizes)
+    if isinstance(tree, Expr):
+        return tree.evaluate(sizes)
+    if isinstance(tree, dict):
+        return {k: _materialize(v, memory, sizes) for k, v in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_materialize(item, memory, sizes) for item in tree)
+    return tree
+
+
+_RUN: dict[type, Any] = {Pointwise: _run_pointwise, Reduction: _run_reduction, Library: _run_library}
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def run_kernel(
+    kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int], begin: int = 0, end: int | None = None
+) -> None:
+    """Run `kernel` over [begin, end) of its collapsed parallel loops.
+
+    `arrays` maps the name of each parameter to its flat memory, as `flat_storage` gives it.
+    """
+    extents = [s.extent.evaluate(sizes) for s in kernel.loops]  # type: ignore[union-attr]
+    points = np.ndindex(*extents)
+    inner = int(np.prod(extents[kernel.parallel :], dtype=np.int64))
+    for number, point in enumerate(points):
+        if number // max(inner, 1) < begin or (end is not None and number // max(inner, 1) >= end):
+            continue
+        fixed = dict(zip(kernel.loops, point))
+        memory = dict(arrays)
+        for row in kernel.rows:
+            length = row.length.evaluate({**sizes, **fixed})
+            memory[row.name] = torch.full((length,), 77 if not row.dtype.is_floating_point else float("nan")).to(row.dtype)
+        scalars: dict[str, Any] = {}
+        for stage in kernel.stages:
+            _run_stage(stage, memory, sizes, fixed, scalars)
+
+
+def _run_stage(
+    stage: Stage, memory: dict[str, torch.Tensor], sizes: Mapping[Symbol, int], fixed: Values, scalars: dict[str, Any]
+) -> None:
+    shape, values = grid(stage.loops, sizes, fixed)
+    done = run_body(stage.body, memory, values, shape, scalars)
+    for instruction, value in zip(stage.body.instructions, done):
+        if instruction.op == "indirect":
+            values[instruction.attrs[0]] = value
+    for store in stage.stores:
+        _store(memory[store.buffer], store.index.evaluate(values), done[store.value], store.mode)
+    for total in stage.reductions:
+        result = reduce_over(total.kind, done[total.value], tuple(range(len(shape))))
+        scalars[total.name] = np.asarray(result).astype(_NUMPY[total.dtype])
+    for define in stage.scalars:
+        scalars[define.name] = done[define.value]

@@ -1,0 +1,165 @@
+"""The functional ATen graph of a program: what `trace` makes and the loop IR is lowered from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from ingot.graph.symbols import ShapeContext
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """One output. A tensor is a strided window on `node`: sizes, strides and `offset` in elements from the node's first one.
+
+    `node` is the placeholder of input `position` where eager's output shares that input's memory (as it is after the mutations), else a value that the caller
+    comes to own; outputs with the same node share memory. With `node` None the output is `value`: an int, a SymInt or another constant.
+    """
+
+    node: torch.fx.Node | None = None
+    sizes: tuple[Any, ...] = ()
+    strides: tuple[Any, ...] = ()
+    offset: Any = 0
+    dtype: torch.dtype | None = None
+    value: Any = None
+    position: int | None = None  # of the input whose memory it lives in
+    storage: int = 0  # which memory it lives in: equal for outputs that alias
+
+    @property
+    def whole(self) -> bool:
+        """Whether the output is all of `node`, in its own geometry."""
+        if self.node is None:
+            return False
+        value = self.node.meta["val"]
+        same = value.dtype == self.dtype and tuple(value.shape) == self.sizes and value.stride() == self.strides
+        return same and isinstance(self.offset, int) and self.offset == 0
+
+
+class AtenGraph:
+    """A `torch.fx.Graph` of ATen ops without side effects, and how its values reach the caller.
+
+    Nodes: placeholders (in input order), get_attr (`constants` by name), call_function of OpOverloads or operator.getitem, each with
+    `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]` (the user's line). The output node holds
+    (output nodes, values of mutated inputs).
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        outputs: Sequence[OutputSpec],
+        mutations: Sequence[tuple[int, torch.fx.Node]],
+        constants: dict[str, torch.Tensor],
+        shapes: ShapeContext,
+    ) -> None:
+        self.graph = graph
+        self.constants = constants
+        self.shapes = shapes
+        self.seconds: dict[str, float] = {}
+        self._specs = list(outputs)
+        self._mutated = [position for position, _ in mutations]
+        self._output = graph.output((tuple(o.node for o in outputs), tuple(node for _, node in mutations)))
+
+    @property
+    def inputs(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.nodes if n.op == "placeholder"]
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        nodes = self._output.args[0][0]  # type: ignore[index]
+        return [replace(spec, node=node) for spec, node in zip(self._specs, nodes)]  # type: ignore[arg-type]
+
+    @property
+    def mutations(self) -> list[tuple[int, torch.fx.Node]]:
+        """(input position, node whose value is to be copied into that input after everything else has been computed)."""
+        return list(zip(self._mutated, self._output.args[0][1]))  # type: ignore[index, arg-type]
+
+    def nodes_of(self, target: Any) -> list[torch.fx.Node]:
+        """The nodes that call `target`, in order."""
+        return [n for n in self.graph.nodes if n.op == "call_function" and n.target is target]
+
+    def rewire(self, outputs: Sequence[torch.fx.Node | None], mutations: Sequence[torch.fx.Node]) -> None:
+        """Give the outputs and mutations other nodes of equal value."""
+        self._output.args = ((tuple(outputs), tuple(mutations)),)
+
+    # -- as Python ----------------------------------------------------------------------------------------------------
+
+    def code(self) -> str:
+        """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and writes the mutated inputs."""
+        names = ", ".join(n.name for n in self.inputs)
+        lines = [f"def graph({names}):"]
+        for symbol, text in self._symbol_lines().items():
+            lines.append(f"    {symbol} = {text}")
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                lines.append(f"    {node.name} = constants[{node.target!r}]")
+            elif node.op == "call_function":
+                lines.append(f"    {node.name} = {_call(node)}  # {_describe(node)}")
+        for position, node in self.mutations:
+            lines.append(f"    {self.inputs[position].name}.copy_({node.name})")
+        lines.append(f"    return [{', '.join(map(_window, self.outputs))}]")
+        return "\n".join(lines)
+
+    def _symbol_lines(self) -> dict[str, str]:
+        """Where each size symbol is read from."""
+        found: dict[str, str] = {}
+        for node in self.inputs:
+            value = node.meta["val"]
+            if isinstance(value, torch.Tensor):
+                for kind, numbers in (("shape", value.shape), ("stride()", value.stride())):
+                    for d, number in enumerate(numbers):
+                        if isinstance(number, torch.SymInt) and str(number).isidentifier():
+                            found.setdefault(str(number), f"{node.name}.{kind}[{d}]")
+        return found
+
+    def function(self) -> Callable[..., list[Any]]:
+        """`code()` made into a function: the graph run by eager, op by op."""
+        scope: dict[str, Any] = {"torch": torch, "aten": torch.ops.aten, "constants": self.constants, "operator": operator}
+        exec(compile(self.code(), "<aten graph>", "exec"), scope)
+        return scope["graph"]
+
+    def __str__(self) -> str:
+        return self.code()
+
+
+def _call(node: torch.fx.Node) -> str:
+    args = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in node.kwargs.items()]
+    if node.target is operator.getitem:
+        return f"{args[0]}[{args[1]}]"
+    return f"{str(node.target) if not str(node.target).startswith('ingot') else 'torch.ops.' + str(node.target)}({', '.join(args)})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float('{value}')"
+    return str(value) if not isinstance(value, str) else repr(value)
+
+
+def _describe(node: torch.fx.Node) -> str:
+    value = node.meta["val"]
+    values = value if isinstance(value, (list, tuple)) else [value]
+    shown = ", ".join(
+        f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]" for v in values if isinstance(v, torch.Tensor)
+    )
+    where = node.meta.get("where")
+    return f"{shown}  {where}" if where else shown
+
+
+def _window(spec: OutputSpec) -> str:
+    if spec.node is None:
+        return _text(spec.value)
+    if spec.whole:
+        return spec.node.name
+    name = spec.node.name
+    if spec.node.meta["val"].dtype != spec.dtype:
+        name = f"{name}.view({spec.dtype})"
+    sizes, strides = _text(spec.sizes), _text(spec.strides)
+    return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {_text(spec.offset)})"

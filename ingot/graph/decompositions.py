@@ -1,0 +1,435 @@
+"""Ops that are recorded as simpler ones: one small function per op, run under the recorder.
+
+float32 results agree with eager's to rounding; bfloat16 and float16 are computed in float32 and rounded once, as eager's kernels do. A rule
+may return NotImplemented: the op is then recorded whole. Strides need no care here: the recorder gives every result those of eager.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]
+
+DECOMPOSITIONS: dict[Any, Rule] = {}
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def rule(*ops: Any) -> Callable[[Rule], Rule]:
+    """Register the decorated function for these ops."""
+
+    def register(function: Rule) -> Rule:
+        for op in ops:
+            DECOMPOSITIONS[op] = function
+        return function
+
+    return register
+
+
+def _wide(value: Any) -> Any:
+    return value.to(torch.float32) if isinstance(value, Tensor) and value.dtype in _HALF else value
+
+
+def rounded_once(function: Rule) -> Rule:
+    """Compute in float32 if the first tensor is bfloat16 or float16, and round the (first) result back to its dtype."""
+
+    @wraps(function)
+    def wrapper(first: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if first.dtype not in _HALF:
+            return function(first, *args, **kwargs)
+        result = function(_wide(first), *map(_wide, args), **{k: _wide(v) for k, v in kwargs.items()})
+        return result if result is NotImplemented else _narrow(result, first.dtype)
+
+    return wrapper
+
+
+def _narrow(result: Any, dtype: torch.dtype) -> Any:
+    if isinstance(result, tuple):
+        return (result[0].to(dtype), *result[1:])
+    return result.to(dtype)
+
+
+# -- activations ----------------------------------------------------------------------------------------------------------
+
+
+@rule(aten.gelu.default)
+@rounded_once
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
+        return 0.5 * x * (1 + torch.tanh(inner))
+    return x * 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+
+
+@rule(aten.silu.default)
+@rounded_once
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+@rule(aten.mish.default)
+@rounded_once
+def mish(x: Tensor) -> Tensor:
+    return x * torch.tanh(torch.log1p(torch.exp(x)))
+
+
+@rule(aten.softplus.default)
+@rounded_once
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    scaled = x * beta
+    return torch.where(scaled > threshold, x, torch.log1p(torch.exp(scaled)) / beta)
+
+
+@rule(aten.log_sigmoid_forward.default)
+@rounded_once
+def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.clamp(x, max=0) - torch.log1p(torch.exp(-torch.abs(x))), x.new_empty(0)
+
+
+@rule(aten.hardtanh.default)
+def hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
+    return torch.clamp(x, low, high)
+
+
+@rule(aten.relu6.default)
+def relu6(x: Tensor) -> Tensor:
+    return torch.clamp(x, 0, 6)
+
+
+@rule(aten.hardswish.default)
+@rounded_once
+def hardswish(x: Tensor) -> Tensor:
+    return x * torch.clamp(x + 3, 0, 6) / 6
+
+
+@rule(aten.hardsigmoid.default)
+@rounded_once
+def hardsigmoid(x: Tensor) -> Tensor:
+    return torch.clamp(x + 3, 0, 6) / 6
+
+
+@rule(aten.leaky_relu.default)
+@rounded_once
+def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    return torch.where(x > 0, x, x * slope)
+
+
+@rule(aten._prelu_kernel.default)
+@rounded_once
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(x > 0, x, weight * x)
+
+
+@rule(aten.elu.default)
+@rounded_once
+def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    return torch.where(x <= 0, torch.expm1(x * input_scale) * (alpha * scale), x * scale)
+
+
+@rule(aten.celu.default)
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return elu(x, alpha, 1.0, 1.0 / alpha)
+
+
+@rule(aten.selu.default)
+def selu(x: Tensor) -> Tensor:
+    return elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+@rule(aten.threshold.default)
+def threshold(x: Tensor, limit: float, value: float) -> Tensor:
+    return torch.where(x <= limit, value, x)
+
+
+@rule(aten.glu.default)
+@rounded_once
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    half = x.shape[dim] // 2
+    return x.narrow(dim, 0, half) * torch.sigmoid(x.narrow(dim, half, half))
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------------------
+
+
+@rule(aten.addcmul.default)
+@rounded_once
+def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    return x + (a * b if value == 1 else value * a * b)
+
+
+@rule(aten.addcdiv.default)
+@rounded_once
+def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    return x + (a if value == 1 else value * a) / b
+
+
+@rule(aten.lerp.Scalar)
+@rounded_once
+def lerp(start: Tensor, end: Tensor, weight: float) -> Tensor:
+    return start + weight * (end - start) if abs(weight) < 0.5 else end - (end - start) * (1 - weight)
+
+
+@rule(aten.lerp.Tensor)
+@rounded_once
+def lerp_tensor(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    span = end - start
+    return torch.where(torch.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))
+
+
+_POWERS: dict[float, Callable[[Tensor], Tensor]] = {  # the exponents that eager's kernel treats apart
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    0.5: torch.sqrt,
+    -0.5: torch.rsqrt,
+    -1.0: torch.reciprocal,
+    -2.0: lambda x: torch.reciprocal(x * x),
+}
+
+
+@rule(aten.pow.Tensor_Scalar)
+def power(x: Tensor, exponent: Any) -> Tensor:
+    special = _POWERS.get(exponent)
+    whole = not (x.is_floating_point() or x.is_complex())
+    if special is None or x.is_complex() or (whole and not (isinstance(exponent, int) and exponent > 0)) or x.dtype == torch.bool:
+        return NotImplemented
+    return rounded_once(special)(x)
+
+
+@rule(aten.square.default)
+def square(x: Tensor) -> Tensor:
+    return x * x
+
+
+@rule(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    return other - x if alpha == 1 else other - x * alpha
+
+
+# -- softmax and norms ----------------------------------------------------------------------------------------------------
+
+
+def _is_empty(x: Tensor) -> bool:
+    return any(isinstance(s, int) and s == 0 for s in x.shape)
+
+
+@rule(aten._softmax.default)
+@rounded_once
+def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    if half_to_float or _is_empty(x):
+        return NotImplemented
+    weights = torch.exp(x - torch.amax(x, dim, keepdim=True))
+    return weights / torch.sum(weights, dim, keepdim=True)
+
+
+@rule(aten._log_softmax.default)
+@rounded_once
+def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    if half_to_float or _is_empty(x):
+        return NotImplemented
+    shifted = x - torch.amax(x, dim, keepdim=True)
+    return shifted - torch.log(torch.sum(torch.exp(shifted), dim, keepdim=True))
+
+
+@rule(aten.logsumexp.default)
+@rounded_once
+def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    if _is_empty(x) or not x.is_floating_point():
+        return NotImplemented
+    top = torch.amax(x, dim, keepdim=True)
+    top = torch.where(torch.abs(top) == math.inf, 0.0, top)
+    total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=True)) + top
+    return total if keepdim else torch.squeeze(total, dim)
+
+
+def _count(x: Tensor, dims: list[int]) -> Any:
+    return math.prod(x.shape[d] for d in dims) if dims else 1
+
+
+def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance over `dims`, both with these dimensions kept; the variance in two passes."""
+    mean = torch.mean(x, dims, keepdim=True)
+    centered = x - mean
+    return mean, torch.mean(centered * centered, dims, keepdim=True)
+
+
+@rule(aten.native_layer_norm.default)
+def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+    if _is_empty(x):
+        return NotImplemented
+    stats = weight.dtype if weight is not None else x.dtype
+    wide = _wide(x)
+    mean, variance = _moments(wide, list(range(-len(shape), 0)))
+    scale = torch.rsqrt(variance + eps)
+    y = (wide - mean) * scale
+    if weight is not None:
+        y = y * _wide(weight)
+    if bias is not None:
+        y = y + _wide(bias)
+    return y.to(x.dtype), mean.to(stats), scale.to(stats)
+
+
+@rule(aten.native_group_norm.default)
+def group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: Any, channels: Any, space: Any, groups: int, eps: float
+) -> Any:
+    if _is_empty(x):
+        return NotImplemented
+    stats = weight.dtype if weight is not None else x.dtype
+    wide = _wide(x).reshape(n, groups, channels // groups, space)
+    mean, variance = _moments(wide, [2, 3])
+    scale = torch.rsqrt(variance + eps)
+    y = (wide - mean) * scale
+    if weight is not None:
+        y = y * _wide(weight).view(1, groups, channels // groups, 1)
+    if bias is not None:
+        y = y + _wide(bias).view(1, groups, channels // groups, 1)
+    return y.reshape(x.shape).to(x.dtype), mean.view(n, groups).to(stats), scale.view(n, groups).to(stats)
+
+
+def _per_channel(t: Tensor, rank: int) -> Tensor:
+    return t.view(1, -1, *[1] * (rank - 2))
+
+
+@rule(aten.native_batch_norm.default)
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if _is_empty(x):
+        return NotImplemented
+    if not training:
+        assert running_mean is not None and running_var is not None
+        y = _normalized(x, _wide(running_mean), torch.rsqrt(_wide(running_var) + eps), weight, bias)
+        return y, x.new_empty(0, dtype=running_mean.dtype), x.new_empty(0, dtype=running_mean.dtype)
+    dims = [d for d in range(x.dim()) if d != 1]
+    count = _count(x, dims)
+    mean, variance = (m.view(-1) for m in _moments(_wide(x), dims))
+    if running_mean is not None:
+        running_mean.copy_(momentum * mean + (1 - momentum) * running_mean)
+    if running_var is not None:
+        running_var.copy_(momentum * (variance * (count / (count - 1))) + (1 - momentum) * running_var)
+    scale = torch.rsqrt(variance + eps)
+    stats = weight.dtype if weight is not None else x.dtype
+    return _normalized(x, mean, scale, weight, bias), mean.to(stats), scale.to(stats)
+
+
+def _normalized(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
+    factor = scale if weight is None else scale * _wide(weight)
+    offset = -mean * factor if bias is None else _wide(bias) - mean * factor
+    return (_wide(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
+
+
+@rule(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> Any:
+    return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+# -- statistics -----------------------------------------------------------------------------------------------------------
+
+
+def _variance(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
+    dims = [d % x.dim() for d in dim] if dim else list(range(x.dim()))
+    mean = torch.mean(x, dims, keepdim=True)
+    centered = x - mean
+    divisor = _count(x, dims) - (1 if correction is None else correction)
+    if isinstance(divisor, (int, float)):
+        divisor = max(divisor, 0)
+    squares = torch.sum(centered * centered, dims, keepdim=keepdim)
+    variance = squares / divisor if not _is_zero(divisor) else squares * math.inf
+    return variance, mean if keepdim else mean.squeeze(dims)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value == 0
+
+
+def _refuses(x: Tensor) -> bool:
+    return _is_empty(x) or x.is_complex() or not x.is_floating_point() or x.dim() == 0
+
+
+@rule(aten.var.correction)
+@rounded_once
+def var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return NotImplemented if _refuses(x) else _variance(x, dim, correction, keepdim)[0]
+
+
+@rule(aten.std.correction)
+@rounded_once
+def std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return NotImplemented if _refuses(x) else torch.sqrt(_variance(x, dim, correction, keepdim)[0])
+
+
+@rule(aten.var_mean.correction)
+def var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    if _refuses(x):
+        return NotImplemented
+    variance, mean = _variance(_wide(x), dim, correction, keepdim)
+    return variance.to(x.dtype), mean.to(x.dtype)
+
+
+@rule(aten.std_mean.correction)
+def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    if _refuses(x):
+        return NotImplemented
+    variance, mean = _variance(_wide(x), dim, correction, keepdim)
+    return torch.sqrt(variance).to(x.dtype), mean.to(x.dtype)
+
+
+@rule(aten.linalg_vector_norm.default)
+@rounded_once
+def vector_norm(x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    if order != 2 or dtype is not None or _refuses(x):
+        return NotImplemented
+    return torch.sqrt(torch.sum(x * x, dim if dim else list(range(x.dim())), keepdim=keepdim))
+
+
+# -- losses ---------------------------------------------------------------------------------------------------------------
+
+_REDUCE: tuple[Callable[[Tensor], Tensor], ...] = (lambda loss: loss, torch.mean, torch.sum)  # by ATen's number
+
+
+@rule(aten.mse_loss.default)
+@rounded_once
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    difference = x - target
+    return _REDUCE[reduction](difference * difference)
+
+
+@rule(aten.nll_loss_forward.default)
+def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> Any:
+    if weight is not None or x.dim() != 2 or _is_empty(x) or x.dtype in _HALF:
+        return NotImplemented
+    kept = target != ignored
+    picked = torch.gather(x, 1, torch.where(kept, target, 0).unsqueeze(1)).squeeze(1)
+    losses = torch.where(kept, -picked, 0.0)
+    count = torch.sum(kept).to(x.dtype)
+    if reduction == 0:
+        return losses, x.new_zeros(())
+    total = torch.sum(losses)
+    return (total / count if reduction == 1 else total), count
+
+
+# -- copies ---------------------------------------------------------------------------------------------------------------
+
+
+@rule(aten.native_dropout.default)
+def dropout(x: Tensor, p: float, train: bool | None) -> Any:
+    if train or train is None:
+        return NotImplemented
+    return x.clone(), torch.ones_like(x, dtype=torch.bool)

@@ -1,0 +1,40 @@
+"""Constant folding: what depends on nothing but constants of the graph is computed once, now."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.meta import tensors_in
+from ingot.graph.schemas import is_random
+
+_LARGEST = 1 << 12  # elements: a larger result is cheaper to compute than to keep
+
+
+def fold_constants(graph: AtenGraph) -> None:
+    """Run calls whose tensor arguments are all constants, if what comes out is small."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function" or not _foldable(node):
+            continue
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: graph.constants[n.target])
+        value = node.target(*args, **kwargs)
+        name = f"folded_{node.name}"
+        with graph.graph.inserting_before(node):
+            folded = graph.graph.create_node("get_attr", name, name=name)
+        folded.meta.update(node.meta)
+        graph.constants[name] = value.clone(memory_format=torch.preserve_format)
+        node.replace_all_uses_with(folded)
+        graph.graph.erase_node(node)
+
+
+def _foldable(node: torch.fx.Node) -> bool:
+    sources = node.all_input_nodes
+    if not sources or any(n.op != "get_attr" for n in sources) or node.target is operator.getitem:
+        return False
+    if not isinstance(node.target, OpOverload) or is_random(node.target) or node.target.is_view:
+        return False
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and len(tensors_in(value)) == 1 and value.numel() <= _LARGEST

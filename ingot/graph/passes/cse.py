@@ -1,0 +1,37 @@
+"""Common subexpressions: equal calls on equal arguments are made once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.schemas import is_random
+
+
+def share_common_subexpressions(graph: AtenGraph) -> None:
+    """Replace each node by the first one that computes the same. Random ops are all different."""
+    first: dict[Any, torch.fx.Node] = {}
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function" or (isinstance(node.target, OpOverload) and is_random(node.target)):
+            continue
+        key = (node.target, _key(node.args), _key(node.kwargs))
+        known = first.setdefault(key, node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph.graph.erase_node(node)
+
+
+def _key(value: Any) -> Any:
+    """Equal for arguments that mean the same to an op; 1, 1.0 and True, and 0.0 and -0.0, do not."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    if isinstance(value, dict):
+        return tuple((k, _key(v)) for k, v in sorted(value.items()))
+    if isinstance(value, (bool, int, float, complex)):
+        return type(value), repr(value)
+    if isinstance(value, torch.SymInt):
+        return torch.SymInt, str(value)
+    return value

@@ -1,0 +1,81 @@
+"""Linear layers: the views and transposes around a matmul with a weight, told as one `aten.linear` on the weight as it lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeTensor
+
+aten = torch.ops.aten
+
+
+def recognize_linear(graph: AtenGraph) -> None:
+    """mm(x, t(w)) and addmm(b, x, t(w)), with the views that flatten x and unflatten the result, become linear(x, w, b)."""
+    for node in list(graph.graph.nodes):
+        found = _match(node)
+        if found is None:
+            continue
+        x, weight, bias = found
+        flattened = _unflattened(x)
+        result = _unflattening_user(node, flattened) if flattened is not None else None
+        if result is not None and flattened is not None:
+            x, replaced = flattened, result
+        else:
+            replaced = node
+        with graph.graph.inserting_before(node):
+            args = (x, weight) if bias is None else (x, weight, bias)
+            linear = graph.graph.call_function(aten.linear.default, args)
+        linear.meta.update(replaced.meta)
+        linear.meta["where"] = node.meta["where"] or replaced.meta["where"]
+        replaced.replace_all_uses_with(linear)
+        graph.graph.erase_node(replaced)
+        if replaced is not node:
+            graph.graph.erase_node(node)
+
+
+def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | None:
+    """(x, weight, bias or None) of a product with a transposed matrix that `linear` computes alike."""
+    if node.target is aten.mm.default:
+        x, right, bias = node.args[0], node.args[1], None
+    elif node.target is aten.addmm.default and not node.kwargs:
+        bias, x, right = node.args[:3]
+        if bias.meta["val"].dim() != 1:  # type: ignore[union-attr]
+            return None
+    else:
+        return None
+    weight = _transposed(right)
+    return None if weight is None else (x, weight, bias)  # type: ignore[return-value]
+
+
+def _transposed(node: Any) -> torch.fx.Node | None:
+    swaps = (
+        node.target is aten.t.default
+        or (node.target is aten.transpose.int and {d % 2 for d in node.args[1:]} == {0, 1})
+        or (node.target is aten.permute.default and [d % 2 for d in node.args[1]] == [1, 0])
+    )
+    return node.args[0] if swaps and node.args[0].meta["val"].dim() == 2 else None
+
+
+def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
+    """What x is a view(-1, features) of, if it is one of a contiguous tensor."""
+    if x.target is not aten.view.default:
+        return None
+    source = x.args[0]
+    assert isinstance(source, torch.fx.Node)
+    value: FakeTensor = source.meta["val"]
+    keeps = value.dim() > 2 and str(value.shape[-1]) == str(x.meta["val"].shape[-1])
+    return source if keeps and value.is_contiguous() else None
+
+
+def _unflattening_user(node: torch.fx.Node, source: torch.fx.Node) -> torch.fx.Node | None:
+    """The only user of the product, if it gives it the leading sizes of `source` again."""
+    if len(node.users) != 1:
+        return None
+    user = next(iter(node.users))
+    if user.target is not aten.view.default:
+        return None
+    lead, value = source.meta["val"].shape[:-1], user.meta["val"]
+    return user if list(map(str, value.shape[:-1])) == list(map(str, lead)) else None

@@ -1,0 +1,93 @@
+"""Calls that return their argument unchanged: same dtype, geometry and values to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.functional import same_strides
+
+aten = torch.ops.aten
+
+
+def _is(value: Any, number: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == number
+
+
+def _adds_nothing(node: torch.fx.Node) -> bool:
+    """x + 0 turns -0.0 into 0.0 unless the zero is negative (or the dtype has none)."""
+    addend = node.args[1]
+    exact = not node.meta["val"].is_floating_point() or (isinstance(addend, float) and math.copysign(1, addend) < 0)
+    return _is(addend, 0) and exact and not node.meta["val"].is_complex()
+
+
+def _subtracts_nothing(node: torch.fx.Node) -> bool:
+    """x - 0.0 is x for every x, -0.0 included; x - (-0.0) is not."""
+    return _is(node.args[1], 0) and math.copysign(1, node.args[1]) > 0 and not node.meta["val"].is_complex()
+
+
+def _by_one(node: torch.fx.Node) -> bool:
+    return _is(node.args[1], 1) and not node.meta["val"].is_complex()
+
+
+def _always(node: torch.fx.Node) -> bool:
+    return True
+
+
+# op -> whether this call of it returns its first argument; geometry and dtype are checked for all
+_CANDIDATES: dict[Any, Callable[[torch.fx.Node], bool]] = {
+    aten.mul.Tensor: _by_one,
+    aten.div.Tensor: _by_one,
+    aten.pow.Tensor_Scalar: _by_one,
+    aten.add.Tensor: _adds_nothing,
+    aten.sub.Tensor: _subtracts_nothing,
+    aten.clone.default: _always,
+    aten._to_copy.default: _always,
+    aten.view.default: _always,
+    aten.expand.default: _always,
+    aten.permute.default: lambda node: list(node.args[1]) == list(range(len(node.args[1]))),  # type: ignore[arg-type]
+    aten.slice.Tensor: _always,
+    aten.squeeze.dim: _always,
+    aten.squeeze.dims: _always,
+}
+_INVOLUTIONS = {aten.t.default, aten.transpose.int, aten.neg.default, aten.logical_not.default, aten.bitwise_not.default}
+
+
+def remove_no_ops(graph: AtenGraph) -> None:
+    """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart from inputs."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        source = _same_value(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
+            graph.graph.erase_node(node)
+
+
+def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
+    source = node.args[0] if node.args else None
+    if not isinstance(source, torch.fx.Node):
+        return None
+    if node.target in _INVOLUTIONS and source.target is node.target and source.args[1:] == node.args[1:]:
+        first = source.args[0]
+        assert isinstance(first, torch.fx.Node)
+        return first if _same_geometry(first.meta["val"], node.meta["val"]) else None
+    test = _CANDIDATES.get(node.target)
+    if test is None or not _same_geometry(source.meta["val"], node.meta["val"]) or not test(node):
+        return None
+    return source
+
+
+def _same_geometry(a: Any, b: Any) -> bool:
+    return (
+        isinstance(a, torch.Tensor)
+        and a.dtype == b.dtype
+        and a.device == b.device
+        and a.dim() == b.dim()
+        and all(x is y or (isinstance(x, int) and isinstance(y, int) and x == y) or str(x) == str(y) for x, y in zip(a.shape, b.shape))
+        and same_strides(a, b)
+    )

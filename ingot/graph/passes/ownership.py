@@ -1,0 +1,56 @@
+"""Memory of their own for outputs: no output may alias an input, a constant or another output unless eager's does."""
+
+from __future__ import annotations
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.graph import meta
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeTensor
+
+aten = torch.ops.aten
+
+
+def own_outputs(graph: AtenGraph) -> None:
+    """Insert clones where an output or the new value of an input is (a view of) something that is not its own."""
+    owners: dict[torch.fx.Node, int] = {}
+    outputs: list[torch.fx.Node | None] = []
+    copies: dict[int, torch.fx.Node] = {}
+    for spec in graph.outputs:
+        node = spec.node
+        if node is not None and spec.position is None:
+            if spec.storage in copies:
+                node = copies[spec.storage]
+            elif borrowed(node) or owners.setdefault(node, spec.storage) != spec.storage:
+                node = copies[spec.storage] = _clone(graph, node)
+        outputs.append(node)
+    mutated = {graph.inputs[position] for position, _ in graph.mutations}
+    values = [_clone(graph, n) if _reads_through(n, mutated) else n for _, n in graph.mutations]
+    graph.rewire(outputs, values)
+
+
+def borrowed(node: torch.fx.Node) -> bool:
+    """Whether the node's memory belongs to an input, a constant or another node."""
+    return node.op in ("placeholder", "get_attr") or is_view(node)
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and meta.rule_for(node.target) is meta.native
+
+
+def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
+    """Whether the value is a window on an input that is itself written: the copies into the inputs happen one after the other."""
+    while is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node in mutated
+
+
+def _clone(graph: AtenGraph, node: torch.fx.Node) -> torch.fx.Node:
+    value: FakeTensor = node.meta["val"]
+    output = next(n for n in reversed(graph.graph.nodes) if n.op == "output")
+    with graph.graph.inserting_before(output):
+        copy = graph.graph.call_function(aten.clone.default, (node,))
+    copy.meta["val"] = FakeTensor(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta"), value.device)
+    copy.meta["where"] = node.meta.get("where", "")
+    return copy

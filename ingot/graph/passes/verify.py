@@ -1,0 +1,38 @@
+"""The verifier of ATen graphs: what every pass may rely on."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.errors import CompilerBug
+from ingot.graph.aten_graph import AtenGraph
+
+
+def verify(graph: AtenGraph) -> None:
+    """Check order, metadata and vocabulary. Raises CompilerBug that names the node and the user's line."""
+    seen: set[torch.fx.Node] = set()
+    for node in graph.graph.nodes:
+        problem = _problem(node, seen, graph)
+        if problem:
+            raise CompilerBug("graph verifier", problem, node.format_node() or node.name, node.meta.get("where", ""))
+        seen.add(node)
+
+
+def _problem(node: torch.fx.Node, seen: set[torch.fx.Node], graph: AtenGraph) -> str:
+    if not seen.issuperset(node.all_input_nodes):
+        return "an argument is computed after it is used"
+    if node.op == "output":
+        return ""
+    if "val" not in node.meta or "where" not in node.meta:
+        return "no value or place is recorded"
+    if node.op == "get_attr" and node.target not in graph.constants:
+        return "the constant does not exist"
+    if node.op == "call_function" and node.target is not operator.getitem:
+        if not isinstance(node.target, OpOverload):
+            return "not an ATen op"
+        if node.target._schema.is_mutable:
+            return "an op with side effects"
+    return ""

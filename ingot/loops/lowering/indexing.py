@@ -1,0 +1,178 @@
+"""Indexing with tensors, and the functional forms of writing into a part of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import Expr, as_expr
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, rounded
+from ingot.loops.lowering.views import slice_start
+
+aten = torch.ops.aten
+apply = ops.apply
+
+INDEX_TYPES = (torch.int64, torch.int32)
+
+
+def strict(position: int, extent: Expr, error: str) -> Any:
+    """`position` as an index that may not be negative."""
+    zero = ops.constant(0, torch.int64)
+    position = ops.to(position, torch.int64)
+    outside = apply("where", apply("lt", position, zero), ops.index(extent), position)
+    return ops.indirect(outside, extent, error)
+
+
+def looked_up(lw: Lowering, out: Spec, x: TensorValue, positions: Sequence[TensorValue], compute: Callable[[Index], int]) -> TensorValue:
+    """A lazy value that reads `x` at places that other tensors name. `x` is not computed at each of them."""
+    if any(p.dtype not in INDEX_TYPES for p in positions):
+        raise NotLowered("an index that is not an integer")
+    if x.root.cost:
+        lw.realize_root(x)
+    return lw.computed(out, compute, [x, *positions], cost=2)
+
+
+@lowers(aten.embedding.default)
+def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue, *_: object) -> TensorValue:
+    rank = len(indices.sizes)
+
+    def compute(index: Index) -> int:
+        row = strict(indices.load(index[:rank]), weight.sizes[0], "index out of range in self")
+        return weight.load((row, index[-1]))
+
+    return looked_up(lw, out, weight, [indices], compute)
+
+
+@lowers(aten.gather.default)
+def gather(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, *, sparse_grad: bool = False) -> TensorValue:
+    if not x.sizes or not indices.sizes:
+        raise NotLowered("gather of a scalar")
+    dim %= len(x.sizes)
+    error = f"index out of bounds for dimension {dim} with size {x.sizes[dim]}"
+
+    def compute(index: Index) -> int:
+        at = strict(indices.load(index), x.sizes[dim], error)
+        return x.load((*index[:dim], at, *index[dim + 1 :]))
+
+    return looked_up(lw, out, x, [indices], compute)
+
+
+@lowers(aten.index_select.default)
+def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
+    if not x.sizes or not indices.sizes:
+        raise NotLowered("index_select of a scalar")
+    dim %= len(x.sizes)
+
+    def compute(index: Index) -> int:
+        at = strict(indices.load((index[dim],)), x.sizes[dim], "index out of range in self")
+        return x.load((*index[:dim], at, *index[dim + 1 :]))
+
+    return looked_up(lw, out, x, [indices], compute)
+
+
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
+    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index tensors, which stand where the
+    first indexed dimension was if the indexed ones are adjacent, else in front."""
+    used = {d: v for d, v in enumerate(indices) if v is not None}
+    dims = sorted(used)
+    rank = max((len(v.sizes) for v in used.values()), default=0)
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    start = dims[0] if adjacent else 0
+    errors = {d: f"index out of bounds for dimension {d} with size {x.sizes[d]}" for d in dims}
+
+    def compute(place: Index) -> int:
+        chosen, rest = place[start : start + rank], iter(place[:start] + place[start + rank :])
+        at = []
+        for d, size in enumerate(x.sizes):
+            if d in used:
+                position = used[d].load(broadcast_index(chosen, used[d].sizes))
+                at.append(ops.indirect(position, size, errors[d]))
+            else:
+                at.append(next(rest))
+        return x.load(tuple(at))
+
+    return looked_up(lw, out, x, list(used.values()), compute)
+
+
+# -- writing into a part -------------------------------------------------------------------------------------------------
+
+
+def overlaid(
+    lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, inside: Callable[[Index], int], at: Callable[[Index], Index]
+) -> TensorValue:
+    """`source[at(index)]` where `inside(index)`, else `x[index]`."""
+    lw.share(source)
+
+    def compute(place: Index) -> int:
+        condition = inside(place)
+        with ops.masked(condition):
+            new = rounded(source.load(broadcast_index(at(place), source.sizes)), out.dtype)
+        return apply("where", condition, new, x.load(place))
+
+    return lw.computed(out, compute, [x, source], cost=3)
+
+
+def compare(name: str, a: Expr | int, b: Expr | int) -> int:
+    """A comparison of index expressions as a condition."""
+    return apply(name, ops.index(a), ops.index(b))
+
+
+@lowers(aten.select_scatter.default)
+def select_scatter(lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, dim: int, position: int | Expr) -> TensorValue:
+    dim %= len(x.sizes)
+    chosen = as_expr(position)
+    if chosen.bounds[0] is None or chosen.bounds[0] < 0:
+        chosen = chosen + x.sizes[dim]
+    return overlaid(
+        lw, out, x, source, lambda i: compare("eq", i[dim], chosen), lambda i: (*i[:dim], *i[dim + 1 :])
+    )
+
+
+@lowers(aten.slice_scatter.default)
+def slice_scatter(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int = 0,
+    start: int | Expr | None = None,
+    end: int | Expr | None = None,
+    step: int = 1,
+) -> TensorValue:
+    dim %= len(x.sizes)
+    first = slice_start(start, x.sizes[dim])
+    last = first + source.sizes[dim] * step
+
+    def inside(i: Index) -> int:
+        condition = apply("logical_and", compare("ge", i[dim], first), compare("lt", i[dim], last))
+        if step != 1:
+            condition = apply("logical_and", condition, compare("eq", (i[dim] - first) % step, 0))
+        return condition
+
+    return overlaid(lw, out, x, source, inside, lambda i: (*i[:dim], (i[dim] - first) // step, *i[dim + 1 :]))
+
+
+@lowers(aten.tril.default)
+def tril(lw: Lowering, out: Spec, x: TensorValue, diagonal: int = 0) -> TensorValue:
+    return _triangle(lw, out, x, lambda i: compare("le", i[-1], i[-2] + diagonal))
+
+
+@lowers(aten.triu.default)
+def triu(lw: Lowering, out: Spec, x: TensorValue, diagonal: int = 0) -> TensorValue:
+    return _triangle(lw, out, x, lambda i: compare("ge", i[-1], i[-2] + diagonal))
+
+
+def _triangle(lw: Lowering, out: Spec, x: TensorValue, inside: Callable[[Index], int]) -> TensorValue:
+    def compute(i: Index) -> int:
+        value = x.load(i)
+        return apply("where", inside(i), value, ops.constant(0, ops.dtype_of(value)))
+
+    return lw.computed(out, compute, [x], cost=2)
+
+

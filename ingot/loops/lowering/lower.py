@@ -1,0 +1,229 @@
+"""The walk over an ATen graph: inputs, nodes by their rules, outputs, and the values written back into inputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from ingot.errors import CompilerBug, Unsupported
+from ingot.loops import ops
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
+from ingot.loops.ir import Buffer, LoopGraph, Origin, View
+from ingot.loops.lowering import creation, indexing, pointwise, reductions, views  # noqa: F401  (they register rules)
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.library import call_aten
+from ingot.loops.lowering.rules import RULES, NotLowered
+from ingot.loops.lowering.values import Spec, TensorValue, loops_over, numel, stored, view_of
+
+
+def lower(aten: Any, supported: Callable[[str, torch.dtype], bool] = ops.supported) -> LoopGraph:
+    """The loop graph of an `AtenGraph`. `supported(op, dtype)` says which scalar ops can be emitted.
+
+    Raises Unsupported for what can be neither lowered nor called.
+    """
+    walk = _Walk(aten, supported)
+    for node in aten.graph.nodes:
+        walk.visit(node)
+    walk.finish()
+    return walk.lw.graph
+
+
+class _Walk:
+    def __init__(self, aten: Any, supported: Callable[[str, torch.dtype], bool]) -> None:
+        self.aten = aten
+        self.lw = Lowering(supported)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.known_symbols: set[Symbol] = set()
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def visit(self, node: torch.fx.Node) -> None:
+        if node.op == "placeholder":
+            self.values[node] = self.input(node)
+        elif node.op == "get_attr":
+            self.values[node] = self.constant(node)
+        elif node.op == "call_function":
+            self.lw.origin = Origin((str(node.target),), node.meta.get("where", ""))
+            self.values[node] = self.call(node)
+
+    def call(self, node: torch.fx.Node) -> Any:
+        args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
+        fake = node.meta["val"]
+        if not isinstance(fake, (torch.Tensor, tuple, list)):
+            return as_expr(_to_expr(fake))
+        if node.target is operator.getitem:
+            return self.finished(node, args[0][args[1]])
+        outs = _specs(fake)
+        self.lw.used = _used_results(node, outs)
+        result = self.lowered(node.target, outs, args, kwargs)
+        if isinstance(result, tuple):
+            return result
+        return self.finished(node, result)
+
+    def finished(self, node: torch.fx.Node, value: Any) -> Any:
+        if value is None:
+            raise CompilerBug("lower", "a result without users is used", str(node), node.meta.get("where", ""))
+        return self.lw.finish(value, len(node.users))
+
+    def lowered(self, func: Any, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
+        rule = RULES.get(func)
+        if rule is not None and _storable(args, outs):
+            try:
+                return rule(self.lw, outs, *args, **kwargs)
+            except NotLowered:
+                pass  # this form of the op has no rule
+        if not isinstance(func, torch._ops.OpOverload):
+            raise Unsupported(f"{func} is not an ATen op", self.lw.origin.where)
+        listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
+        wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
+        results = call_aten(self.lw, func, wanted, args, kwargs)
+        return tuple(results) if listed is outs else results[0]
+
+    def value_of(self, tree: Any) -> Any:
+        """Arguments with nodes replaced by their values and symbolic ints by expressions."""
+        if isinstance(tree, torch.fx.Node):
+            return self.values[tree]
+        if isinstance(tree, torch.SymInt):
+            return _to_expr(tree)
+        if isinstance(tree, dict):
+            return {key: self.value_of(item) for key, item in tree.items()}
+        if isinstance(tree, tuple):
+            return tuple(self.value_of(item) for item in tree)
+        return [self.value_of(item) for item in tree] if isinstance(tree, list) else tree
+
+    # -- what the graph starts from ----------------------------------------------------------------------------------
+
+    def input(self, node: torch.fx.Node) -> Any:
+        fake = node.meta["val"]
+        if not isinstance(fake, torch.Tensor):
+            return _to_expr(fake)
+        spec = _spec(fake)
+        graph, position = self.lw.graph, len(self.lw.graph.inputs)
+        name = f"in{position}"
+        graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "input", spec.device)
+        graph.inputs.append(name)
+        self.lw.storage_offsets[name] = spec.offset
+        for kind, geometry in (("size", spec.sizes), ("stride", spec.strides)):
+            for dim, e in enumerate(geometry):
+                if isinstance(e, Symbol) and e.kind == "size" and e not in self.known_symbols:
+                    self.known_symbols.add(e)
+                    graph.symbols.append((e, position, kind, dim))
+        return stored(name, spec)
+
+    def constant(self, node: torch.fx.Node) -> TensorValue:
+        spec, name = _spec(node.meta["val"]), f"c_{node.target}"
+        self.lw.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device)
+        self.lw.graph.constants[name] = self.aten.constants[node.target]
+        self.lw.storage_offsets[name] = spec.offset
+        return stored(name, spec)
+
+    # -- what it ends with -------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Outputs first, for they may read what the mutations overwrite."""
+        graph = self.lw.graph
+        self.lw.origin = Origin(("output",))
+        owners: dict[str, Any] = {}
+        outputs: list[View | Expr] = []
+        for spec in self.aten.outputs:
+            node = getattr(spec, "node", None)
+            outputs.append(self.output(spec, node, owners) if node is not None else _to_expr(spec.value))
+        self.write_back([(graph.inputs[position], self.values[node]) for position, node in self.aten.mutations])
+        graph.outputs = outputs
+
+    def output(self, spec: Any, node: torch.fx.Node, owners: dict[str, Any]) -> View:
+        """The window that is returned; a fresh value gets a buffer that nothing else shares."""
+        value = self.values[node]
+        if node.op != "placeholder":
+            value = self.owned(value, spec, owners)
+            self.values[node] = value
+        sizes, strides = _exprs(spec.sizes), _exprs(spec.strides)
+        return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), value.dtype)
+
+    def owned(self, value: TensorValue, spec: Any, owners: dict[str, Any]) -> TensorValue:
+        """`value` filling a temporary buffer that is returned for this storage only, laid out as eager lays it out."""
+        graph = self.lw.graph
+        if value.buffer is None and value.root is not value and numel(value.root.sizes) is numel(value.sizes):
+            self.lw.realize(value.root)
+        self.lw.realize(value)
+        window, buffer = view_of(value), graph.buffers[value.buffer or ""]
+        whole = (
+            window is not None
+            and window.offset is ZERO
+            and buffer.role == "temporary"
+            and buffer.dtype is value.dtype
+            and _equal_strides(value.sizes, window.strides, value.strides)
+            and numel(value.sizes) is numel(buffer.sizes)
+        )
+        storage = getattr(spec, "storage", id(value))
+        if not whole or owners.setdefault(buffer.name, storage) != storage:
+            value = self.lw.copied(value)
+            owners[value.buffer or ""] = storage
+        return value
+
+    def write_back(self, finals: list[tuple[str, TensorValue]]) -> None:
+        """Store final values into input buffers. A value that reads what a store overwrites is completed elsewhere first."""
+        written = {name for name, _ in finals}
+        settled = [(name, self.lw.copied(v) if self.reads_others(v, name, written) else v) for name, v in finals]
+        for name, value in settled:
+            strides = self.lw.graph.buffers[name].strides
+            window = view_of(value) if value.buffer == name else None
+            if window is None or not _equal_strides(value.sizes, window.strides, strides):
+                self.lw.write(value, name, strides, ZERO)
+
+    def reads_others(self, value: TensorValue, target: str, written: set[str]) -> bool:
+        """Whether computing `value` element by element reads a written input elsewhere than at the element written."""
+        index = loops_over(value.sizes)
+        own = sum((i * s for i, s in zip(index, self.lw.graph.buffers[target].strides)), ZERO)
+        for load in self.lw.body_of(value, index).loads:
+            if load.attrs[0] in written and (load.attrs[0] != target or load.attrs[1] is not own):
+                return True
+        return False
+
+
+def _used_results(node: torch.fx.Node, outs: Any) -> tuple[bool, ...]:
+    if isinstance(outs, Spec):
+        return (True,)
+    used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+    return tuple(k in used for k in range(len(outs)))
+
+
+def _storable(args: Any, outs: Any) -> bool:
+    """Whether loops can hold every dtype involved."""
+    specs = [outs] if isinstance(outs, Spec) else outs
+    return all(s is None or s.dtype in ops.STORED for s in specs) and _all_storable(args)
+
+
+def _all_storable(tree: Any) -> bool:
+    if isinstance(tree, TensorValue):
+        return tree.dtype in ops.STORED
+    if isinstance(tree, (tuple, list)):
+        return all(_all_storable(item) for item in tree)
+    return True
+
+
+def _to_expr(value: Any) -> Any:
+    """A size as an expression: an int, an expression, or a SymInt over one."""
+    return as_expr(value.node.expr if isinstance(value, torch.SymInt) else value)
+
+
+def _exprs(values: Any) -> tuple[Expr, ...]:
+    return tuple(_to_expr(v) for v in values)
+
+
+def _spec(fake: torch.Tensor) -> Spec:
+    return Spec(_exprs(fake.shape), _exprs(fake.stride()), fake.dtype, fake.device, _to_expr(fake.storage_offset()))
+
+
+def _specs(fake: Any) -> Any:
+    if isinstance(fake, torch.Tensor):
+        return _spec(fake)
+    return tuple(_spec(f) if isinstance(f, torch.Tensor) else None for f in fake)
+
+
+def _equal_strides(sizes: Any, a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(x is y or size.constant in (0, 1) for size, x, y in zip(sizes, a, b))

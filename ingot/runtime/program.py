@@ -1,0 +1,285 @@
+"""From a plan and its machine code to a native program: a flat list of steps that C runs without Python frames.
+
+The description that `ingot.native._native.Program` takes is one tuple, so that it can be printed and compared:
+
+===========  ================================================================================================================
+inputs       how many tensors the program takes
+symbols      ((input, "size" | "stride", dimension), ...): where each size symbol is read at the start of a call
+expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix`). All sizes, strides, offsets and extents below are
+             positions in the table of values: first the symbols, then the expressions. It is evaluated when the symbols change.
+constants    (tensor, ...)
+buffers      ((place, dtype, sizes, strides, position), ...), place being "input" (position among the inputs), "constant"
+             (among the constants), "arena" (position of its offset in bytes among the values), "output" or "library" (0)
+views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
+steps        ("allocate", buffer)                                a fresh tensor
+             ("kernel", address, buffers, extent, work, unit, scratch, errors)
+             ("call", function, items, keywords, targets, written)
+             ("release", buffers)                                the references to library results are dropped
+outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
+arena        the position of the arena's size in bytes among the values
+byte         torch.uint8, the arena's dtype
+owner        what must live as long as the program: the machine code
+===========  ================================================================================================================
+
+A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of points that a thread's share is rounded to, `scratch` the
+position of the bytes each thread needs, or -1. An item of a call is ("object", anything), ("int", value), ("buffer", buffer), ("view", view),
+("list", items) or ("tuple", items); `keywords` names the last items (None: none); `targets` are the buffers that the results become
+(-1: nobody uses it); `written` the buffers written through out=, which must not be resized.
+
+Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`. `sizes` begins with
+the values of the size symbols; [begin, end) are points of the collapsed parallel loops; `scratch` is 64-byte aligned and private to the
+thread. It returns 0, or 1 + k for the k-th of `errors`, which is raised as IndexError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ingot.errors import CompilerBug
+from ingot.loops.expr import Expr, as_expr, integer
+from ingot.loops.ir import Buffer, Library, View
+from ingot.loops.postfix import postfix
+from ingot.native import _native
+from ingot.schedule.kernel import Kernel
+from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+
+# Entry points with less overhead than the overload objects, which parse their arguments in Python and again in pybind.
+_FASTER = {
+    torch.ops.aten.mm.out: torch.mm,
+    torch.ops.aten.addmm.out: torch.addmm,
+    torch.ops.aten.bmm.out: torch.bmm,
+    torch.ops.aten.baddbmm.out: torch.baddbmm,
+}
+
+# Points that make a whole cache line of every element type; two threads then never write to one.
+_POINTWISE_UNIT = 16
+
+
+class MachineCode(Protocol):
+    """What code generation hands over (`codegen.llvm.CompiledKernels`)."""
+
+    def address(self, kernel: Kernel) -> int: ...
+    def scratch_bytes(self, kernel: Kernel) -> Expr: ...
+    def errors(self, kernel: Kernel) -> tuple[str, ...]: ...
+
+
+class Program:
+    """A compiled graph: `program(inputs)` returns its outputs, tensors and ints, in a list.
+
+    `native` is what the dispatcher runs. The inputs must be as the guards promise; nothing is checked here but their number.
+    """
+
+    def __init__(self, plan: Plan, compiled: MachineCode) -> None:
+        self.plan = plan
+        self.native = _native.Program(_Description(plan, compiled).build())
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        return list(self.native(*inputs))
+
+    @property
+    def arena_bytes(self) -> Expr:
+        """The size of the block that all temporaries share, an expression over the size symbols."""
+        return self.plan.arena_bytes
+
+    @property
+    def peak_bytes(self) -> Expr:
+        """The most bytes held at once: inputs, outputs, arena and library results."""
+        return self.plan.peak_bytes
+
+    @property
+    def layout_mismatches(self) -> int:
+        """How many library results so far had another layout than predicted, and were copied."""
+        return self.native.layout_mismatches
+
+    def __str__(self) -> str:
+        """The steps, one per line, and where every buffer lives."""
+        lines = [f"arena {self.arena_bytes} bytes, peak {self.peak_bytes} bytes"]
+        for step in self.plan.steps:
+            lines.append(f"  {_step_text(step, self.plan)}")
+        lines.append("  return " + ", ".join(_view_text(output) for output in self.plan.graph.outputs))
+        return "\n".join(lines)
+
+
+def _step_text(step: KernelStep | LibraryStep, plan: Plan) -> str:
+    def places(names: Iterable[str | None]) -> str:
+        return ", ".join("_" if name is None else f"{name}:{_place_text(plan, name)}" for name in names)
+
+    if isinstance(step, KernelStep):
+        return f"kernel {step.kernel.name}({places(step.arguments)}) over {step.extent}"
+    return f"call {step.node.function}({places(sorted(step.node.reads()))}) -> {places(step.node.targets)}"
+
+
+def _place_text(plan: Plan, name: str) -> str:
+    place = plan.places[name]
+    return f"arena+{place.offset}" if place.kind == "arena" else place.kind
+
+
+def _view_text(output: View | Expr) -> str:
+    return f"{output.buffer}[{', '.join(map(str, output.sizes))}]" if isinstance(output, View) else str(output)
+
+
+class _Description:
+    """Numbers the values, buffers and views of a plan as they are met."""
+
+    def __init__(self, plan: Plan, compiled: MachineCode) -> None:
+        self.plan, self.compiled = plan, compiled
+        self.symbols = {symbol: position for position, (symbol, *_) in enumerate(plan.graph.symbols)}
+        self.constants = {name: position for position, name in enumerate(plan.graph.constants)}
+        self.expressions: dict[Expr, int] = {}
+        self.buffers: dict[str, int] = {}
+        self.buffer_rows: list[tuple[Any, ...]] = []
+        self.views: dict[tuple[Any, ...], int] = {}
+        self.allocated: set[str] = set()
+
+    def build(self) -> tuple[Any, ...]:
+        graph = self.plan.graph
+        for name in graph.inputs:
+            self.buffer(name)
+        arena = self.value(self.plan.arena_bytes)
+        steps = [described for position in range(len(self.plan.steps)) for described in self.steps(position)]
+        returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
+        steps += self.allocations(returned)  # of what no step writes: empty tensors
+        outputs = self.outputs()
+        return (
+            len(graph.inputs),
+            tuple((position, kind, dim) for _, position, kind, dim in graph.symbols),
+            tuple(postfix(expr, self.symbols) for expr in self.expressions),
+            tuple(graph.constants.values()),
+            tuple(self.buffer_rows),
+            tuple(self.views),
+            tuple(steps),
+            tuple(outputs),
+            arena,
+            torch.uint8,
+            self.compiled,
+        )
+
+    # -- values, buffers, views ------------------------------------------------------------------------------------
+
+    def value(self, expr: Expr | int) -> int:
+        """The position of an integer in the table of values."""
+        expr = as_expr(expr)
+        if expr in self.symbols:
+            return self.symbols[expr]  # type: ignore[index]
+        return len(self.symbols) + self.expressions.setdefault(expr, len(self.expressions))
+
+    def values(self, exprs: Iterable[Expr | int]) -> tuple[int, ...]:
+        return tuple(map(self.value, exprs))
+
+    def kind(self, name: str) -> str:
+        place = self.plan.places.get(name)
+        return place.kind if place else "output"
+
+    def buffer(self, name: str) -> int:
+        if name not in self.buffers:
+            self.buffers[name] = len(self.buffers)
+            buffer, kind, position = self.plan.graph.buffers[name], self.kind(name), 0
+            if kind == "input":
+                position = self.plan.places[name].position
+            elif kind == "constant":
+                position = self.constants[name]
+            elif kind == "arena":
+                position = self.value(self.plan.places[name].offset or integer(0))
+            geometry = self.values(buffer.sizes), self.values(buffer.strides)
+            self.buffer_rows.append((kind, buffer.dtype, *geometry, position))
+        return self.buffers[name]
+
+    def view(self, view: View) -> int:
+        row = (self.buffer(view.buffer), view.dtype, self.values(view.sizes), self.values(view.strides), self.value(view.offset))
+        return self.views.setdefault(row, len(self.views))
+
+    def tensor(self, view: View) -> tuple[str, int]:
+        """An item for a view: the buffer's own tensor where it is the whole of it, which costs nothing."""
+        if self.kind(view.buffer) != "arena" and _is_whole(view, self.plan.graph.buffers[view.buffer]):
+            return "buffer", self.buffer(view.buffer)
+        return "view", self.view(view)
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def steps(self, position: int) -> list[tuple[Any, ...]]:
+        """The native steps of one step of the plan: its outputs allocated before, dead library results released after."""
+        step = self.plan.steps[position]
+        if isinstance(step, KernelStep):
+            described = [*self.allocations(step.arguments), self.kernel(step)]
+        else:
+            described = [*self.allocations(step.node.writes()), self.call(step.node)]
+        dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) == "library"]
+        return [*described, ("release", tuple(dead))] if dead else described
+
+    def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
+        fresh = [name for name in dict.fromkeys(names) if self.kind(name) == "output" and name not in self.allocated]
+        self.allocated.update(fresh)
+        return [("allocate", self.buffer(name)) for name in fresh]
+
+    def kernel(self, step: KernelStep) -> tuple[Any, ...]:
+        kernel = step.kernel
+        scratch = self.compiled.scratch_bytes(kernel)
+        pointwise = kernel.parallel == 1 and kernel.loops == (kernel.vector,)
+        return (
+            "kernel",
+            self.compiled.address(kernel),
+            tuple(map(self.buffer, step.arguments)),
+            self.value(step.extent),
+            float(step.work),
+            _POINTWISE_UNIT if pointwise else 1,
+            -1 if scratch.constant == 0 else self.value(scratch),
+            tuple(self.compiled.errors(kernel)),
+        )
+
+    def call(self, node: Library) -> tuple[Any, ...]:
+        kwargs = dict(node.kwargs)
+        written: tuple[int, ...] = ()
+        targets = [None if t is None else self.buffer(t) for t in node.targets]
+        if node.out is not None:
+            views = tuple(_whole(self.plan.graph.buffers[t]) for t in node.targets if t is not None)
+            kwargs[node.out] = views[0] if len(views) == 1 else views
+            written, targets = tuple(t for t in targets if t is not None), []
+        items = tuple(self.item(argument, node) for argument in (*node.args, *kwargs.values()))
+        function = _FASTER.get(node.function) or getattr(node.function, "_op", node.function)
+        positions = tuple(-1 if t is None else t for t in targets)
+        return "call", function, items, tuple(kwargs) or None, positions, written
+
+    def item(self, argument: Any, node: Library) -> tuple[str, Any]:
+        """What a call is given in one place: a part without tensors and sizes is passed as it stands."""
+        if isinstance(argument, View):
+            return self.tensor(argument)
+        if isinstance(argument, Expr):
+            return ("int", self.value(argument)) if argument.constant is None else ("object", argument.constant)
+        if type(argument) in (list, tuple):
+            items = tuple(self.item(part, node) for part in argument)
+            if any(kind != "object" for kind, _ in items):
+                return ("list" if type(argument) is list else "tuple"), items
+            return "object", type(argument)(part for _, part in items)
+        if isinstance(argument, dict):
+            raise CompilerBug("program", "a library call takes a dict", node.name, node.origin.where)
+        return "object", argument
+
+    def outputs(self) -> list[tuple[str, int]]:
+        """What is returned. An alias of an input, and a second view of one buffer, are tensor objects of their own."""
+        described: list[tuple[str, int]] = []
+        given: set[int] = set()
+        for output in self.plan.graph.outputs:
+            if isinstance(output, Expr):
+                described.append(("int", self.value(output)))
+                continue
+            kind, index = self.tensor(output)
+            place = self.kind(output.buffer)
+            if place == "arena":
+                raise CompilerBug("program", f"the output {output.buffer} lies in the arena")
+            if kind == "buffer" and place in ("output", "library") and index not in given:
+                given.add(index)
+                described.append((kind, index))
+            else:
+                described.append(("copy" if place == "constant" else "view", self.view(output)))
+        return described
+
+
+def _whole(buffer: Buffer) -> View:
+    return View(buffer.name, buffer.sizes, buffer.strides, integer(0), buffer.dtype)
+
+
+def _is_whole(view: View, buffer: Buffer) -> bool:
+    return view == _whole(buffer)

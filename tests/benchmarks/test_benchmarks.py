@@ -1,0 +1,143 @@
+"""The benchmark's plumbing: rows for what cannot run, for crashes and timeouts; the table, JSON and the arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks import runner, show, worker
+from benchmarks.__main__ import main, parse
+from benchmarks.compilers import PEERS
+from benchmarks.runner import Row, Settings, measure_workload
+from benchmarks.workloads import WORKLOADS, make_gpt
+
+SETTINGS = Settings("cpu", ["eager"], rounds=3, first_calls=1, timeout=60)
+
+
+def text(table):
+    console = Console(width=130, record=True, file=open("/dev/null", "w"))
+    console.print(table)
+    return console.export_text()
+
+
+def test_a_pair_is_measured_in_processes_of_its_own():
+    steps = []
+    (row,) = measure_workload("eight_elements", SETTINGS, steps.append)
+    assert row.problem == "" and len(row.first_calls) == 1 and len(row.seconds) == 3
+    assert row.over_eager == (1, 1, 1) and row.over_inductor is None
+    assert row.error < 1e-6 and row.peak_bytes >= 96
+    assert steps == ["eight_elements: first call of eager", "eight_elements: taking turns"]
+    assert "1.00 (1.00-1.00)" in text(show.table([row], SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("raise SystemExit('no luck')", "status 1: no luck"),
+        ("import time; time.sleep(60)", "no result after 1 s"),
+    ],
+)
+def test_a_crash_or_a_timeout_is_a_row(script, says, monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{script}"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(runner.sys, "executable", str(python))
+    (row,) = measure_workload("eight_elements", replace(SETTINGS, timeout=1), lambda what: None)
+    assert says in row.problem and row.median is None and row.first_call is None
+    assert says in text(show.table([row], SETTINGS))
+
+
+def test_one_peer_that_fails_leaves_the_others(monkeypatch):
+    def refuse(workload, function, args):
+        raise RuntimeError("cannot compile this\nsecond line")
+
+    monkeypatch.setitem(PEERS, "inductor", replace(PEERS["inductor"], prepare=refuse))
+    found = worker.peers(WORKLOADS["eight_elements"], "cpu", ["eager", "inductor"], 2)
+    assert found["inductor"] == {"problem": "RuntimeError: cannot compile this"}
+    assert len(found["eager"]["seconds"]) == 2
+
+
+def test_what_is_missing_says_why(monkeypatch):
+    absent = lambda name: None  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", absent)
+    assert PEERS["jax"].missing(WORKLOADS["tanh_gelu"], "cpu") == "the package jax is not installed"
+    assert PEERS["eager"].missing(WORKLOADS["vit"], "cpu") == "needs the package transformers"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    assert PEERS["jax"].missing(WORKLOADS["gpt2"], "cpu") == "no JAX twin of this workload"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert PEERS["eager"].missing(WORKLOADS["gpt2"], "cuda") == "there is no CUDA device"
+
+
+def test_first_calls_of_ingot_include_its_imports():
+    code = "import benchmarks.worker, sys; sys.exit(any(m.split('.')[0] == 'ingot' for m in sys.modules))"
+    import subprocess
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@torch.no_grad()
+def test_gpt_workload():
+    model, (tokens,) = make_gpt("cpu")
+    assert tokens.shape == (4, 128) and model(tokens).shape == (4, 128, 256)
+
+
+def test_table_json_and_geometric_mean(tmp_path):
+    rows = [
+        Row("a", "eager", [0.1], [2.0, 2.0], (1, 1, 1)),
+        Row("a", "ingot", [0.2, 0.4, 0.3], [1.0, 1.0], (3.9, 4.0, 4.1), error=1e-8, peak_bytes=1 << 20),
+        Row("b", "ingot", [0.2], [1.0], (0.9, 1.0, 1.1)),
+        Row("b", "jax", problem="no [bold]JAX[/bold] twin"),
+    ]
+    shown = text(show.table(rows, SETTINGS))
+    assert "4.00 (3.90-4.10)" in shown and "b, jax: no [bold]JAX[/bold] twin" in shown and "0.30" in shown
+    assert show.geometric_mean(row.over_eager for row in rows if row.compiler == "ingot") == pytest.approx(2.0)
+    show.write_json(rows, SETTINGS, tmp_path / "rows.json")
+    read = json.loads((tmp_path / "rows.json").read_text())
+    assert read["rows"][1]["error"] == 1e-8 and read["about"]["versions"]["torch"] == torch.__version__
+
+
+def test_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    show.plot([Row("a", "ingot", [], [1.0], (0.9, 1.0, 1.1))], tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--only", "nothing"], "no workload nothing; there are complex_activation"),
+        (["--compilers", "eager,gcc"], "no compiler gcc"),
+        (["--rounds", "0"], "no positive whole number"),
+        (["--only", ","], "no workload"),
+    ],
+)
+def test_bad_arguments(argv, says, capsys):
+    with pytest.raises(SystemExit):
+        parse(argv)
+    assert says in capsys.readouterr().err
+
+
+def test_a_plot_without_matplotlib_is_refused_before_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        parse(["--plot", "x.png"])
+    assert "needs the package matplotlib" in capsys.readouterr().err
+
+
+def test_an_interrupt_still_shows_what_there_is(monkeypatch, capsys):
+    def interrupted(name, settings, step):
+        if name == "tanh_gelu":
+            raise KeyboardInterrupt
+        return [Row(name, "eager", [0.1], [1.0])]
+
+    monkeypatch.setattr("benchmarks.__main__.measure_workload", interrupted)
+    assert main(["--only", "eight_elements,tanh_gelu"]) == 0
+    captured = capsys.readouterr()
+    assert "eight_elements" in captured.out and "interrupted" in captured.err

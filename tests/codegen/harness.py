@@ -1,0 +1,61 @@
+"""Runs kernels in this process, on tensors, without the run time."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.codegen.llvm import CompiledKernels, compile_kernels
+from ingot.loops import ops
+from ingot.loops.expr import Symbol, loop_symbol
+from ingot.loops.ir import Body, Origin
+from ingot.schedule.kernel import Kernel, Parameter, Stage, Store
+
+SIGNATURE = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)  # fmt: skip
+
+
+def body(function: Callable[[], Any]) -> Body:
+    with ops.recording() as recorder:
+        results = function()
+        return recorder.body(*(results if isinstance(results, tuple) else (results,)))
+
+
+def scalar(name: str, dtype: torch.dtype = torch.float32) -> int:
+    return ops.recorder().emit("scalar", (), dtype, (name,))
+
+
+def parameter(name: str, dtype: torch.dtype = torch.float32, written: bool = False) -> Parameter:
+    return Parameter(name, dtype, not written, written)
+
+
+def flat(count: int | Symbol, inputs: Sequence[torch.dtype], result: torch.dtype, value: Callable[..., int]) -> Kernel:
+    """A pointwise kernel over contiguous inputs a0, a1, ... into "out"."""
+    i = loop_symbol("i", count)
+    program = body(lambda: value(*(ops.load(f"a{k}", i, d) for k, d in enumerate(inputs))))
+    declared = [parameter(f"a{k}", d) for k, d in enumerate(inputs)] + [parameter("out", result, True)]
+    return Kernel("flat", Origin(()), (i,), (Stage((), program, (Store("out", i, 0),)),), tuple(declared), (), 1, i)
+
+
+def launch(
+    kernel: Kernel, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]], sizes: dict[Symbol, int] | None = None,
+    compiled: CompiledKernels | None = None,
+) -> int:  # fmt: skip
+    """Run the kernel over each range; the status of the last run, or the first that is not 0."""
+    sizes = sizes or {}
+    compiled = compiled or compile_kernels([kernel], list(sizes))
+    function = SIGNATURE(compiled.address(kernel))
+    scratch = torch.full((compiled.scratch_bytes(kernel).evaluate(sizes) + 64,), 0x7F, dtype=torch.uint8)
+    aligned = (scratch.data_ptr() + 63) // 64 * 64
+    buffers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+    values = (ctypes.c_int64 * (len(sizes) + 1))(*sizes.values())
+    for begin, end in ranges:
+        status = function(buffers, values, begin, end, aligned)
+        if status:
+            return status
+    return 0

@@ -1,0 +1,172 @@
+"""The command line: what it prints, how it fails, with eager in the compiler's place."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import torch
+
+from ingot.errors import Unsupported
+from ingot.explain.cli import main
+from ingot.explain.compilation import Compilation
+from ingot.explain.report import Report
+
+GOOD = """
+    import torch
+
+    def make():
+        return torch.nn.Linear(4, 3), (torch.ones(2, 4),)
+
+    def make_keywords():
+        return torch.sum, (torch.ones(2, 4),), {"dim": 0}
+
+    def make_integers():
+        return (lambda x: {"i": x.long(), "n": 3}), (torch.ones(2),)
+
+    def make_raises():
+        raise KeyError("weights")
+
+    def make_list():
+        return [1, 2]
+
+    def make_no_tuple():
+        return torch.sin, torch.ones(2)
+
+    def make_no_function():
+        return 1, ()
+
+    def make_bad_keywords():
+        return torch.sin, (torch.ones(2),), {1: 2}
+
+    def make_bad_call():
+        return torch.sin, ("text",)
+
+    def make_interrupt():
+        raise KeyboardInterrupt
+
+    number = 3
+"""
+
+
+def explain(function):
+    def explained(*args, **kwargs):
+        function(*args, **kwargs)
+        return Report.from_compilations([Compilation("f", skipped=Unsupported("eager stands in", "m.py:3", "wait"))])
+
+    return explained
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(GOOD))
+    return path
+
+
+def run(*argv, compile=lambda f: f):
+    return main(compile, explain, [str(a) for a in argv])
+
+
+@pytest.mark.parametrize("make", ["make", "make_keywords", "make_integers"])
+def test_try(file, make, capsys):
+    assert run("try", f"{file}:{make}", "--rounds", 2) == 0
+    out = capsys.readouterr().out
+    for text in ("median call", "speed-up", "first call", "peak memory", "kernels", "The result is eager's"):
+        assert text in out
+    assert "break: m.py:3: eager stands in (hint: wait)" in out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda f: lambda *a: f(*a) + 0.001, "relative error"),
+        (lambda f: lambda *a: f(*a).double(), "dtype torch.float64, eager's is torch.float32"),
+        (lambda f: lambda *a: f(*a).t().contiguous().t(), "strides (1, 2), eager's is (3, 1)"),
+        (lambda f: lambda *a: (f(*a),), "is built as"),
+        (lambda f: lambda x: f(x.add_(0) * 1) if x.mul_(2) is None else f(x * 0.5), "the arguments hold other values"),
+    ],
+)
+def test_try_finds_what_differs_from_eager(file, wrong, says, capsys):
+    assert run("try", file, "--rounds", 1, compile=wrong) == 1
+    assert says in capsys.readouterr().out
+
+
+def test_explain_and_stages(file, capsys):
+    assert run("explain", file) == 0
+    assert "break at m.py:3: eager stands in" in capsys.readouterr().out
+    assert run("stages", file, "--stage", "loops") == 0
+    assert capsys.readouterr().out.startswith("# == loops of f\n# not reached: eager stands in")
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "says"),
+    [
+        ("nowhere.py:make", 2, "there is no file nowhere.py"),
+        ("{file}:nothing", 2, "has no function nothing; it has make, make_keywords"),
+        ("{file}:number", 2, "is no function but an int"),
+        ("program", 2, "write FILE.py:make"),
+        ("{file}:make()", 2, "write FILE.py:make"),
+        ("{file}:make_list", 2, "returned a list of 2; it must return"),
+        ("{file}:make_no_tuple", 2, "returned a Tensor where the tuple of arguments belongs"),
+        ("{file}:make_no_function", 2, "returned an int where the function or module belongs"),
+        ("{file}:make_bad_keywords", 2, "where the dict of keyword arguments belongs"),
+        ("{file}:make_raises", 1, "KeyError: 'weights'"),
+        ("{file}:make_bad_call", 1, "the call raised an error"),
+        ("{file}:make_interrupt", 130, "interrupted"),
+    ],
+)
+@pytest.mark.parametrize("command", ["try", "explain"])
+def test_mistakes_are_named(file, command, target, status, says, capsys):
+    assert run(command, target.format(file=file)) == status
+    err = capsys.readouterr().err
+    assert says in err and "ingot/explain" not in err
+
+
+def test_traceback_shows_the_users_lines(file, capsys):
+    run("try", f"{file}:make_raises")
+    err = capsys.readouterr().err
+    assert f'File "{file}"' in err and 'raise KeyError("weights")' in err and err.count("File ") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("def make(:", "SyntaxError"), ("import no_such_package", "'no_such_package'"), ("1 / 0", "1 / 0")],
+)
+def test_a_file_that_does_not_import(tmp_path, content, says, capsys):
+    path = tmp_path / "broken.py"
+    path.write_text(content)
+    assert run("try", path) == 1
+    err = capsys.readouterr().err
+    assert says in err and "ingot/explain" not in err and "importlib" not in err
+
+
+def test_a_file_may_import_its_neighbours_and_define_dataclasses(tmp_path, capsys):
+    (tmp_path / "neighbour_of_mine.py").write_text("import torch\nx = torch.ones(3)\n")
+    path = tmp_path / "uses_neighbour.py"
+    path.write_text(
+        "from __future__ import annotations\nimport dataclasses, torch\nfrom neighbour_of_mine import x\n"
+        "@dataclasses.dataclass\nclass C:\n    x: int = 1\n"
+        "def make():\n    return torch.sin, (x,)\n"
+    )
+    assert run("explain", path) == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there(file, capsys):
+    assert run("try", file, "--device", "cuda") == 2
+    assert "cannot use the device 'cuda'" in capsys.readouterr().err
+    assert run("try", file, "--device", "toaster") == 2
+
+
+@pytest.mark.parametrize("argv", [["--rounds", "0"], ["--rounds", "x"], ["--nonsense"]])
+def test_bad_options(file, argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("try", file, *argv)
+    assert stop.value.code == 2 and "error:" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        run("--version")
+    assert stop.value.code == 0 and capsys.readouterr().out.startswith("ingot ")

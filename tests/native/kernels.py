@@ -1,0 +1,86 @@
+"""Small kernels in LLVM text, compiled in process, to run programs without the compiler's other stages."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import llvmlite.binding as llvm
+
+from ingot.loops.expr import Expr, Symbol, integer
+from ingot.loops.ir import Origin
+from ingot.schedule.kernel import Kernel
+
+_LOOP = """
+define i32 @{name}(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) {{
+entry:
+  %p0 = load ptr, ptr %buffers
+  %slot1 = getelementptr ptr, ptr %buffers, i64 1
+  %p1 = load ptr, ptr %slot1
+  %some = icmp slt i64 %begin, %end
+  br i1 %some, label %loop, label %done
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+  %source = getelementptr float, ptr %p0, i64 %i
+  %target = getelementptr float, ptr %p1, i64 %i
+  %x = load float, ptr %source
+  {body}
+  store float %y, ptr %target
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 {status}
+}}
+"""
+
+_BODIES = {
+    "add_one": ("%y = fadd float %x, 1.0", 0),
+    "double": ("%y = fmul float %x, 2.0", 0),
+    "fail_first": ("%y = fadd float %x, 1.0", 1),
+    "fail_second": ("%y = fadd float %x, 1.0", 2),
+    "add_size": ("%n = load i64, ptr %sizes\n  %f = sitofp i64 %n to float\n  %y = fadd float %x, %f", 0),
+    # where this share of the range begins
+    "where_begun": ("%y = sitofp i64 %begin to float", 0),
+    # goes through the thread's scratch memory
+    "by_scratch": ("store float %x, ptr %scratch\n  %z = load float, ptr %scratch\n  %y = fadd float %z, 1.0", 0),
+}
+
+
+@functools.cache
+def _engine() -> llvm.ExecutionEngine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    text = "".join(_LOOP.format(name=name, body=body, status=status) for name, (body, status) in _BODIES.items())
+    module = llvm.parse_assembly(text)
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+def address(name: str) -> int:
+    """The kernel `name` reads buffer 0 and writes buffer 1, both float32, element by element."""
+    return _engine().get_function_address(name)
+
+
+def kernel(name: str, *loops: Symbol) -> Kernel:
+    """A kernel of the loop IR that stands for one of the above; its stages are not looked at by the run time."""
+    return Kernel(name, Origin((name,)), loops, (), (), vector=loops[-1] if loops else None)
+
+
+@dataclass
+class HandMade:
+    """Machine code for the kernels above, in the form that code generation hands over."""
+
+    scratch: dict[str, Expr] = field(default_factory=dict)
+    messages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def address(self, kernel: Kernel) -> int:
+        return address(kernel.name)
+
+    def scratch_bytes(self, kernel: Kernel) -> Expr:
+        return self.scratch.get(kernel.name, integer(0))
+
+    def errors(self, kernel: Kernel) -> tuple[str, ...]:
+        return self.messages.get(kernel.name, ())

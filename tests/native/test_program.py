@@ -1,0 +1,613 @@
+"""The native program runner, on descriptions written by hand: see ingot/runtime/program.py for their format."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from ingot.native import _native
+from tests.native.kernels import address
+
+F32 = torch.float32
+
+
+def const(value: int) -> tuple[Any, ...]:
+    return (("const", value),)
+
+
+def program(
+    buffers: list[tuple[Any, ...]],
+    steps: list[tuple[Any, ...]],
+    outputs: list[tuple[str, int]],
+    *,
+    inputs: int = 1,
+    symbols: tuple[Any, ...] = (),
+    expressions: tuple[Any, ...] = (const(8), const(1), const(0)),
+    constants: tuple[torch.Tensor, ...] = (),
+    views: tuple[Any, ...] = (),
+    arena: int = 2,
+) -> Any:
+    """Without symbols, value 0 is 8, 1 is 1 and 2 is 0: a vector of 8 elements is (0,), (1,)."""
+    parts = (tuple(buffers), views, tuple(steps), tuple(outputs))
+    return _native.Program((inputs, symbols, expressions, constants, *parts, arena, torch.uint8, None))
+
+
+def vector(place: str, position: int = 0) -> tuple[Any, ...]:
+    return (place, F32, (0,), (1,), position)
+
+
+def launch(name: str, *buffers: int, extent: int = 0, work: float = 1.0, unit: int = 1, scratch: int = -1, errors=()) -> Any:
+    return ("kernel", address(name), buffers, extent, work, unit, scratch, errors)
+
+
+def call(function: Any, *items: Any, keywords: Any = None, targets: tuple[int, ...] = (), written: tuple[int, ...] = ()) -> Any:
+    return ("call", function, items, keywords, targets, written)
+
+
+def one_kernel(name: str = "add_one", **how: Any) -> Any:
+    return program([vector("input"), vector("output")], [("allocate", 1), launch(name, 0, 1, **how)], [("buffer", 1)])
+
+
+@pytest.fixture(params=["native", "python"])
+def allocation(request):
+    """Both ways to allocate."""
+    _native._force_slow_allocation(request.param == "python")
+    yield request.param
+    _native._force_slow_allocation(False)
+
+
+def settle() -> None:
+    for _ in range(3):
+        gc.collect()
+
+
+class TestKernels:
+    def test_a_kernel_computes(self, allocation):
+        x = torch.arange(8.0)
+        (y,) = one_kernel()(x)
+        assert torch.equal(y, x + 1)
+
+    def test_an_output_is_an_ordinary_tensor(self, allocation):
+        x = torch.arange(8.0)
+        (y,) = one_kernel()(x)
+        assert type(y) is torch.Tensor and not y.requires_grad and y.is_leaf and y._base is None and y._version == 0
+        assert sys.getrefcount(y) == 2 and y._use_count() == torch.empty(8)._use_count()
+        y.resize_(100)
+        assert y.shape == (100,) and y.untyped_storage().resizable()
+        y.requires_grad_().sum().backward()
+        assert y.grad is not None
+
+    def test_outputs_of_two_calls_are_apart(self):
+        run = one_kernel()
+        first = run(torch.zeros(8))[0]
+        second = run(torch.ones(8))[0]
+        assert first.tolist() == [1] * 8 and second.tolist() == [2] * 8
+
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn])
+    def test_outputs_have_the_planned_layout(self, dtype, allocation):
+        expressions = (const(3), const(5), const(0), const(1), const(3))
+        buffer = ("output", dtype, (0, 1), (3, 4), 0)
+        run = program([buffer], [("allocate", 0)], [("buffer", 0)], inputs=0, expressions=expressions)
+        (y,) = run()
+        assert y.dtype == dtype and y.shape == (3, 5) and y.stride() == (1, 3)
+
+    def test_nothing_is_launched_over_an_empty_range(self):
+        run = program(
+            [vector("input"), ("output", F32, (2,), (1,), 0)], [("allocate", 1), launch("fail_first", 0, 1, extent=2)], [("buffer", 1)]
+        )
+        assert run(torch.empty(0))[0].shape == (0,)
+
+    def test_kernels_chain_through_the_arena(self):
+        run = program(
+            [vector("input"), vector("arena", 2), vector("arena", 3), vector("output")],
+            [launch("add_one", 0, 1), launch("double", 1, 2), ("allocate", 3), launch("add_one", 2, 3)],
+            [("buffer", 3)],
+            expressions=(const(8), const(1), const(0), const(64), const(128)),
+            arena=4,
+        )
+        x = torch.randn(8)
+        for _ in range(3):
+            assert torch.equal(run(x)[0], (x + 1) * 2 + 1)
+
+    def test_an_input_may_be_written(self):
+        run = program([vector("input"), vector("input", 1)], [launch("add_one", 0, 1)], [], inputs=2)
+        x, y = torch.arange(8.0), torch.zeros(8)
+        assert run(x, y) == ()
+        assert torch.equal(y, x + 1)
+
+    def test_a_constant_is_read(self):
+        constant = torch.arange(8.0)
+        run = program(
+            [vector("constant"), vector("output")],
+            [("allocate", 1), launch("add_one", 0, 1)],
+            [("buffer", 1)],
+            inputs=0,
+            constants=(constant,),
+        )
+        assert torch.equal(run()[0], constant + 1)
+
+    def test_errors_of_a_kernel_are_raised(self):
+        errors = ("index out of range", "other")
+        with pytest.raises(IndexError, match="^index out of range$"):
+            one_kernel("fail_first", errors=errors)(torch.zeros(8))
+        with pytest.raises(IndexError, match="^other$"):
+            one_kernel("fail_second", errors=errors)(torch.zeros(8))
+        with pytest.raises(SystemError, match="unknown status 1"):
+            one_kernel("fail_first")(torch.zeros(8))
+
+    def test_scratch_memory_is_private_to_the_thread(self):
+        expressions = (const(100_000), const(1), const(0), const(4))
+        run = program(
+            [vector("input"), vector("output")],
+            [("allocate", 1), launch("by_scratch", 0, 1, work=100.0, scratch=3)],
+            [("buffer", 1)],
+            expressions=expressions,
+        )
+        x = torch.randn(100_000)
+        for _ in range(5):
+            assert torch.equal(run(x)[0], x + 1)
+
+
+class TestDynamicSizes:
+    SYMBOLS = ((0, "size", 0), (0, "stride", 0))
+
+    def run(self):
+        """add_one over s0 elements, of twice as many, through an arena of as many."""
+        n = ("symbol", 0)
+        return program(
+            [("input", F32, (0,), (1,), 0), ("arena", F32, (0,), (3,), 2), ("output", F32, (4,), (3,), 0)],
+            [launch("add_size", 0, 1), ("allocate", 2), launch("double", 1, 2, extent=4)],
+            [("buffer", 2), ("int", 5), ("int", 1)],
+            symbols=self.SYMBOLS,
+            expressions=(const(0), const(1), (n, ("const", 2), ("floordiv",)), (n, ("const", 3), ("mul",)), (n, ("const", 4), ("mul",))),
+            arena=6,
+        )
+
+    def test_sizes_are_read_at_every_call(self):
+        run = self.run()
+        for n in (4, 100, 6, 6, 0, 4):
+            x = torch.randn(n)
+            y, three_n, stride = run(x)
+            assert torch.equal(y, ((x + n) * 2)[: n // 2]) and three_n == 3 * n and stride == 1
+
+    def test_a_wrong_rank_is_refused(self):
+        with pytest.raises(ValueError, match="fewer dimensions"):
+            self.run()(torch.tensor(1.0))
+
+    def test_integers_follow_python(self):
+        operations = {
+            "add": lambda a, b: a + b,
+            "sub": lambda a, b: a - b,
+            "mul": lambda a, b: a * b,
+            "floordiv": lambda a, b: a // b,
+            "mod": lambda a, b: a % b,
+            "max": max,
+            "min": min,
+        }
+        cases = [(name, a, b) for name in operations for a in (-7, -6, 0, 5) for b in (-3, 2, 3)]
+        expressions = (const(0), *((("const", a), ("const", b), (name,)) for name, a, b in cases))
+        outputs = [("int", 1 + k) for k in range(len(cases))]
+        run = program([], [], outputs, inputs=0, expressions=expressions, arena=0)
+        assert list(run()) == [operations[name](a, b) for name, a, b in cases]
+
+    @pytest.mark.parametrize(
+        "steps, error",
+        [
+            ((("const", 2**62), ("const", 2), ("mul",)), OverflowError),
+            ((("const", -(2**63)), ("const", -1), ("floordiv",)), OverflowError),
+            ((("const", 1), ("const", 0), ("mod",)), ZeroDivisionError),
+        ],
+    )
+    def test_what_does_not_fit_is_raised(self, steps, error):
+        run = program([], [], [("int", 1)], inputs=0, expressions=(const(0), steps), arena=0)
+        with pytest.raises(error):
+            run()
+
+    @pytest.mark.parametrize("steps", [(("add",),), (("const", 1), ("const", 2)), (), (("nonsense",),), (("symbol", 0),), ("add",)])
+    def test_malformed_expressions_are_refused(self, steps):
+        with pytest.raises(ValueError):
+            program([], [], [], inputs=0, expressions=(steps,), arena=0)
+
+
+class TestLibraryCalls:
+    def test_a_result_becomes_a_buffer(self):
+        run = program(
+            [vector("input"), vector("library"), vector("output")],
+            [call(torch.sin, ("buffer", 0), targets=(1,)), ("allocate", 2), launch("add_one", 1, 2), ("release", (1,))],
+            [("buffer", 2)],
+        )
+        x = torch.randn(8)
+        assert torch.equal(run(x)[0], x.sin() + 1)
+        assert run.layout_mismatches == 0
+
+    def test_results_may_be_several_and_unused(self):
+        run = program(
+            [("input", F32, (0, 1), (1, 1), 0), ("library", F32, (0,), (1,), 0)],
+            [call(torch.max, ("buffer", 0), ("object", 1), targets=(1, -1))],
+            [("buffer", 1)],
+        )
+        x = torch.randn(8, 1)
+        assert torch.equal(run(x)[0], x[:, 0])
+
+    def test_out_variants_write_into_the_arena(self):
+        run = program(
+            [vector("input"), vector("arena", 2), vector("output")],
+            [
+                call(torch.sin, ("buffer", 0), ("view", 0), keywords=("out",), written=(1,)),
+                ("allocate", 2),
+                launch("add_one", 1, 2),
+            ],
+            [("buffer", 2)],
+            expressions=(const(8), const(1), const(64), const(96), const(0)),
+            views=((1, F32, (0,), (1,), 4),),
+            arena=3,
+        )
+        for _ in range(3):
+            x = torch.randn(8)
+            assert torch.equal(run(x)[0], x.sin() + 1)
+
+    def test_lists_ints_and_keywords(self):
+        run = program(
+            [vector("input"), ("library", F32, (3,), (1,), 0)],
+            [call(torch.cat, ("list", (("buffer", 0), ("view", 0))), ("int", 2), keywords=("dim",), targets=(1,))],
+            [("buffer", 1)],
+            expressions=(const(8), const(1), const(0), const(11), const(3), const(5)),
+            views=((0, F32, (4,), (1,), 5),),
+        )
+        x = torch.randn(8)
+        assert torch.equal(run(x)[0], torch.cat([x, x[5:]]))
+
+    def test_views_count_from_the_first_element_of_an_input(self):
+        run = program(
+            [vector("input")],
+            [],
+            [("view", 0), ("view", 1), ("copy", 0)],
+            expressions=(const(8), const(1), const(0), const(2), const(3)),
+            views=((0, F32, (4,), (3,), 1), (0, torch.int32, (4,), (1,), 4)),
+        )
+        x = torch.arange(20.0)[5:13]
+        y, z, copy = run(x)
+        assert y.tolist() == [6, 8, 10] and y.data_ptr() == x[1:].data_ptr()
+        assert torch.equal(z, x.view(torch.int32)[3:6])
+        assert torch.equal(copy, y) and copy.data_ptr() != y.data_ptr()
+
+    def test_another_layout_than_predicted_is_copied_and_counted(self):
+        expressions = (const(2), const(4), const(0), const(1))
+        run = program(
+            [("input", F32, (0, 1), (1, 3), 0), ("library", F32, (0, 1), (1, 3), 0)],
+            [call(lambda x: x.t().contiguous().t(), ("buffer", 0), targets=(1,))],
+            [("buffer", 1)],
+            expressions=expressions,
+        )
+        x = torch.randn(2, 4)
+        (y,) = run(x)
+        assert torch.equal(y, x) and y.stride() == (4, 1) and run.layout_mismatches == 1
+
+    def test_a_result_in_an_arguments_memory_is_copied(self):
+        run = program([vector("input"), vector("library")], [call(lambda x: x, ("buffer", 0), targets=(1,))], [("buffer", 1)])
+        x = torch.randn(8)
+        (y,) = run(x)
+        assert torch.equal(x, y) and x.data_ptr() != y.data_ptr() and run.layout_mismatches == 0
+
+    @pytest.mark.parametrize(
+        "result, error, text",
+        [
+            (torch.zeros(9), RuntimeError, "sizes"),
+            (torch.zeros(8, 1), RuntimeError, "rank"),
+            (torch.zeros(8, device="meta"), RuntimeError, "device"),
+            (None, TypeError, "tensor was predicted"),
+            ({1: 2}.keys(), TypeError, "tensor was predicted"),
+            ((1,), TypeError, "tensor was predicted"),
+            ((), RuntimeError, "length"),
+        ],
+    )
+    def test_other_results_than_predicted_are_refused(self, result, error, text):
+        run = program([vector("input"), vector("library")], [call(lambda x: result, ("buffer", 0), targets=(1,))], [("buffer", 1)])
+        with pytest.raises(error, match=text):
+            run(torch.zeros(8))
+
+    def test_a_resized_out_argument_is_noticed(self):
+        run = program(
+            [vector("input"), vector("output")],
+            [("allocate", 1), call(lambda x, out: out.resize_(10_000), ("buffer", 0), ("buffer", 1), written=(1,))],
+            [("buffer", 1)],
+        )
+        with pytest.raises(RuntimeError, match="resized its out= argument"):
+            run(torch.zeros(8))
+
+    def test_no_gradient_is_recorded(self):
+        run = program([vector("input"), vector("library")], [call(torch.sin, ("buffer", 0), targets=(1,))], [("buffer", 1)])
+        (y,) = run(torch.ones(8, requires_grad=True))
+        assert not y.requires_grad and torch.is_grad_enabled()
+        with torch.no_grad():
+            run(torch.ones(8))
+            assert not torch.is_grad_enabled()
+
+    def test_a_kept_view_of_the_arena_is_never_overwritten(self):
+        kept: list[torch.Tensor] = []
+        run = program(
+            [vector("input"), vector("arena", 2)],
+            [launch("add_one", 0, 1), call(kept.append, ("view", 0))],
+            [],
+            expressions=(const(8), const(1), const(0), const(64)),
+            views=((1, F32, (0,), (1,), 2),),
+            arena=3,
+        )
+        for value in range(3):
+            run(torch.full((8,), float(value)))
+        assert [t.tolist() for t in kept] == [[1] * 8, [2] * 8, [3] * 8]
+
+
+class TestFailures:
+    def failing(self, log: list[Any]) -> Any:
+        def fail(x: torch.Tensor) -> None:
+            log.append(weakref.ref(x))
+            raise KeyError("from the library")
+
+        return program(
+            [vector("input"), vector("library"), vector("output"), vector("arena", 2)],
+            [
+                call(torch.sin, ("buffer", 0), targets=(1,)),
+                ("allocate", 2),
+                launch("add_one", 1, 3),
+                call(fail, ("buffer", 1)),
+            ],
+            [("buffer", 2)],
+            expressions=(const(8), const(1), const(0), const(64)),
+            arena=3,
+        )
+
+    def test_everything_is_released(self):
+        log: list[Any] = []
+        run, x = self.failing(log), torch.zeros(8)
+        before = sys.getrefcount(x), sys.getrefcount(run)
+        for _ in range(100):
+            with pytest.raises(KeyError, match="from the library"):
+                run(x)
+        settle()
+        assert (sys.getrefcount(x), sys.getrefcount(run)) == before
+        assert all(reference() is None for reference in log)
+        assert torch.is_grad_enabled()
+
+    def test_wrong_inputs_are_refused(self):
+        run = one_kernel()
+        with pytest.raises(TypeError, match="1 inputs was given 2"):
+            run(torch.zeros(8), torch.zeros(8))
+        with pytest.raises(TypeError, match="must be a tensor, not <class 'int'>"):
+            run(3)
+        with pytest.raises(TypeError, match="keyword"):
+            run(x=torch.zeros(8))
+
+    def test_an_output_that_was_never_made_is_an_error(self):
+        run = program([vector("output")], [], [("buffer", 0)], inputs=0)
+        with pytest.raises(SystemError, match="never made"):
+            run()
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            dict(buffers=[("nowhere", F32, (), (), 0)]),
+            dict(buffers=[vector("input", 1)]),
+            dict(buffers=[("input", F32, (0,), (), 0)]),
+            dict(buffers=[("input", F32, (9,), (1,), 0)]),
+            dict(buffers=[("input", "float", (0,), (1,), 0)]),
+            dict(steps=[("allocate", 0)]),
+            dict(steps=[("dance", 0)]),
+            dict(steps=[("kernel", 0, (), 0, 1.0, 1, -1, ())]),
+            dict(steps=[call(print, ("view", 0))]),
+            dict(steps=[call(print, ("list", (("int", 9),)))]),
+            dict(outputs=[("buffer", 1)]),
+        ],
+    )
+    def test_malformed_descriptions_are_refused(self, parts):
+        whole: dict[str, Any] = {"buffers": [vector("input")], "steps": [], "outputs": []} | parts
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            program(**whole)
+
+
+class TestLifetimes:
+    def test_calls_leak_nothing(self, allocation):
+        run, x = one_kernel(), torch.zeros(8)
+        run(x)
+        before = sys.getrefcount(x), sys.getallocatedblocks()
+        for _ in range(2000):
+            run(x)
+        assert sys.getrefcount(x) == before[0]
+        assert sys.getallocatedblocks() - before[1] < 100
+
+    def test_a_program_frees_what_it_holds(self):
+        function = type("Function", (), {"__call__": lambda self, x: x + 1})()
+        constant = torch.zeros(8)
+        run = program(
+            [vector("constant"), vector("library")],
+            [call(function, ("buffer", 0), targets=(1,))],
+            [("buffer", 1)],
+            inputs=0,
+            constants=(constant,),
+        )
+        assert run()[0].tolist() == [1] * 8
+        function.cycle = run
+        references = weakref.ref(function), weakref.ref(run), weakref.ref(constant)
+        del function, run, constant
+        settle()
+        assert [reference() for reference in references] == [None] * 3
+
+    def test_a_program_may_be_dropped_while_it_runs(self):
+        holder: list[Any] = []
+        holder.append(
+            program(
+                [vector("input"), vector("library")],
+                [call(lambda x: (holder.clear(), gc.collect(), x + 1)[2], ("buffer", 0), targets=(1,))],
+                [("buffer", 1)],
+            )
+        )
+        assert holder[0](torch.zeros(8))[0].tolist() == [1] * 8
+
+    def test_a_call_within_the_call_has_a_frame_of_its_own(self):
+        programs: list[Any] = []
+
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return programs[0](x + 1)[0] if x[0] < 3 else x.clone()
+
+        programs.append(
+            program(
+                [vector("input"), vector("arena", 2), vector("library"), vector("output")],
+                [
+                    launch("add_one", 0, 1),
+                    call(inner, ("buffer", 0), targets=(2,)),
+                    ("allocate", 3),
+                    launch("double", 1, 3),
+                ],
+                [("buffer", 3), ("buffer", 2)],
+                expressions=(const(8), const(1), const(0), const(64)),
+                arena=3,
+            )
+        )
+        for start in range(4):
+            outer, _ = programs[0](torch.full((8,), float(start)))
+            assert outer.tolist() == [2.0 * (start + 1)] * 8
+
+
+LARGE = 3 << 20  # elements: 12 MB
+
+
+class TestLargeOutputs:
+    """Their memory is used again, but only when nobody can see it any more."""
+
+    def run(self) -> Any:
+        return program(
+            [vector("input"), vector("output")],
+            [("allocate", 1), launch("add_one", 0, 1)],
+            [("buffer", 1)],
+            expressions=(const(LARGE), const(1), const(0)),
+        )
+
+    def test_memory_is_used_again(self, allocation):
+        run, x = self.run(), torch.zeros(LARGE)
+        first = run(x)[0].data_ptr()
+        assert run(x)[0].data_ptr() == first
+        y = run(x)[0]
+        assert y._base is None and y.is_leaf and y.untyped_storage().resizable() and y.resize_(LARGE + 1).shape == (LARGE + 1,)
+
+    @pytest.mark.parametrize(
+        "keep",
+        [
+            lambda y: y,
+            lambda y: y[5:7],
+            lambda y: y.numpy(),
+            lambda y: y.untyped_storage(),
+            lambda y: y.detach(),
+            lambda y: torch.utils.dlpack.to_dlpack(y),
+            lambda y: memoryview(y.numpy()),
+            lambda y: torch._lazy_clone(y),
+        ],
+        ids=["tensor", "view", "numpy", "storage", "detach", "dlpack", "memoryview", "lazy clone"],
+    )
+    def test_what_somebody_holds_is_never_overwritten(self, keep):
+        run, x = self.run(), torch.zeros(LARGE)
+        for _ in range(2):
+            run(x)
+        output = run(x)[0]
+        pointer, kept = output.data_ptr(), keep(output)
+        del output
+        others = [run(x)[0] for _ in range(4)]
+        lazily = isinstance(kept, torch.Tensor) and torch._C._is_cow_tensor(kept)
+        assert lazily or all(y.data_ptr() != pointer for y in others)
+        for y in others:
+            y.fill_(7)
+        if isinstance(kept, torch.Tensor):
+            assert kept.max() == 1
+
+    def test_memory_that_was_moved_is_not_used(self):
+        run, x = self.run(), torch.zeros(LARGE)
+        y = run(x)[0]
+        y.untyped_storage().resize_(0)
+        del y
+        assert torch.equal(run(x)[0], x + 1)
+        y = run(x)[0]
+        shared = y.share_memory_().data_ptr()
+        del y
+        assert all(run(x)[0].data_ptr() != shared for _ in range(3))
+
+
+class TestThreads:
+    def test_two_threads_have_arenas_of_their_own(self):
+        elements = 200_000
+        run = program(
+            [vector("input"), vector("arena", 2), vector("output")],
+            [launch("add_one", 0, 1, work=100.0), ("allocate", 2), launch("double", 1, 2, work=100.0)],
+            [("buffer", 2)],
+            expressions=(const(elements), const(1), const(0), const(4 * elements)),
+            arena=3,
+        )
+        wrong: list[int] = []
+
+        def work(value: int) -> None:
+            x = torch.full((elements,), float(value))
+            for _ in range(40):
+                if not torch.equal(run(x)[0], (x + 1) * 2):
+                    wrong.append(value)
+
+        threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong and not any(thread.is_alive() for thread in threads)
+
+    def shares(self, elements: int, unit: int, work: float) -> list[int]:
+        run = program(
+            [vector("input"), vector("output")],
+            [("allocate", 1), launch("where_begun", 0, 1, unit=unit, work=work)],
+            [("buffer", 1)],
+            expressions=(const(elements), const(1), const(0)),
+        )
+        return run(torch.zeros(elements))[0].int().unique().tolist()
+
+    def test_shares_are_whole_units(self):
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(3)
+            assert len(self.shares(1000, 1, 1e6)) == 3
+            assert [begin % 16 for begin in self.shares(1000, 16, 1e6)] == [0, 0, 0]
+            assert self.shares(20, 16, 1e6) == [0, 16]
+            assert self.shares(16, 16, 1e6) == [0]
+            torch.set_num_threads(1)
+            assert self.shares(1000, 1, 1e6) == [0]
+        finally:
+            torch.set_num_threads(before)
+
+    def test_small_work_stays_on_the_calling_thread(self):
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(4)
+            assert _native.threads_wanted(1000, 1, 19e3) == 1
+            assert _native.threads_wanted(1000, 1, 31e3) == 3
+            assert _native.threads_wanted(1000, 1, 1e9) == 4
+        finally:
+            torch.set_num_threads(before)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_a_forked_child_computes(self):
+        elements = 200_000
+        run = program(
+            [vector("input"), vector("output")],
+            [("allocate", 1), launch("add_one", 0, 1, work=100.0)],
+            [("buffer", 1)],
+            expressions=(const(elements), const(1), const(0)),
+        )
+        x = torch.zeros(elements)
+        run(x)
+        child = os.fork()
+        if child == 0:
+            y = run(x)[0]
+            os._exit(0 if float(y.numpy().min()) == 1.0 and _native.threads_wanted(10**6, 1, 1e9) == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
