@@ -241,7 +241,7 @@ def normalize(code: CodeType) -> Program:
         if ins.positions is not None and ins.positions.lineno is not None:
             line = ins.positions.lineno
         if ins.opname in _DROPPED:
-            keywords = ins.argval if ins.opname == "KW_NAMES" else keywords
+            keywords = code.co_consts[ins.arg] if ins.opname == "KW_NAMES" else keywords  # type: ignore[index]
             continue
         if ins.opname == "END_FOR":  # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
             behind = position + (1 if VERSION < (3, 13) else 2)

@@ -152,7 +152,7 @@ def read_global_state() -> GlobalState:
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
         tuple(c._get_function_stack_at(i) for i in range(c._len_torch_function_stack())),
-        str(c._get_torch_function_state()),
+        str(c._get_torch_function_state()),  # type: ignore[attr-defined]
         c._len_torch_dispatch_stack(),
         (c._dispatch_tls_local_include_set().raw_repr(), c._dispatch_tls_local_exclude_set().raw_repr()),
     )

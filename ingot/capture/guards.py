@@ -63,7 +63,7 @@ MISSING = _Missing()
 
 # -- one rule per kind ------------------------------------------------------------------------------------------------
 
-_SIZED = (tuple, list, dict, set, frozenset, str, bytes, range)
+_SIZED: tuple[Any, ...] = (tuple, list, dict, set, frozenset, str, bytes, range)
 _TRUTH_TYPES = frozenset({bool, int, float, complex, type(None), *_SIZED})
 
 
@@ -342,15 +342,14 @@ class GuardSet:
         """States the facts of a tensor. A size or stride that is not a constant in `sizes` or `strides` is symbolic: a
         symbol that is new is bound to it, of any other expression the run-time value must equal it."""
         facts = TensorFacts.of(tensor)
-        symbolic: list[tuple[Quantity, Expr]] = []
-        for what, given in (("size", sizes), ("stride", strides)):
-            if given is not None:
-                exprs = [as_expr(e) for e in given]
-                facts = facts._replace(**{what + "s": tuple(e.constant for e in exprs)})
-                symbolic += [(Quantity(source, what, i), e) for i, e in enumerate(exprs) if e.constant is None]
-        self.add(source, Kind.TENSOR, facts, where)
-        for quantity, expr in symbolic:
-            self._bind_or_equate(quantity, expr, where)
+        given: dict[str, Sequence[Any]] = {"size": sizes or facts.sizes, "stride": strides or facts.strides}
+        dims = {what: [as_expr(e) for e in exprs] for what, exprs in given.items()}
+        fixed = {what: tuple(e.constant for e in exprs) for what, exprs in dims.items()}
+        self.add(source, Kind.TENSOR, facts._replace(sizes=fixed["size"], strides=fixed["stride"]), where)
+        for what, exprs in dims.items():
+            for dim, expr in enumerate(exprs):
+                if expr.constant is None:
+                    self._bind_or_equate(Quantity(source, what, dim), expr, where)
 
     def _bind_or_equate(self, quantity: Quantity, expr: Expr, where: str) -> None:
         if isinstance(expr, Symbol) and self.symbols.get(expr, quantity) == quantity:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 from ingot.capture.sources import ArgSource, Source
 
-_recipe = dataclass(frozen=True, eq=False, slots=True)
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def _recipe(cls: type) -> Any:
+    return dataclass(frozen=True, eq=False, slots=True)(cls)
 
 
 class Recipe:
@@ -182,8 +185,10 @@ class _Writer:
         items = "".join(f"{self._expression(item)}, " for item in recipe.items)
         if recipe.kind is frozenset or (recipe.kind is set and not items):
             return f"{recipe.kind.__name__}(({items}))"
-        opening, closing = {tuple: "()", list: "[]", set: "{}"}[recipe.kind]
-        return f"{opening}{items if recipe.kind is tuple else items.removesuffix(', ')}{closing}"
+        if recipe.kind is tuple:
+            return f"({items})"
+        items = items.removesuffix(", ")
+        return f"[{items}]" if recipe.kind is list else f"{{{items}}}"
 
     def _dict(self, recipe: Dict) -> str:
         items = [f"{self._expression(key)}: {self._expression(value)}" for key, value in recipe.items]

@@ -31,6 +31,8 @@ _PINNED = frozenset({Kind.TYPE, Kind.IDENTITY, Kind.EQUALS, Kind.IS_NONE, Kind.T
 _TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy"}
 """Packages whose module attributes are taken as they are: functions, classes and modules in them are not guarded."""
 
+_LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
+
 SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 """Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
 
@@ -214,92 +216,3 @@ class Session(Semantics):
     def native_slot(self, raw: Any) -> Value | None:
         """A C method of a class, where capture knows its meaning."""
         return self.builtin(raw) if builtin_functions.knows(raw) else None
-
-
-_LITERALS:
-            return ConstantValue(object)
-        if type(object) is tuple:
-            return TupleValue([self.wrap_constant(item) for item in object], tuple)
-        if type(object) is list:
-            return self.list_of(TupleValue([self.wrap_constant(item) for item in object], tuple))
-        if isinstance(object, Value):
-            return object
-        return self.realize(LazyValue(object, ConstSource(object)))
-
-    def wrap_key(self, key: Any) -> Value:
-        """The value of a key of a captured dict."""
-        if isinstance(key, IdentityKey):
-            return key.value
-        return TupleValue([self.wrap_key(k) for k in key], tuple) if type(key) is tuple else self.wrap_constant(key)
-
-    def wrap_class_member(self, raw: Any) -> Value:
-        """What a class holds; that it holds this very object is guarded by `class_lookup`."""
-        return self.wrap(raw, ConstSource(raw))
-
-    def wrap_global(self, namespace: dict[str, Any], name: str, module: str) -> Value | None:
-        """A variable of a module; None if it has none of this name."""
-        if name not in namespace:
-            return None
-        found = namespace[name]
-        if self.is_trusted(module) and (callable(found) or isinstance(found, ModuleType)):
-            return self.wrap(found, ConstSource(found))
-        return self.wrap(found, GlobalSource(namespace, name))
-
-    def wrap_builtin(self, namespace: dict[str, Any], name: str) -> Value | None:
-        """A built-in; None if there is none of this name."""
-        if not hasattr(builtins, name):
-            return None
-        if not self.is_trusted(namespace.get("__name__", "")):
-            self.guard(ConstSource(namespace), Kind.ABSENT_KEY, name)
-            self.guard(BuiltinSource(name), Kind.IDENTITY, getattr(builtins, name))
-        return self.builtin(getattr(builtins, name))
-
-    def builtin(self, object: Any) -> Value:
-        """The value of an object that is held itself."""
-        return self.realize(LazyValue(object, ConstSource(object)))
-
-    def outside_cell(self, cell: CellType, source: Source) -> CellValue:
-        """The value of a closure cell that existed before the call."""
-        if id(cell) not in self._cells:
-            try:
-                content = self.wrap(cell.cell_contents, source)
-            except ValueError:
-                raise self.unsupported(f"the outer variable {source.name!r} is not bound yet") from None
-            self._cells[id(cell)] = CellValue(content, outside=True)
-        return self._cells[id(cell)]
-
-    def imported(self, name: str, level: int, namespace: dict[str, Any], wants_leaf: bool) -> Value:
-        """What an import statement gives, for a module that is loaded already."""
-        if level:
-            package = namespace.get("__package__") or ""
-            name = ".".join(filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name]))
-        if name not in sys.modules:
-            raise self.unsupported(f"import of {name}, which is not loaded yet", hint="import it at the top of the module")
-        module = sys.modules[name if wants_leaf else name.partition(".")[0]]
-        return self.wrap(module, ConstSource(module))
-
-    # -- callables -------------------------------------------------------------------------------------------------------------------
-
-    def special_function(self, function: FunctionType | None) -> Callable[..., Value] | None:
-        """The handler of a Python function that has a meaning of its own."""
-        return SPECIAL_FUNCTIONS.get(function)
-
-    def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-        """What calling a class gives."""
-        return builtin_functions.construct(self, cls, args, kwargs)
-
-    def class_attribute(self, cls: type, name: str, instance: Value) -> Value:
-        """An attribute that an instance finds on its class."""
-        return bind_member(self, self.class_lookup(cls, name), instance, cls, name)
-
-    def native_slot(self, raw: Any) -> Value | None:
-        """A C method of a class, where capture knows its meaning."""
-        return self.builtin(raw) if builtin_functions.knows(raw) else None
-
-    def source_attribute(self, value: Value, name: str) -> Source:
-        """The source of an entry of an outside object's `__dict__`."""
-        assert value.source is not None
-        return AttrSource(value.source, name)
-
-
-_LITERALS: frozenset[type] = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})

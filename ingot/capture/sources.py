@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 from weakref import WeakValueDictionary
 
 # Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the user's runs here.
@@ -41,7 +41,9 @@ class _Interning(type):
         return _interned.setdefault(token, made)
 
 
-_source = dataclass(frozen=True, eq=False, repr=False, slots=True)
+@dataclass_transform(frozen_default=True, eq_default=False)
+def _source(cls: type) -> Any:
+    return dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
 
 
 class Source(metaclass=_Interning):
@@ -188,6 +190,7 @@ class AttrSource(Source):
         return object.__getattribute__(owner, self.key)
 
 
+_NOTHING = object()
 _MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -213,9 +216,15 @@ class ItemSource(Source):
 
     def load(self, slots: Sequence[Any]) -> Any:
         container = self.base.load(slots)
-        for kind in (dict, list, tuple):
-            if isinstance(container, kind):
-                return kind.__getitem__(container, self.key)
+        if isinstance(container, dict):
+            found = dict.get(container, self.key, _NOTHING)  # dict.__getitem__ would call the user's __missing__
+            if found is _NOTHING:
+                raise KeyError(self.key)
+            return found
+        if isinstance(container, list):
+            return list.__getitem__(container, self.key)
+        if isinstance(container, tuple):
+            return tuple.__getitem__(container, self.key)
         raise TypeError(f"{self.base.name} is no built-in container")
 
 

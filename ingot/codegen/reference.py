@@ -1,4 +1,4 @@
-"""The slow oracle: run a `LoopGraph`, or one `Kernel`, with NumPy.
+"""The slow oracle: run a `LoopGraph`, a `Plan` or one `Kernel` with NumPy.
 
 Every body runs over whole index grids at once. Half-precision values are held as float32 and rounded at conversions.
 """
@@ -15,6 +15,7 @@ from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Pointwise, Reduction, View
 from ingot.loops.ops import HALVES, OPS
 from ingot.schedule.kernel import Kernel, Stage
+from ingot.schedule.plan import LibraryStep, Plan
 
 Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
 
@@ -76,6 +77,8 @@ def _load(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Sym
 
 
 def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
+    if not len(array):  # an empty buffer is only read by loops without iterations, whose index may have folded to 0
+        return np.zeros(at.shape, array.float().numpy().dtype if array.dtype in HALVES else array.numpy().dtype)
     if at.size and (at.min() < 0 or at.max() >= len(array)):
         raise AssertionError(f"a load from element {at.min()} .. {at.max()} of {len(array)}")
     found = array[torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64).reshape(-1))]
@@ -152,22 +155,27 @@ def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
 
     Inputs that the graph writes are written.
     """
-    sizes = {
-        symbol: int(inputs[position].shape[dim] if kind == "size" else inputs[position].stride(dim))
-        for symbol, position, kind, dim in graph.symbols
-    }
-    memory: dict[str, torch.Tensor] = {}
-    for name, tensor in [*zip(graph.inputs, inputs), *graph.constants.items()]:
-        memory[name] = flat_storage(tensor)
+    sizes, memory = _start(graph, inputs)
     for node in graph.nodes:
         for name in node.writes():
             if name not in memory and not isinstance(node, Library):
                 memory[name] = new_storage(graph.buffers[name], sizes)
         _RUN[type(node)](node, graph, memory, sizes)
-    return [
-        tensor_of(o, memory, sizes) if isinstance(o, View) else o.evaluate(sizes)  # type: ignore[arg-type]
-        for o in graph.outputs
-    ]
+    return _outputs(graph, memory, sizes)
+
+
+def _start(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> tuple[dict[Symbol, int], dict[str, torch.Tensor]]:
+    """The value of every size symbol, and the memory there is before the first node."""
+    sizes = {
+        symbol: int(inputs[position].shape[dim] if kind == "size" else inputs[position].stride(dim))
+        for symbol, position, kind, dim in graph.symbols
+    }
+    given = [*zip(graph.inputs, inputs), *graph.constants.items()]
+    return sizes, {name: flat_storage(tensor) for name, tensor in given}
+
+
+def _outputs(graph: LoopGraph, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> list[Any]:
+    return [tensor_of(o, memory, sizes) if isinstance(o, View) else o.evaluate(sizes) for o in graph.outputs]
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -292,3 +300,22 @@ def _run_stage(
         scalars[total.name] = np.asarray(result).astype(_NUMPY[total.dtype])
     for define in stage.scalars:
         scalars[define.name] = done[define.value]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def run_plan(plan: Plan, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    """Run a plan's steps in order, every kernel by `run_kernel`; outputs as `run_graph` gives them. Very slow."""
+    graph = plan.graph
+    sizes, memory = _start(graph, inputs)
+    for step in plan.steps:
+        if isinstance(step, LibraryStep):
+            _run_library(step.node, graph, memory, sizes)
+            continue
+        for name in step.arguments:
+            if name not in memory:
+                memory[name] = new_storage(graph.buffers[name], sizes)
+        arrays = {p.name: memory[name] for p, name in zip(step.kernel.parameters, step.arguments)}
+        run_kernel(step.kernel, arrays, sizes)
+    return _outputs(graph, memory, sizes)

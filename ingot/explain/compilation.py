@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from ingot.errors import Unsupported
 from ingot.loops.expr import Symbol
@@ -36,6 +39,13 @@ class Compilation:
     recompiled: str = ""
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
+
+    def note_sizes(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Fill `sizes` from the call's tensor inputs, in graph order. Needs `loops`."""
+        assert self.loops is not None
+        for symbol, position, what, dimension in self.loops.symbols:
+            geometry = inputs[position].shape if what == "size" else inputs[position].stride()
+            self.sizes[symbol] = int(geometry[dimension])
 
     @property
     def guards(self) -> list[str]:

@@ -1,0 +1,8 @@
+"""From a captured torch graph to a functional graph of ATen ops, without data and without side effects."""
+
+from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.record import trace
+from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
+
+__all__ = ["AtenGraph", "FakeContext", "FakeTensor", "OutputSpec", "ShapeContext", "ShapeGuard", "storage_key", "to_expr", "trace"]

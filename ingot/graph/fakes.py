@@ -78,7 +78,7 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        raise Unsupported(f"{op} refuses these arguments: {error}") from error
+        raise Unsupported(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     return _wrap(result, device)
 
 

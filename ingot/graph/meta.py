@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 from ingot.errors import Unsupported
 from ingot.graph import geometry
 from ingot.graph.schemas import bind, is_pointwise, is_random
+from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -53,6 +54,11 @@ def tensors_in(tree: Any) -> list[Tensor]:
     elif not isinstance(tree, (list, tuple)):
         return []
     return [t for item in tree for t in tensors_in(item)]
+
+
+def first_line(error: Exception) -> str:
+    """The message of an error of torch's without the C++ stack."""
+    return str(error).split("\n", 1)[0]
 
 
 # -- dtypes, from eager itself ------------------------------------------------------------------------------------------
@@ -94,7 +100,7 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     try:
         return op(*concrete(_map(small, args)), **_map(small, kwargs))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise Unsupported(f"{op} does not take these arguments in eager: {error}") from error
+        raise Unsupported(f"{op} does not take these arguments in eager: {first_line(error)}") from error
 
 
 def _dtype(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
@@ -400,7 +406,7 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     try:
         result = op(*_map(filled, args), **_map(filled, on_cpu))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise Unsupported(f"{op} cannot be tried out on made-up values: {error}") from error
+        raise Unsupported(f"{op} cannot be tried out on made-up values: {first_line(error)}") from error
     finally:
         if state is not None:
             torch.set_rng_state(state)
@@ -409,6 +415,8 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own C++ meta kernel: for views, which must share the meta tensor's storage."""
+    if args and isinstance(args[0], Tensor) and is_symbolic(args[0]):
+        return view_symbolically(op, args[0], args[1:], kwargs)
     return op(*args, **kwargs)
 
 

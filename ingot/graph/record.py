@@ -22,7 +22,7 @@ from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
 from ingot.graph.functional import OVERWRITES, Storage, Tracked, same_strides, views_of, with_geometry_of, written_back
 from ingot.graph.passes import run_passes
-from ingot.graph.schemas import functional_form, written
+from ingot.graph.schemas import functional_form, is_composite, written
 
 aten = torch.ops.aten
 
@@ -89,6 +89,7 @@ class Recorder(TorchDispatchMode):
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
         self._placeholders: list[torch.fx.Node] = []
         self._inputs: list[Tracked] = []
+        self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
         self.constants: dict[str, torch.Tensor] = {}
 
@@ -108,9 +109,11 @@ class Recorder(TorchDispatchMode):
         own = FakeTensor(fake.meta, fake.device)
         node.meta.update(val=own, where="")
         tracked = Tracked(own, Storage(position), node, 0)
-        for other in self._inputs:
-            if other.fake.meta is not fake.meta and _may_overlap(other.fake, own):
+        neighbours = self._inputs_by_storage.setdefault(storage_key(fake), [])
+        for other in neighbours:
+            if _bytes_meet(other.fake, own):
                 tracked.storage.overlaps = other.storage.overlaps = True
+        neighbours.append(tracked)
         self._inputs.append(tracked)
         self._tracked[id(own)] = tracked
         return own
@@ -136,6 +139,9 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if is_composite(op):
+            with self:
+                return op.decompose(*args, **kwargs)
         rule = DECOMPOSITIONS.get(op)
         if rule is not None:
             with self:
@@ -295,10 +301,8 @@ def _checked(op: OpOverload, expected: torch.Tensor, result: torch.Tensor) -> to
     return with_geometry_of(expected, result)
 
 
-def _may_overlap(a: FakeTensor, b: FakeTensor) -> bool:
-    """Whether the byte ranges of two inputs meet."""
-    if storage_key(a) != storage_key(b):
-        return False
+def _bytes_meet(a: FakeTensor, b: FakeTensor) -> bool:
+    """Whether the byte ranges of two fakes on one storage meet."""
     (start_a, end_a), (start_b, end_b) = _bytes(a), _bytes(b)
     return start_a < end_b and start_b < end_a
 

@@ -1,8 +1,376 @@
-"""Symbolic sizes: torch.SymInt over Ingot's own index expressions, and the guards that their comparisons leave."""
+"""Symbolic sizes: torch.SymInt over Ingot's own index expressions, and the guards that comparisons of them leave.
+
+torch asks a SymInt's `node` to do its arithmetic. `SizeNode` and `TruthNode` are such nodes over `Expr`; sympy and torch's own shape
+environment are not involved. A comparison whose outcome follows from algebra is free; any other is decided by the sizes at hand (the
+hints) and kept as a guard, on which the compiled code depends.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.errors import Unsupported
+from ingot.loops.expr import (
+    Expr,
+    Symbol,
+    as_expr,
+    integer,
+    known_equal,
+    known_less,
+    known_less_equal,
+    maximum,
+    minimum,
+    size_symbol,
+)
+
+
+class ShapeGuard(NamedTuple):
+    """A relation between sizes that held when it was asked for: `relation` is one of ==, !=, <, <=."""
+
+    left: Expr
+    relation: str
+    right: Expr
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
+
+
+_DECIDE: dict[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+}
+_PROVE: dict[str, Callable[[Expr, Expr], bool]] = {
+    "==": known_equal,
+    "!=": lambda a, b: known_less(a, b) or known_less(b, a),
+    "<": known_less,
+    "<=": known_less_equal,
+}
+_NOT: dict[str, tuple[str, bool]] = {  # relation -> (its negation, whether the sides change places)
+    "==": ("!=", False),
+    "!=": ("==", False),
+    "<": ("<=", True),
+    "<=": ("<", True),
+}
+
 
 class ShapeContext:
+    """The size symbols of one capture, their hints, and the guards on them.
+
+    `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's line at work, for the guards.
+    """
+
     def __init__(self) -> None:
-        self.guards: list = []
+        self.hints: dict[Symbol, int] = {}
+        self.sources: dict[Symbol, tuple[str, int]] = {}
+        self.guards: list[ShapeGuard] = []
+        self.where = ""
+
+    def size(self, hint: int, name: str = "", dim: int = 0) -> torch.SymInt:
+        """A new size symbol, at least 2, that is `hint` in the present call."""
+        symbol = size_symbol(f"s{len(self.hints)}", lower=2)
+        self.hints[symbol] = hint
+        self.sources[symbol] = (name, dim)
+        return torch.SymInt(SizeNode(symbol, self))
+
+    def wrap(self, value: Expr | int) -> Any:
+        """An int for a constant expression, else a SymInt."""
+        e = as_expr(value)
+        return e.constant if e.constant is not None else torch.SymInt(SizeNode(e, self))
+
+    def symbolic_geometry(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> tuple[list[Any], list[Any]]:
+        """Sizes and strides of `tensor` with symbols for the sizes of `dims`; strides that are products of inner sizes stay so."""
+        sizes: list[Any] = [self.size(s, name, d) if d in dims else s for d, s in enumerate(tensor.shape)]
+        strides: list[Any] = list(tensor.stride())
+        inner: list[int] = []
+        for d in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
+            for i in inner:
+                if tensor.stride(d) == tensor.stride(i) * tensor.shape[i] and tensor.shape[i] > 1:
+                    strides[d] = strides[i] * sizes[i]
+                    break
+            inner.append(d)
+        return sizes, strides
+
+    def hint(self, e: Expr) -> int:
+        """The value of the expression in the present call."""
+        return e.evaluate(self.hints)
+
+    def holds(self, left: Expr, relation: str, right: Expr) -> bool:
+        """Decide a relation: by algebra, else by the hints, leaving a guard."""
+        if _PROVE[relation](left, right):
+            return True
+        negated, swapped = _NOT[relation]
+        sides = (right, left) if swapped else (left, right)
+        if _PROVE[negated](*sides):
+            return False
+        answer = _DECIDE[relation](self.hint(left), self.hint(right))
+        known = ShapeGuard(left, relation, right, self.where) if answer else ShapeGuard(*_order(sides, negated), self.where)
+        if not any(g[:3] == known[:3] for g in self.guards):
+            self.guards.append(known)
+        return answer
+
+    def specialize(self, e: Expr) -> int:
+        """The expression as a plain int, on which the compiled code then depends."""
+        value = self.hint(e)
+        self.holds(e, "==", integer(value))
+        return value
+
+
+def _order(sides: tuple[Expr, Expr], relation: str) -> tuple[Expr, str, Expr]:
+    return sides[0], relation, sides[1]
+
+
+def to_expr(value: Any) -> Expr:
+    """The expression of an int, an Expr or a SymInt of this module."""
+    if isinstance(value, torch.SymInt):
+        node = value.node
+        if not isinstance(node, SizeNode):
+            raise Unsupported("a symbolic size that is not Ingot's")
+        return node.expr
+    return as_expr(value)
+
+
+class _Node:
+    """What torch asks of every symbolic node, answered for a plain size or truth value."""
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return False
+
+    def has_hint(self) -> bool:
+        return True
+
+    def constant_int(self) -> None:
+        return None
+
+    def constant_bool(self) -> None:
+        return None
+
+    def nested_int(self) -> None:
+        return None
+
+    def maybe_as_int(self) -> int | None:
+        return None
+
+    def maybe_as_bool(self) -> bool | None:
+        return None
+
+    def clone(self) -> _Node:
+        return self
+
+
+class SizeNode(_Node):
+    """The node of a SymInt."""
+
+    def __init__(self, expr: Expr, context: ShapeContext) -> None:
+        self.expr = expr
+        self.context = context
+
+    def is_int(self) -> bool:
+        return True
+
+    @property
+    def hint(self) -> int:
+        return self.context.hint(self.expr)
+
+    def str(self) -> str:
+        return str(self.expr)
+
+    __repr__ = __str__ = _graph_repr = str
+
+    def maybe_as_int(self) -> int | None:
+        return self.expr.constant
+
+    constant_int = maybe_as_int
+
+    def wrap_int(self, value: int) -> SizeNode:
+        return SizeNode(integer(value), self.context)
+
+    def wrap_bool(self, value: bool) -> TruthNode:
+        return TruthNode(lambda: value, str(value))
+
+    def wrap_float(self, value: float) -> Any:
+        raise Unsupported("arithmetic between a symbolic size and a float")
+
+    def int_(self) -> int:
+        return self.context.specialize(self.expr)
+
+    def guard_int(self, file: str, line: int) -> int:
+        return self.int_()
+
+    def bool_(self) -> bool:
+        return self.context.holds(self.expr, "!=", integer(0))
+
+    def sym_float(self) -> Any:
+        raise Unsupported("a symbolic size is used as a float")
+
+    truediv = float_truediv = int_truediv = pow = float_pow = sym_sqrt = lambda self, *_: self.sym_float()
+
+    # -- arithmetic ---------------------------------------------------------------------------------------------------
+
+    def _made(self, e: Expr) -> SizeNode:
+        return SizeNode(e, self.context)
+
+    def add(self, other: SizeNode) -> SizeNode:
+        return self._made(self.expr + other.expr)
+
+    def sub(self, other: SizeNode) -> SizeNode:
+        return self._made(self.expr - other.expr)
+
+    def mul(self, other: SizeNode) -> SizeNode:
+        return self._made(self.expr * other.expr)
+
+    def floordiv(self, other: SizeNode) -> SizeNode:
+        return self._made(self.expr // other._divisor())
+
+    int_floordiv = floordiv
+
+    def mod(self, other: SizeNode) -> SizeNode:
+        return self._made(self.expr % other._divisor())
+
+    def _divisor(self) -> Expr:
+        """Expr divides by positive expressions only."""
+        if not self.context.holds(integer(0), "<", self.expr):
+            raise Unsupported("a size is divided by one that is not positive")
+        return self.expr
+
+    def neg(self) -> SizeNode:
+        return self._made(-self.expr)
+
+    def pos(self) -> SizeNode:
+        return self
+
+    floor = ceil = trunc = round = sym_int = pos
+
+    def sym_max(self, other: SizeNode) -> SizeNode:
+        return self._made(maximum(self.expr, other.expr))
+
+    def sym_min(self, other: SizeNode) -> SizeNode:
+        return self._made(minimum(self.expr, other.expr))
+
+    def sym_sum(self, terms: Sequence[SizeNode]) -> SizeNode:
+        return self._made(sum((t.expr for t in terms), integer(0)))
+
+    def pow_by_natural(self, other: SizeNode) -> SizeNode:
+        result = integer(1)
+        for _ in range(other.int_()):
+            result = result * self.expr
+        return self._made(result)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def _relation(self, left: Expr, relation: str, right: Expr) -> TruthNode:
+        return TruthNode(lambda: self.context.holds(left, relation, right), f"{left} {relation} {right}")
+
+    def eq(self, other: SizeNode) -> TruthNode:
+        return self._relation(self.expr, "==", other.expr)
+
+    def ne(self, other: SizeNode) -> TruthNode:
+        return self._relation(self.expr, "!=", other.expr)
+
+    def lt(self, other: SizeNode) -> TruthNode:
+        return self._relation(self.expr, "<", other.expr)
+
+    def le(self, other: SizeNode) -> TruthNode:
+        return self._relation(self.expr, "<=", other.expr)
+
+    def gt(self, other: SizeNode) -> TruthNode:
+        return self._relation(other.expr, "<", self.expr)
+
+    def ge(self, other: SizeNode) -> TruthNode:
+        return self._relation(other.expr, "<=", self.expr)
+
+    # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor --------------------------
+
+    def _dense_in_order(self, sizes: list[SizeNode], strides: list[SizeNode], fastest_first: Sequence[int]) -> TruthNode:
+        def answer() -> bool:
+            step = integer(1)
+            for d in fastest_first:
+                size = sizes[d].expr
+                if self.context.holds(size, "==", integer(1)):
+                    continue
+                if not self.context.holds(strides[d].expr, "==", step):
+                    return False
+                step = step * size
+            return True
+
+        return TruthNode(answer, "is laid out in order")
+
+    def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+        return self._dense_in_order(sizes, strides, range(len(sizes) - 1, -1, -1))
+
+    def is_channels_last_contiguous_2d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+        return self._dense_in_order(sizes, strides, (1, 3, 2, 0)) if len(sizes) == 4 else self.wrap_bool(False)
+
+    def is_channels_last_contiguous_3d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+        return self._dense_in_order(sizes, strides, (1, 4, 3, 2, 0)) if len(sizes) == 5 else self.wrap_bool(False)
+
+    is_channels_last_strides_2d = is_channels_last_contiguous_2d
+    is_channels_last_strides_3d = is_channels_last_contiguous_3d
+
+    def is_non_overlapping_and_dense(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+        order = sorted(range(len(sizes)), key=lambda d: strides[d].hint)
+        return self._dense_in_order(sizes, strides, order)
+
+    is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
+
+
+class TruthNode(_Node):
+    """The node of a SymBool: a question that is decided when a bool is asked for."""
+
+    def __init__(self, decide: Callable[[], bool], text: str) -> None:
+        self._decide = decide
+        self._text = text
+
+    def is_bool(self) -> bool:
+        return True
+
+    def str(self) -> str:
+        return self._text
+
+    __repr__ = __str__ = _graph_repr = str
+
+    def wrap_bool(self, value: bool) -> TruthNode:
+        return TruthNode(lambda: value, str(value))
+
+    def bool_(self) -> bool:
+        return self._decide()
+
+    def guard_bool(self, file: str = "", line: int = 0) -> bool:
+        return self._decide()
+
+    expect_true = expect_size = guard_size_oblivious = guard_or_false = guard_or_true = statically_known_true = guard_bool
+
+    def sym_not(self) -> TruthNode:
+        return TruthNode(lambda: not self._decide(), f"not ({self._text})")
+
+    def sym_and(self, other: TruthNode) -> TruthNode:
+        return TruthNode(lambda: self._decide() and other._decide(), f"({self._text}) and ({other._text})")
+
+    def sym_or(self, other: TruthNode) -> TruthNode:
+        return TruthNode(lambda: self._decide() or other._decide(), f"({self._text}) or ({other._text})")
+
+    and_ = sym_and
+    or_ = sym_or
+
+    def sym_ite(self, yes: Any, no: Any) -> Any:
+        return yes if self._decide() else no

@@ -100,46 +100,70 @@ static long holders(uintptr_t storage) {
 /* Only the pool holds the storage, and its memory is where it was: resizing, sharing with another process and torch's lazy copies
    all move it. */
 static bool is_idle(const struct IngotSpare *spare) {
-    void *data;
-    if (spare->tensor == NULL || holders(spare->storage) != 1)
+    void *data = NULL;
+    if (holders(spare->storage) != 1)
         return false;
     if (ingot_tensor_data(spare->tensor, &data) < 0)
         PyErr_Clear();
-    else
-        return data == spare->data;
-    return false;
+    return data == spare->data;
+}
+
+/* Torch may let another thread run while it is called, which may use the same pool. So a spare is taken out before it is looked
+   at, and every change of the pool is made in one piece. */
+static void put(struct IngotSpare *place, struct IngotSpare spare) {
+    PyObject *before = place->tensor;
+    *place = spare;
+    Py_XDECREF(before);
+}
+
+/* A tensor in the memory of the spare at `place`; NULL without an exception where that is not to be had. */
+static PyObject *use_again(struct IngotSpare *place, const IngotLayout *layout, int64_t bytes, void **data) {
+    struct IngotSpare spare = *place;
+    if (spare.tensor == NULL || spare.bytes != bytes)
+        return NULL;
+    place->tensor = NULL;
+    PyObject *tensor = is_idle(&spare) ? on_storage_of(spare.tensor, layout) : NULL;
+    *data = spare.data;
+    put(place, spare);
+    return tensor;
 }
 
 /* Keeps the storage of a fresh result, in place of the older spare. */
 static void keep(IngotPool *pool, PyObject *tensor, const IngotLayout *layout, void *data, int64_t bytes) {
-    struct IngotSpare fresh = {.tensor = on_storage_of(tensor, layout), .data = data, .bytes = bytes}, *spares = pool->spares;
-    PyObject *older = spares[1].tensor;
+    struct IngotSpare fresh = {.tensor = on_storage_of(tensor, layout), .data = data, .bytes = bytes};
     if (fresh.tensor == NULL || ingot_tensor_storage(tensor, &fresh.storage) < 0 || holders(fresh.storage) != 2) {
         PyErr_Clear();
         Py_XDECREF(fresh.tensor);
         return;
     }
-    spares[1] = spares[0];
-    spares[0] = fresh;
-    Py_XDECREF(older);
+    struct IngotSpare newer = pool->spares[0];
+    pool->spares[0] = fresh;
+    put(&pool->spares[1], newer);
+}
+
+/* Fewer, larger pages for memory that is new: each costs one fault. */
+static void ask_for_huge_pages(void *data, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 2 << 20;
+    uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1), end = ((uintptr_t)data + (uintptr_t)bytes) & ~(page - 1);
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)data;
+    (void)bytes;
+#endif
 }
 
 static PyObject *allocate_pooled(const IngotLayout *layout, IngotPool *pool, int64_t bytes, void **data) {
-    for (int i = 0; i < 2; i++) {
-        struct IngotSpare *spare = &pool->spares[i];
-        if (spare->bytes == bytes && is_idle(spare)) {
-            *data = spare->data;
-            return on_storage_of(spare->tensor, layout);
-        }
+    PyObject *tensor = NULL;
+    for (int i = 0; i < 2 && tensor == NULL; i++) {
+        tensor = use_again(&pool->spares[i], layout, bytes, data);
+        if (tensor == NULL && PyErr_Occurred())
+            return NULL;
     }
-    PyObject *tensor = allocate_fresh(layout, data);
-    if (tensor == NULL)
-        return NULL;
-#ifdef MADV_HUGEPAGE
-    uintptr_t page = 2 << 20, begin = ((uintptr_t)*data + page - 1) & ~(page - 1), end = ((uintptr_t)*data + (size_t)bytes) & ~(page - 1);
-    if (begin < end)
-        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-#endif
+    if (tensor != NULL || (tensor = allocate_fresh(layout, data)) == NULL)
+        return tensor;
+    ask_for_huge_pages(*data, bytes);
     keep(pool, tensor, layout, *data, bytes);
     return tensor;
 }

@@ -2,33 +2,37 @@
 
 The description that `ingot.native._native.Program` takes is one tuple, so that it can be printed and compared:
 
-===========  ================================================================================================================
+===========  =====================================================================================================
 inputs       how many tensors the program takes
 symbols      ((input, "size" | "stride", dimension), ...): where each size symbol is read at the start of a call
-expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix`). All sizes, strides, offsets and extents below are
-             positions in the table of values: first the symbols, then the expressions. It is evaluated when the symbols change.
+expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix`), evaluated when the symbols
+             change. All sizes, strides, offsets and extents below are positions in the table of values: first the
+             symbols, then the expressions.
 constants    (tensor, ...)
-buffers      ((place, dtype, sizes, strides, position), ...), place being "input" (position among the inputs), "constant"
-             (among the constants), "arena" (position of its offset in bytes among the values), "output" or "library" (0)
+buffers      ((place, dtype, sizes, strides, position), ...); the place is "input" (its position among the inputs),
+             "constant" (among the constants), "arena" (its offset in bytes, among the values), "output" or
+             "library" (0)
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
-steps        ("allocate", buffer)                                a fresh tensor
-             ("kernel", address, buffers, extent, work, unit, scratch, errors)
-             ("call", function, items, keywords, targets, written)
-             ("release", buffers)                                the references to library results are dropped
+steps        ("allocate", buffer): a fresh tensor |
+             ("kernel", address, buffers, extent, work, unit, scratch, errors) |
+             ("call", function, items, keywords, targets, written) |
+             ("release", buffers): the references to library results are dropped
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
 arena        the position of the arena's size in bytes among the values
 byte         torch.uint8, the arena's dtype
 owner        what must live as long as the program: the machine code
-===========  ================================================================================================================
+===========  =====================================================================================================
 
-A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of points that a thread's share is rounded to, `scratch` the
-position of the bytes each thread needs, or -1. An item of a call is ("object", anything), ("int", value), ("buffer", buffer), ("view", view),
-("list", items) or ("tuple", items); `keywords` names the last items (None: none); `targets` are the buffers that the results become
-(-1: nobody uses it); `written` the buffers written through out=, which must not be resized.
+A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of points that a thread's share is
+rounded to, `scratch` the position of the bytes each thread needs, or -1. An item of a call is ("object", anything),
+("int", value), ("buffer", buffer), ("view", view), ("list", items) or ("tuple", items); `keywords` names the last
+items (None: none); `targets` are the buffers that the results become (-1: nobody uses it); `written` those written
+through out=, which must not be resized.
 
-Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`. `sizes` begins with
-the values of the size symbols; [begin, end) are points of the collapsed parallel loops; `scratch` is 64-byte aligned and private to the
-thread. It returns 0, or 1 + k for the k-th of `errors`, which is raised as IndexError.
+Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`.
+`sizes` begins with the values of the size symbols; [begin, end) are points of the collapsed parallel loops;
+`scratch` is 64-byte aligned and private to the thread. It returns 0, or 1 + k for the k-th of `errors`, which is
+raised as IndexError.
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ class MachineCode(Protocol):
 class Program:
     """A compiled graph: `program(inputs)` returns its outputs, tensors and ints, in a list.
 
-    `native` is what the dispatcher runs. The inputs must be as the guards promise; nothing is checked here but their number.
+    `native` is what the dispatcher runs. The inputs must be as the guards promise: only their number is checked here.
     """
 
     def __init__(self, plan: Plan, compiled: MachineCode) -> None:
@@ -188,7 +192,13 @@ class _Description:
         return self.buffers[name]
 
     def view(self, view: View) -> int:
-        row = (self.buffer(view.buffer), view.dtype, self.values(view.sizes), self.values(view.strides), self.value(view.offset))
+        row = (
+            self.buffer(view.buffer),
+            view.dtype,
+            self.values(view.sizes),
+            self.values(view.strides),
+            self.value(view.offset),
+        )
         return self.views.setdefault(row, len(self.views))
 
     def tensor(self, view: View) -> tuple[str, int]:
@@ -200,7 +210,7 @@ class _Description:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def steps(self, position: int) -> list[tuple[Any, ...]]:
-        """The native steps of one step of the plan: its outputs allocated before, dead library results released after."""
+        """The native steps of one step of the plan: with what it writes allocated before, and the dead released."""
         step = self.plan.steps[position]
         if isinstance(step, KernelStep):
             described = [*self.allocations(step.arguments), self.kernel(step)]

@@ -1,4 +1,5 @@
-"""Every kind of fact: how it is stated, and changes that must be noticed. The Python oracle and the native walk run the same table."""
+"""Every kind of fact: how it is stated, and changes that must be noticed. The Python oracle and the native walk run the
+same table."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ Slots = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """Facts of `make()`'s slots; `change` gives the slots of a later call, or alters what they hold, and `text` is in the report."""
+    """Facts of `make()`'s slots; `change` gives the slots of a later call, or alters what they hold, and `text` is in
+    the report."""
 
     name: str
     make: Callable[[], Slots]
@@ -50,6 +52,7 @@ class Thing:
     kind = "thing"
 
     def __init__(self, **attributes: Any) -> None:
+        self.slot = None
         self.__dict__.update(attributes)
 
 
@@ -88,7 +91,9 @@ def state_tensor(guards: GuardSet, slots: Slots) -> None:
     guards.add_tensor(X, slots[0], "model.py:12")
 
 
-def tensor_case(name: str, make: Callable[[], Any], other: Callable[[], Any], text: str = "", holds: bool = False) -> Case:
+def tensor_case(
+    name: str, make: Callable[[], Any], other: Callable[[], Any], text: str = "", holds: bool = False
+) -> Case:
     return Case(f"tensor {name}", one(make), state_tensor, one(other), text, holds)
 
 
@@ -184,87 +189,372 @@ CASES = [
     Case("truth of an object", one(3), fact(Kind.TRUTH, True), lambda _: (Thing(),)),
     Case("length", lambda: ([1, 2],), fact(Kind.LENGTH, 2), mutate(lambda x: x.append(3)), "len(x) was 2, is 3"),
     Case("length of a range", lambda: (range(3),), fact(Kind.LENGTH, 3), lambda _: (range(4),)),
-    Case("keys", lambda: (fresh_dict(),), fact(Kind.DICT_KEYS, ("a", 2)), mutate(lambda x: x.update(b=1)), "tuple(x) was"),
+    Case(
+        "keys", lambda: (fresh_dict(),), fact(Kind.DICT_KEYS, ("a", 2)), mutate(lambda x: x.update(b=1)), "tuple(x) was"
+    ),
     Case("order of keys", lambda: (fresh_dict(),), fact(Kind.DICT_KEYS, ("a", 2)), lambda _: ({2: 3, "a": 1},)),
-    Case("order of an OrderedDict", lambda: (OrderedDict(a=1, b=2),), fact(Kind.DICT_KEYS, ("a", "b")), mutate(lambda x: x.move_to_end("a"))),
-    Case("OrderedDict", lambda: (OrderedDict(a=1, b=2),), fact(Kind.DICT_KEYS, ("a", "b")), mutate(lambda x: x.update(a=3)), holds=True),
+    Case(
+        "order of an OrderedDict",
+        lambda: (OrderedDict(a=1, b=2),),
+        fact(Kind.DICT_KEYS, ("a", "b")),
+        mutate(lambda x: x.move_to_end("a")),
+    ),
+    Case(
+        "OrderedDict",
+        lambda: (OrderedDict(a=1, b=2),),
+        fact(Kind.DICT_KEYS, ("a", "b")),
+        mutate(lambda x: x.update(a=3)),
+        holds=True,
+    ),
     Case("key's type", lambda: ({1: 2},), fact(Kind.DICT_KEYS, (1,)), lambda _: ({True: 2},)),
-    Case("absent key", lambda: ({},), fact(Kind.ABSENT_KEY, "k"), mutate(lambda x: x.update(k=1)), "'k' in x was False, is True"),
+    Case(
+        "absent key",
+        lambda: ({},),
+        fact(Kind.ABSENT_KEY, "k"),
+        mutate(lambda x: x.update(k=1)),
+        "'k' in x was False, is True",
+    ),
     Case("empty dict", lambda: ({},), fact(Kind.DICT_EMPTY), mutate(lambda x: x.update(k=1)), "len(x) was 0, is 1"),
-    Case("keys as a value", lambda: (fresh_dict(),), fact(Kind.EQUALS, ("a", 2), DictKeysSource(X)), mutate(dict.clear)),
+    Case(
+        "keys as a value", lambda: (fresh_dict(),), fact(Kind.EQUALS, ("a", 2), DictKeysSource(X)), mutate(dict.clear)
+    ),
     # paths
-    Case("attribute", lambda: (Thing(a=1),), fact(Kind.EQUALS, 1, AttrSource(X, "a")), mutate(lambda x: setattr(x, "a", 2)), "x.a was 1, is 2"),
-    Case("lost attribute", lambda: (Thing(a=1),), fact(Kind.EQUALS, 1, AttrSource(X, "a")), mutate(lambda x: delattr(x, "a")), "x.a cannot be read"),
-    Case("instance dict", lambda: (Thing(),), fact(Kind.ABSENT_KEY, "a", InstanceDictSource(X)), mutate(lambda x: setattr(x, "a", 2))),
-    Case("slot", lambda: (Thing(),), fact(Kind.IS_NONE, True, AttrSource(X, "slot", "slot")), mutate(lambda x: setattr(x, "slot", 1))),
-    Case("partial", lambda: (functools.partial(max, 1),), fact(Kind.IDENTITY, max, AttrSource(X, "func", "slot")), lambda _: (functools.partial(min, 1),)),
-    Case("list item", lambda: ([1, 2],), fact(Kind.EQUALS, 2, ItemSource(X, 1)), mutate(lambda x: x.__setitem__(1, 5)), "x[1] was 2, is 5"),
+    Case(
+        "attribute",
+        lambda: (Thing(a=1),),
+        fact(Kind.EQUALS, 1, AttrSource(X, "a")),
+        mutate(lambda x: setattr(x, "a", 2)),
+        "x.a was 1, is 2",
+    ),
+    Case(
+        "lost attribute",
+        lambda: (Thing(a=1),),
+        fact(Kind.EQUALS, 1, AttrSource(X, "a")),
+        mutate(lambda x: delattr(x, "a")),
+        "x.a cannot be read",
+    ),
+    Case(
+        "instance dict",
+        lambda: (Thing(),),
+        fact(Kind.ABSENT_KEY, "a", InstanceDictSource(X)),
+        mutate(lambda x: setattr(x, "a", 2)),
+    ),
+    Case(
+        "slot",
+        lambda: (Thing(),),
+        fact(Kind.IS_NONE, True, AttrSource(X, "slot", "slot")),
+        mutate(lambda x: setattr(x, "slot", 1)),
+    ),
+    Case(
+        "partial",
+        lambda: (functools.partial(max, 1),),
+        fact(Kind.IDENTITY, max, AttrSource(X, "func", "slot")),
+        lambda _: (functools.partial(min, 1),),
+    ),
+    Case(
+        "list item",
+        lambda: ([1, 2],),
+        fact(Kind.EQUALS, 2, ItemSource(X, 1)),
+        mutate(lambda x: x.__setitem__(1, 5)),
+        "x[1] was 2, is 5",
+    ),
     Case("negative index", lambda: ([1, 2],), fact(Kind.EQUALS, 2, ItemSource(X, -1)), mutate(lambda x: x.append(5))),
-    Case("lost item", lambda: ([1, 2],), fact(Kind.EQUALS, 2, ItemSource(X, 1)), mutate(list.pop), "x[1] cannot be read"),
+    Case(
+        "lost item", lambda: ([1, 2],), fact(Kind.EQUALS, 2, ItemSource(X, 1)), mutate(list.pop), "x[1] cannot be read"
+    ),
     Case("tuple item", lambda: ((1, 2),), fact(Kind.EQUALS, 2, ItemSource(X, 1)), one((1, 3))),
-    Case("dict item", lambda: (fresh_dict(),), fact(Kind.EQUALS, 3, ItemSource(X, 2)), mutate(lambda x: x.update({2: 4})), "x[2] was 3, is 4"),
+    Case(
+        "dict item",
+        lambda: (fresh_dict(),),
+        fact(Kind.EQUALS, 3, ItemSource(X, 2)),
+        mutate(lambda x: x.update({2: 4})),
+        "x[2] was 3, is 4",
+    ),
     Case("no container", lambda: ([1],), fact(Kind.EQUALS, 1, ItemSource(X, 0)), one(3)),
-    Case("cell", lambda: (closure(1),), fact(Kind.EQUALS, 1, CellSource(X, 0, "value")), mutate(lambda x: set_cell(x, 2)), "value was 1, is 2"),
-    Case("code", lambda: (closure(1),), fact(Kind.IDENTITY, closure(0).__code__, FunctionFieldSource(X, "__code__")), lambda _: (module,)),
-    Case("defaults", lambda: (lambda a=1: a,), fact(Kind.EQUALS, (1,), FunctionFieldSource(X, "__defaults__")), mutate(lambda x: setattr(x, "__defaults__", (2,)))),
-    Case("global", one(0), fact(Kind.EQUALS, 3, GlobalSource(NAMESPACE, "limit")), lambda _: NAMESPACE.update(limit=4), "limit was 3, is 4"),
-    Case("type of", lambda: (Thing(),), fact(Kind.IDENTITY, Thing, TypeSource(X)), lambda _: (Sub(),), "type(x) was Thing, is Sub"),
-    Case("class attribute as a value", lambda: (new_class(),), fact(Kind.EQUALS, "thing", ClassAttrSource(X, "kind")), mutate(lambda x: setattr(x, "kind", "other"))),
+    Case(
+        "cell",
+        lambda: (closure(1),),
+        fact(Kind.EQUALS, 1, CellSource(X, 0, "value")),
+        mutate(lambda x: set_cell(x, 2)),
+        "value was 1, is 2",
+    ),
+    Case(
+        "code",
+        lambda: (closure(1),),
+        fact(Kind.IDENTITY, closure(0).__code__, FunctionFieldSource(X, "__code__")),
+        lambda _: (module,),
+    ),
+    Case(
+        "defaults",
+        lambda: (lambda a=1: a,),
+        fact(Kind.EQUALS, (1,), FunctionFieldSource(X, "__defaults__")),
+        mutate(lambda x: setattr(x, "__defaults__", (2,))),
+    ),
+    Case(
+        "global",
+        one(0),
+        fact(Kind.EQUALS, 3, GlobalSource(NAMESPACE, "limit")),
+        lambda _: NAMESPACE.update(limit=4),
+        "limit was 3, is 4",
+    ),
+    Case(
+        "type of",
+        lambda: (Thing(),),
+        fact(Kind.IDENTITY, Thing, TypeSource(X)),
+        lambda _: (Sub(),),
+        "type(x) was Thing, is Sub",
+    ),
+    Case(
+        "class attribute as a value",
+        lambda: (new_class(),),
+        fact(Kind.EQUALS, "thing", ClassAttrSource(X, "kind")),
+        mutate(lambda x: setattr(x, "kind", "other")),
+    ),
     # classes
-    Case("method", lambda: (new_class(),), fact(Kind.CLASS_ATTRIBUTE, Given(lambda s: ("forward", s[0].__dict__["forward"]))), mutate(lambda x: setattr(x, "forward", closure(2))), "x.forward was"),
-    Case("method absent", lambda: (new_class(),), fact(Kind.CLASS_ATTRIBUTE, ("extra", MISSING)), mutate(lambda x: setattr(x, "extra", 1)), "x.extra was nothing, is 1"),
-    Case("method shadowed", lambda: (new_class(),), fact(Kind.CLASS_ATTRIBUTE, ("kind", "thing")), mutate(lambda x: setattr(x, "kind", "mine"))),
-    Case("unrelated method", lambda: (new_class(),), fact(Kind.CLASS_ATTRIBUTE, ("kind", "thing")), mutate(lambda x: setattr(x, "other", 1)), holds=True),
+    Case(
+        "method",
+        lambda: (new_class(),),
+        fact(Kind.CLASS_ATTRIBUTE, Given(lambda s: ("forward", s[0].__dict__["forward"]))),
+        mutate(lambda x: setattr(x, "forward", closure(2))),
+        "x.forward was",
+    ),
+    Case(
+        "method absent",
+        lambda: (new_class(),),
+        fact(Kind.CLASS_ATTRIBUTE, ("extra", MISSING)),
+        mutate(lambda x: setattr(x, "extra", 1)),
+        "x.extra was nothing, is 1",
+    ),
+    Case(
+        "method shadowed",
+        lambda: (new_class(),),
+        fact(Kind.CLASS_ATTRIBUTE, ("kind", "thing")),
+        mutate(lambda x: setattr(x, "kind", "mine")),
+    ),
+    Case(
+        "unrelated method",
+        lambda: (new_class(),),
+        fact(Kind.CLASS_ATTRIBUTE, ("kind", "thing")),
+        mutate(lambda x: setattr(x, "other", 1)),
+        holds=True,
+    ),
     Case("no class", lambda: (new_class(),), fact(Kind.CLASS_ATTRIBUTE, ("kind", "thing")), one(3)),
     # tensors
     tensor_case("unchanged", lambda: torch.ones(2, 3), lambda: torch.zeros(2, 3), holds=True),
     tensor_case("size", lambda: torch.zeros(4), lambda: torch.zeros(8), "x.shape[0] was 4, is 8 (model.py:12)"),
     tensor_case("rank", lambda: torch.zeros(4), lambda: torch.zeros(4, 1), "x.ndim was 1, is 2"),
     tensor_case("stride", lambda: torch.zeros(4, 4), lambda: torch.zeros(4, 4).t(), "x.stride(0) was 4, is 1"),
-    tensor_case("seven dimensions", lambda: torch.zeros(1, 2, 1, 2, 1, 2, 1), lambda: torch.zeros(1, 2, 1, 2, 1, 2, 2), "x.shape[6]"),
-    tensor_case("dtype", lambda: torch.zeros(4), lambda: torch.zeros(4, dtype=torch.int32), "x.dtype was torch.float32"),
+    tensor_case(
+        "seven dimensions",
+        lambda: torch.zeros(1, 2, 1, 2, 1, 2, 1),
+        lambda: torch.zeros(1, 2, 1, 2, 1, 2, 2),
+        "x.shape[6]",
+    ),
+    tensor_case(
+        "dtype", lambda: torch.zeros(4), lambda: torch.zeros(4, dtype=torch.int32), "x.dtype was torch.float32"
+    ),
     tensor_case("device", lambda: torch.zeros(4), lambda: torch.zeros(4, device="meta"), "x.device was cpu, is meta"),
-    tensor_case("requires_grad", lambda: torch.zeros(4), lambda: torch.zeros(4, requires_grad=True), "x.requires_grad was False"),
-    tensor_case("leaf", lambda: torch.zeros(4, requires_grad=True), lambda: torch.zeros(4, requires_grad=True) * 2, "x.is_leaf was True"),
-    tensor_case("conjugate", lambda: torch.zeros(4, dtype=torch.complex64), lambda: torch.zeros(4, dtype=torch.complex64).conj(), "x.dispatch_keys"),
+    tensor_case(
+        "requires_grad", lambda: torch.zeros(4), lambda: torch.zeros(4, requires_grad=True), "x.requires_grad was False"
+    ),
+    tensor_case(
+        "leaf",
+        lambda: torch.zeros(4, requires_grad=True),
+        lambda: torch.zeros(4, requires_grad=True) * 2,
+        "x.is_leaf was True",
+    ),
+    tensor_case(
+        "conjugate",
+        lambda: torch.zeros(4, dtype=torch.complex64),
+        lambda: torch.zeros(4, dtype=torch.complex64).conj(),
+        "x.dispatch_keys",
+    ),
     tensor_case("layout", lambda: torch.zeros(4, 4), lambda: torch.zeros(4, 4).to_sparse()),
     tensor_case("inference", lambda: torch.zeros(4), lambda: torch.inference_mode()(torch.zeros)(4), "x.dispatch_keys"),
-    tensor_case("parameter", lambda: torch.zeros(4), lambda: torch.nn.Parameter(torch.zeros(4), requires_grad=False), "type(x) was Tensor, is Parameter"),
+    tensor_case(
+        "parameter",
+        lambda: torch.zeros(4),
+        lambda: torch.nn.Parameter(torch.zeros(4), requires_grad=False),
+        "type(x) was Tensor, is Parameter",
+    ),
     tensor_case("no tensor", lambda: torch.zeros(4), lambda: 4, "type(x) was Tensor, is int"),
-    Case("tensor resized", lambda: (torch.zeros(4),), state_tensor, mutate(lambda x: x.resize_(2, 2)), "x.ndim was 1, is 2"),
-    Case("tensor data replaced", lambda: (torch.zeros(4),), state_tensor, mutate(lambda x: setattr(x, "data", torch.zeros(5))), "x.shape[0] was 4, is 5"),
-    Case("offset", lambda: (base()[2:6],), fact(Kind.TENSOR_OFFSET, 2), lambda _: (base()[3:7],), "x.storage_offset() was 2, is 3"),
-    Case("alignment", lambda: (base()[4:8],), fact(Kind.TENSOR_ALIGNED, 16), lambda _: (base()[5:9],), "x.data_ptr() % 16 was 0, is 4"),
-    Case("symbolic sizes", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(7, 5, 3),), holds=True),
-    Case("symbol's bound", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(1, 8, 3),), "s0 >= 2 no longer holds: x.shape[0] is 1"),
-    Case("symbol's upper bound", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(4, 101, 3),), "s1 <= 100"),
-    Case("fixed size beside symbols", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(4, 8, 4),), "x.shape[2]"),
-    Case("symbolic stride", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(4, 16, 3)[:, ::2],), "x.stride(1)"),
-    Case("symbolic outer stride", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(4, 9, 3)[:, :8],), "x.stride(0)"),
-    Case("relation of sizes", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(9, 3, 3),), "no longer holds"),
+    Case(
+        "tensor resized",
+        lambda: (torch.zeros(4),),
+        state_tensor,
+        mutate(lambda x: x.resize_(2, 2)),
+        "x.ndim was 1, is 2",
+    ),
+    Case(
+        "tensor data replaced",
+        lambda: (torch.zeros(4),),
+        state_tensor,
+        mutate(lambda x: setattr(x, "data", torch.zeros(5))),
+        "x.shape[0] was 4, is 5",
+    ),
+    Case(
+        "offset",
+        lambda: (base()[2:6],),
+        fact(Kind.TENSOR_OFFSET, 2),
+        lambda _: (base()[3:7],),
+        "x.storage_offset() was 2, is 3",
+    ),
+    Case(
+        "alignment",
+        lambda: (base()[4:8],),
+        fact(Kind.TENSOR_ALIGNED, 16),
+        lambda _: (base()[5:9],),
+        "x.data_ptr() % 16 was 0, is 4",
+    ),
+    Case(
+        "symbolic sizes", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(7, 5, 3),), holds=True
+    ),
+    Case(
+        "symbol's bound",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(1, 8, 3),),
+        "s0 >= 2 no longer holds: x.shape[0] is 1",
+    ),
+    Case(
+        "symbol's upper bound",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(4, 101, 3),),
+        "s1 <= 100",
+    ),
+    Case(
+        "fixed size beside symbols",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(4, 8, 4),),
+        "x.shape[2]",
+    ),
+    Case(
+        "symbolic stride",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(4, 16, 3)[:, ::2],),
+        "x.stride(1)",
+    ),
+    Case(
+        "symbolic outer stride",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(4, 9, 3)[:, :8],),
+        "x.stride(0)",
+    ),
+    Case(
+        "relation of sizes",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(9, 3, 3),),
+        "no longer holds",
+    ),
     Case("symbolic int", one(8), state_int_symbol, one(9), "n%4 == 0 no longer holds: x is 9 (model.py:12)"),
     Case("another int", one(8), state_int_symbol, one(12), holds=True),
     Case("int became float", one(8), state_int_symbol, one(8.0)),
     Case("huge int", one(8), state_int_symbol, one(-(2**70))),
     # relations
-    Case("same object", lambda: (base(),) * 2, fact(Kind.SAME, Y), lambda _: (base(), base()), "x is y was True, is False"),
-    Case("distinct objects", lambda: (base(), base()), fact(Kind.DISTINCT, Y), lambda s: (s[0], s[0]), "x is y was False, is True"),
-    Case("same storage", lambda: ((b := base()), b[1:]), fact(Kind.SAME_STORAGE, (Y, 4)), lambda _: (base(), base()[1:]), "shared a storage"),
-    Case("distance in storage", lambda: ((b := base()), b[1:]), fact(Kind.SAME_STORAGE, (Y, 4)), lambda s: (s[0], s[0][2:]), "y was 4 bytes after x, is 8"),
-    Case("disjoint", lambda: (base(), base()), fact(Kind.TENSOR_DISJOINT, ((X,), (Y,)), None), lambda s: (s[0], s[0][1:]), "x and y shared no memory, and do"),
-    Case("disjoint in one storage", lambda: (base(), base()), fact(Kind.TENSOR_DISJOINT, ((X,), (Y,)), None), lambda s: (s[0][:4], s[0][4:]), holds=True),
-    Case("disjoint and empty", lambda: (base(), base()), fact(Kind.TENSOR_DISJOINT, ((X,), (Y,)), None), lambda s: (s[0], s[0][3:3]), holds=True),
-    Case("both written", lambda: (base(), base()), fact(Kind.TENSOR_DISJOINT, ((X, Y), ()), None), lambda s: (s[0], s[0])),
+    Case(
+        "same object",
+        lambda: (base(),) * 2,
+        fact(Kind.SAME, Y),
+        lambda _: (base(), base()),
+        "x is y was True, is False",
+    ),
+    Case(
+        "distinct objects",
+        lambda: (base(), base()),
+        fact(Kind.DISTINCT, Y),
+        lambda s: (s[0], s[0]),
+        "x is y was False, is True",
+    ),
+    Case(
+        "same storage",
+        lambda: ((b := base()), b[1:]),
+        fact(Kind.SAME_STORAGE, (Y, 4)),
+        lambda _: (base(), base()[1:]),
+        "shared a storage",
+    ),
+    Case(
+        "distance in storage",
+        lambda: ((b := base()), b[1:]),
+        fact(Kind.SAME_STORAGE, (Y, 4)),
+        lambda s: (s[0], s[0][2:]),
+        "y was 4 bytes after x, is 8",
+    ),
+    Case(
+        "disjoint",
+        lambda: (base(), base()),
+        fact(Kind.TENSOR_DISJOINT, ((X,), (Y,)), None),
+        lambda s: (s[0], s[0][1:]),
+        "x and y shared no memory, and do",
+    ),
+    Case(
+        "disjoint in one storage",
+        lambda: (base(), base()),
+        fact(Kind.TENSOR_DISJOINT, ((X,), (Y,)), None),
+        lambda s: (s[0][:4], s[0][4:]),
+        holds=True,
+    ),
+    Case(
+        "disjoint and empty",
+        lambda: (base(), base()),
+        fact(Kind.TENSOR_DISJOINT, ((X,), (Y,)), None),
+        lambda s: (s[0], s[0][3:3]),
+        holds=True,
+    ),
+    Case(
+        "both written", lambda: (base(), base()), fact(Kind.TENSOR_DISJOINT, ((X, Y), ()), None), lambda s: (s[0], s[0])
+    ),
     # a module
-    Case("parameter replaced", lambda: (module(),), state_weight, mutate(lambda m: setattr(m[0], "weight", torch.nn.Parameter(torch.ones(3, 3)))), "x[0].weight.shape[1] was 2, is 3"),
-    Case("parameter's data replaced", lambda: (module(),), state_weight, mutate(lambda m: setattr(m[0].weight, "data", torch.ones(3, 4))), "x[0].weight.shape[1]"),
-    Case("parameter frozen", lambda: (module(),), state_weight, mutate(lambda m: m[0].weight.requires_grad_(False)), "x[0].weight.requires_grad"),
-    Case("parameter of equal shape", lambda: (module(),), state_weight, mutate(lambda m: setattr(m[0], "weight", torch.nn.Parameter(torch.ones(3, 2)))), holds=True),
+    Case(
+        "parameter replaced",
+        lambda: (module(),),
+        state_weight,
+        mutate(lambda m: setattr(m[0], "weight", torch.nn.Parameter(torch.ones(3, 3)))),
+        "x[0].weight.shape[1] was 2, is 3",
+    ),
+    Case(
+        "parameter's data replaced",
+        lambda: (module(),),
+        state_weight,
+        mutate(lambda m: setattr(m[0].weight, "data", torch.ones(3, 4))),
+        "x[0].weight.shape[1]",
+    ),
+    Case(
+        "parameter frozen",
+        lambda: (module(),),
+        state_weight,
+        mutate(lambda m: m[0].weight.requires_grad_(False)),
+        "x[0].weight.requires_grad",
+    ),
+    Case(
+        "parameter of equal shape",
+        lambda: (module(),),
+        state_weight,
+        mutate(lambda m: setattr(m[0], "weight", torch.nn.Parameter(torch.ones(3, 2)))),
+        holds=True,
+    ),
     Case("module removed", lambda: (module(),), state_weight, mutate(lambda m: m.__delitem__(0)), "cannot be read"),
-    Case("training flag", lambda: (module(),), fact(Kind.EQUALS, True, AttrSource(X, "training")), mutate(lambda m: m.eval()), "x.training was True, is False"),
-    Case("hook", lambda: (module(),), fact(Kind.DICT_EMPTY, None, AttrSource(X, "_forward_hooks")), mutate(lambda m: m.register_forward_hook(print)), "x._forward_hooks"),
+    Case(
+        "training flag",
+        lambda: (module(),),
+        fact(Kind.EQUALS, True, AttrSource(X, "training")),
+        mutate(lambda m: m.eval()),
+        "x.training was True, is False",
+    ),
+    Case(
+        "hook",
+        lambda: (module(),),
+        fact(Kind.DICT_EMPTY, None, AttrSource(X, "_forward_hooks")),
+        mutate(lambda m: m.register_forward_hook(print)),
+        "x._forward_hooks",
+    ),
     Case("constant", one(0), fact(Kind.CLASS_ATTRIBUTE, ("missing", MISSING), ConstSource(Thing)), one(1), holds=True),
 ]
+
 
 class FunctionMode(torch.overrides.TorchFunctionMode):
     """Does nothing, but is there."""
@@ -295,7 +585,11 @@ STATES: list[tuple[str, Callable[[], Any], str]] = [
     ("default dtype", lambda: Restore(torch.set_default_dtype, torch.float64, torch.float32), "default_dtype was"),
     ("default device", lambda: Restore(torch.set_default_device, "meta", None), "function_modes was"),
     ("deterministic", lambda: Restore(torch.use_deterministic_algorithms, True, False), "deterministic was"),
-    ("matmul precision", lambda: Restore(torch.set_float32_matmul_precision, "high", "highest"), "matmul_precision was"),
+    (
+        "matmul precision",
+        lambda: Restore(torch.set_float32_matmul_precision, "high", "highest"),
+        "matmul_precision was",
+    ),
     ("function mode", FunctionMode, "function_modes was"),
     ("function overrides", torch._C.DisableTorchFunction, "function_overrides was"),
     ("dispatch mode", torch.utils._python_dispatch.TorchDispatchMode, "dispatch_modes was 0, is 1"),

@@ -12,6 +12,7 @@ from torch import Tensor
 from ingot.codegen.llvm import CompiledKernels, compile_kernels
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, loop_symbol
+from ingot.codegen.reference import run_kernel
 from ingot.loops.ir import Body, Origin
 from ingot.schedule.kernel import Kernel, Parameter, Stage, Store
 
@@ -59,3 +60,24 @@ def launch(
         if status:
             return status
     return 0
+
+
+def check(
+    kernel: Kernel, tensors: Sequence[Tensor], extent: int, sizes: dict[Symbol, int] | None = None, tolerance: float = 2e-6
+) -> None:
+    """The compiled kernel agrees with the NumPy oracle, and any split of its range gives the same bits."""
+    sizes = sizes or {}
+    expected = {p.name: t.clone().flatten() for p, t in zip(kernel.parameters, tensors, strict=True)}
+    run_kernel(kernel, expected, sizes)
+    compiled = compile_kernels([kernel], list(sizes))
+    middle = extent // 3
+    results = []
+    for ranges in ([(0, extent)], [(0, middle), (middle, middle), (middle, extent)], [(0, 1), (1, extent)] if extent else []):
+        copies = [t.clone() for t in tensors]
+        assert launch(kernel, copies, ranges, sizes, compiled) == 0
+        results.append(copies)
+    for parameter_, first, *others in zip(kernel.parameters, *results, strict=True):
+        for other in others:
+            assert torch.equal(first.view(torch.uint8), other.view(torch.uint8)), "a split range gave other bits"
+        reference = expected[parameter_.name].reshape(first.shape)
+        torch.testing.assert_close(first, reference, rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -88,6 +88,12 @@ def test_indirect_reads_never_exceed_the_buffer():
     assert report.kernels[0].reads_bytes == 1000 * 8 * 4 + 100 * 8 * 4
 
 
+def test_sizes_are_read_from_the_inputs():
+    made = compilation(sizes={})
+    made.note_sizes([torch.ones(7, 8), torch.ones(100, 8), torch.ones(8, 8)])
+    assert made.sizes == {BATCH: 7} and Report.from_compilations([made]).peak_bytes == 7 * 64
+
+
 def test_a_skipped_call_is_a_break():
     reason = Unsupported("side effect on a list", HERE, "return it instead")
     reason.guards = ["n == 3"]

@@ -46,13 +46,35 @@ _BODIES = {
     "by_scratch": ("store float %x, ptr %scratch\n  %z = load float, ptr %scratch\n  %y = fadd float %z, 1.0", 0),
 }
 
+# Waits until buffer 0 holds something else than 0, but no longer than a few seconds: then it returns 1.
+_WAIT = """
+define i32 @wait(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) {
+entry:
+  %p0 = load ptr, ptr %buffers
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %more ]
+  %x = load volatile i32, ptr %p0
+  %set = icmp ne i32 %x, 0
+  br i1 %set, label %done, label %more
+more:
+  %next = add i64 %i, 1
+  %late = icmp sgt i64 %next, 4000000000
+  br i1 %late, label %failed, label %loop
+done:
+  ret i32 0
+failed:
+  ret i32 1
+}
+"""
+
 
 @functools.cache
 def _engine() -> llvm.ExecutionEngine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     text = "".join(_LOOP.format(name=name, body=body, status=status) for name, (body, status) in _BODIES.items())
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(text + _WAIT)
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()

@@ -43,11 +43,15 @@ def vector(place: str, position: int = 0) -> tuple[Any, ...]:
     return (place, F32, (0,), (1,), position)
 
 
-def launch(name: str, *buffers: int, extent: int = 0, work: float = 1.0, unit: int = 1, scratch: int = -1, errors=()) -> Any:
+def launch(
+    name: str, *buffers: int, extent: int = 0, work: float = 1.0, unit: int = 1, scratch: int = -1, errors=()
+) -> Any:
     return ("kernel", address(name), buffers, extent, work, unit, scratch, errors)
 
 
-def call(function: Any, *items: Any, keywords: Any = None, targets: tuple[int, ...] = (), written: tuple[int, ...] = ()) -> Any:
+def call(
+    function: Any, *items: Any, keywords: Any = None, targets: tuple[int, ...] = (), written: tuple[int, ...] = ()
+) -> Any:
     return ("call", function, items, keywords, targets, written)
 
 
@@ -100,7 +104,9 @@ class TestKernels:
 
     def test_nothing_is_launched_over_an_empty_range(self):
         run = program(
-            [vector("input"), ("output", F32, (2,), (1,), 0)], [("allocate", 1), launch("fail_first", 0, 1, extent=2)], [("buffer", 1)]
+            [vector("input"), ("output", F32, (2,), (1,), 0)],
+            [("allocate", 1), launch("fail_first", 0, 1, extent=2)],
+            [("buffer", 1)],
         )
         assert run(torch.empty(0))[0].shape == (0,)
 
@@ -166,7 +172,13 @@ class TestDynamicSizes:
             [launch("add_size", 0, 1), ("allocate", 2), launch("double", 1, 2, extent=4)],
             [("buffer", 2), ("int", 5), ("int", 1)],
             symbols=self.SYMBOLS,
-            expressions=(const(0), const(1), (n, ("const", 2), ("floordiv",)), (n, ("const", 3), ("mul",)), (n, ("const", 4), ("mul",))),
+            expressions=(
+                const(0),
+                const(1),
+                (n, ("const", 2), ("floordiv",)),
+                (n, ("const", 3), ("mul",)),
+                (n, ("const", 4), ("mul",)),
+            ),
             arena=6,
         )
 
@@ -210,7 +222,10 @@ class TestDynamicSizes:
         with pytest.raises(error):
             run()
 
-    @pytest.mark.parametrize("steps", [(("add",),), (("const", 1), ("const", 2)), (), (("nonsense",),), (("symbol", 0),), ("add",)])
+    @pytest.mark.parametrize(
+        "steps",
+        [(("add",),), (("const", 1), ("const", 2)), (), (("nonsense",),), (("symbol", 0),), ("add",)],
+    )
     def test_malformed_expressions_are_refused(self, steps):
         with pytest.raises(ValueError):
             program([], [], [], inputs=0, expressions=(steps,), arena=0)
@@ -291,7 +306,9 @@ class TestLibraryCalls:
         assert torch.equal(y, x) and y.stride() == (4, 1) and run.layout_mismatches == 1
 
     def test_a_result_in_an_arguments_memory_is_copied(self):
-        run = program([vector("input"), vector("library")], [call(lambda x: x, ("buffer", 0), targets=(1,))], [("buffer", 1)])
+        run = program(
+            [vector("input"), vector("library")], [call(lambda x: x, ("buffer", 0), targets=(1,))], [("buffer", 1)]
+        )
         x = torch.randn(8)
         (y,) = run(x)
         assert torch.equal(x, y) and x.data_ptr() != y.data_ptr() and run.layout_mismatches == 0
@@ -309,7 +326,9 @@ class TestLibraryCalls:
         ],
     )
     def test_other_results_than_predicted_are_refused(self, result, error, text):
-        run = program([vector("input"), vector("library")], [call(lambda x: result, ("buffer", 0), targets=(1,))], [("buffer", 1)])
+        run = program(
+            [vector("input"), vector("library")], [call(lambda x: result, ("buffer", 0), targets=(1,))], [("buffer", 1)]
+        )
         with pytest.raises(error, match=text):
             run(torch.zeros(8))
 
@@ -323,7 +342,9 @@ class TestLibraryCalls:
             run(torch.zeros(8))
 
     def test_no_gradient_is_recorded(self):
-        run = program([vector("input"), vector("library")], [call(torch.sin, ("buffer", 0), targets=(1,))], [("buffer", 1)])
+        run = program(
+            [vector("input"), vector("library")], [call(torch.sin, ("buffer", 0), targets=(1,))], [("buffer", 1)]
+        )
         (y,) = run(torch.ones(8, requires_grad=True))
         assert not y.requires_grad and torch.is_grad_enabled()
         with torch.no_grad():
@@ -494,7 +515,12 @@ class TestLargeOutputs:
         first = run(x)[0].data_ptr()
         assert run(x)[0].data_ptr() == first
         y = run(x)[0]
-        assert y._base is None and y.is_leaf and y.untyped_storage().resizable() and y.resize_(LARGE + 1).shape == (LARGE + 1,)
+        assert (
+            y._base is None
+            and y.is_leaf
+            and y.untyped_storage().resizable()
+            and y.resize_(LARGE + 1).shape == (LARGE + 1,)
+        )
 
     @pytest.mark.parametrize(
         "keep",
@@ -538,6 +564,29 @@ class TestLargeOutputs:
 
 
 class TestThreads:
+    def test_threads_never_share_a_large_output(self):
+        elements, wrong = 1 << 20, []
+        run = program(
+            [vector("input"), vector("output")],
+            [("allocate", 1), launch("add_one", 0, 1)],
+            [("buffer", 1)],
+            expressions=(const(elements), const(1), const(0)),
+        )
+
+        def work(value: int) -> None:
+            x = torch.full((elements,), float(value))
+            for _ in range(30):
+                y = run(x)[0]
+                if not bool((y == value + 1).all()):
+                    wrong.append(value)
+
+        threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong
+
     def test_two_threads_have_arenas_of_their_own(self):
         elements = 200_000
         run = program(
@@ -561,6 +610,14 @@ class TestThreads:
         for thread in threads:
             thread.join(60)
         assert not wrong and not any(thread.is_alive() for thread in threads)
+
+    def test_a_long_kernel_lets_other_threads_run(self):
+        run = program([vector("input")], [launch("wait", 0, work=1e6, errors=("nobody came",), unit=8)], [])
+        x = torch.zeros(8)
+        other = threading.Timer(0.05, x.fill_, (1,))
+        other.start()
+        assert run(x) == ()
+        other.join()
 
     def shares(self, elements: int, unit: int, work: float) -> list[int]:
         run = program(

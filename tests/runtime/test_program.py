@@ -41,11 +41,15 @@ class Maker:
 
     def kernel(self, name: str, *views: View, work: float = 1.0) -> None:
         extent = product(views[0].sizes)
-        self.steps.append(KernelStep(kernel(name, loop_symbol("i", extent)), tuple(v.buffer for v in views), extent, work))
+        self.steps.append(
+            KernelStep(kernel(name, loop_symbol("i", extent)), tuple(v.buffer for v in views), extent, work)
+        )
 
     def library(self, function: Any, args: tuple[Any, ...], targets: tuple[str | None, ...], **more: Any) -> None:
         kwargs = more.pop("kwargs", {})
-        self.steps.append(LibraryStep(Library("call", Origin(("call",), "f.py:1"), function, args, kwargs, targets, **more)))
+        self.steps.append(
+            LibraryStep(Library("call", Origin(("call",), "f.py:1"), function, args, kwargs, targets, **more))
+        )
 
     def program(self, *outputs: Any, **compiled: Any) -> Program:
         self.graph.outputs = list(outputs)
@@ -130,7 +134,11 @@ def test_results_of_libraries_are_used_returned_and_released():
     make.library(torch.sort, (x,), ("values", None), kwargs={"dim": 0, "descending": True})
     run, given = make.program(y, values), torch.randn(8)
     result, ordered = run([given])
-    assert torch.equal(result, given.sin() + 1) and torch.equal(ordered, given.sort(descending=True)[0]) and lost == ["called"]
+    assert (
+        torch.equal(result, given.sin() + 1)
+        and torch.equal(ordered, given.sort(descending=True)[0])
+        and lost == ["called"]
+    )
     assert ("release", (1,)) in run.native.description[6]
 
 

@@ -82,20 +82,34 @@ COS = {
         -0.0013888888888888887, 0.041666666666666664,
     ),
 }  # fmt: skip
-# tanh(x)/x as P(x^2)/Q(x^2) on |x| <= 9.02, and erf(x)/x on |x| <= 3.93
-TANH_P = (-1.2203665161747423e-11, 3.05853475879303e-08, 2.800761467369739e-05, 0.0038683360908180475, 0.13679921627044678, 1.0)
-TANH_Q = (1.2873767900600797e-06, 0.00039386452408507466, 0.027245869860053062, 0.4701325297355652, 1.0)
-ERF_P = (
-    2.0418774511199445e-06, 0.0002847984142135829, 0.0037795179523527622, 0.05279000476002693, 0.1907828450202942, 1.1283791065216064,
+# (tanh(x)/x - 1) / x^2 in x^2 on |x| <= 5/8, and (sinh(x)/x - 1) / x^2 on |x| <= 1
+TANH = {
+    "float": (-0.00608980268565943, 0.020992421926663545, -0.05384990546480388, 0.13332763123791969, -0.33333328878455243),
+    "double": (
+        -2.4316497630014687e-06, 1.2193738987130529e-05, -3.706514378846229e-05, 9.603210574278365e-05, -0.00023888623778637894,
+        0.000589981060857246, -0.001455828281626584, 0.0035921274954513784, -0.008863235499013071, 0.0218694885351031,
+        -0.05396825396823531, 0.1333333333333332, -0.3333333333333333,
+    ),
+}  # fmt: skip
+SINH = (
+    7.746278224810715e-13, 1.6057676882739475e-10, 2.50521177239532e-08, 2.7557319191250885e-06, 0.00019841269841324471,
+    0.008333333333333299, 0.16666666666666666,
 )  # fmt: skip
-ERF_Q = (
-    3.8000362310558558e-05, 0.0011651747627183795, 0.014997271820902824, 0.11425697803497314, 0.5024096369743347, 1.0,
+# e^(2r) on |r| <= ln2 / 4, erf(x)/x - 1 in x^2 on |x| <= 0.85, log(erfc(x)) on [0.84, 3.95]: for float, good to 1e-8
+EXP_TWICE = (0.08931960165500641, 0.2680068016052246, 0.6666573286056519, 1.3333131074905396, 2.0, 2.0, 1.0)
+ERF_FLOAT = (
+    -0.0006332610500976443, 0.0050542703829705715, -0.026804570108652115, 0.11282770335674286, -0.3761257529258728,
+    0.12837914,
 )  # fmt: skip
-# erf(x)/x in x^2 on |x| <= 1, and (1 + 2x) e^(x^2) erfc(x) in (x-4)/(x+4) on [0.47, 28]
+LOG_ERFC = (
+    0.00020354973094072193, -0.0031169026624411345, 0.02251645363867283, -0.10452299565076828, -0.6365195512771606,
+    -1.128062129020691, -0.00010389461385784671,
+)  # fmt: skip
+# erf(x)/x - 1 in x^2 on |x| <= 1, and (1 + 2x) e^(x^2) erfc(x) in (x-4)/(x+4) on [0.47, 28]
 ERF_SMALL = (
     5.954471583153482e-11, -1.1371291831047954e-09, 1.4659383821340068e-08, -1.6350256278696497e-07, 1.6460995338195411e-06,
     -1.4925594957596026e-05, 0.00012055331099279798, -0.0008548326980509413, 0.005223977624812638, -0.02686617064507627,
-    0.11283791670954876, -0.3761263890318375, 1.1283791670955126,
+    0.11283791670954876, -0.3761263890318375, 0.1283791670955126,
 )  # fmt: skip
 ERFC_SCALED = (
     -8.073407353785177e-09, 7.38104690728236e-08, 5.5453841721676743e-08, -7.809052066242849e-07, 3.1323699821528193e-07,
@@ -189,6 +203,16 @@ def exp(x: Value) -> Value:
     low, high = FORMATS[x.type].exp_range
     r, n = _reduce_exp(at_least(at_most(x, high), low))
     return _scale(_expm1_small(r) + 1.0, n)
+
+
+def _quick_exp(x: Value, scale: float) -> Value:
+    """exp(scale * x) for floats with a result between 2**-60 and 2**60 that is needed to an absolute 1e-8 beside 1."""
+    e, form = x.emitter, FORMATS["float"]
+    shifted = e.fma(x, scale * LOG2_E, form.shifter)
+    r = e.fma(shifted - form.shifter, -LN2 / scale, x)
+    coefficients = [c * (scale / 2.0) ** (len(EXP_TWICE) - 1 - k) for k, c in enumerate(EXP_TWICE)]
+    # The shifter's own bits leave the word, and those of the integer reach the exponent.
+    return e.cast("bitcast", e.bits(polynomial(r, coefficients)) + (e.bits(shifted) << form.mantissa), "float")
 
 
 def exp2(x: Value) -> Value:
@@ -395,34 +419,43 @@ def atan2(y: Value, x: Value) -> Value:
 # -- hyperbolic ----------------------------------------------------------------------------------------------------------
 
 
+def _half_exp(x: Value) -> Value:
+    """exp(x) / 2, which is finite for a little longer than exp(x)."""
+    r, n = _reduce_exp(at_most(x, FORMATS[x.type].exp_range[1] + 1.0))
+    return _scale(_expm1_small(r) + 1.0, n - 1)
+
+
 def sinh(x: Value) -> Value:
     e, a = x.emitter, absolute(x)
-    m = expm1(a)
-    half = exp(a * 0.5)
-    y = e.select(e.compare("ogt", a, 22.0), half * 0.5 * half, (m + m / (m + 1.0)) * 0.5)
-    return copysign(y, x)
+    half, z = _half_exp(a), x * x
+    small = e.fma(x * z, polynomial(z, SINH), x)
+    return e.select(e.compare("olt", a, 1.0), small, copysign(half - 0.25 / half, x))
 
 
 def cosh(x: Value) -> Value:
-    e, a = x.emitter, absolute(x)
-    whole, half = exp(a), exp(a * 0.5)
-    return e.select(e.compare("ogt", a, 22.0), half * 0.5 * half, whole * 0.5 + 0.5 / whole)
+    half = _half_exp(absolute(x))
+    return half + 0.25 / half
 
 
 def tanh(x: Value) -> Value:
+    """A polynomial near 0, and 1 - 2 / (e^(2a) + 1) from there on until it rounds to 1."""
     e = x.emitter
     if x.type == "float":
-        x = at_least(at_most(x, 9.02), -9.02)
-        z = x * x
-        return polynomial(z, TANH_P) * x / polynomial(z, TANH_Q)
-    m = expm1(at_most(absolute(x), 20.0) * 2.0)
-    return copysign(e.select(e.compare("olt", absolute(x), 1e-9), absolute(x), m / (m + 2.0)), x)
+        a = at_most(absolute(x), 9.1)
+        power = _quick_exp(a, 2.0)
+    else:
+        a = at_most(absolute(x), 19.1)
+        r, n = _reduce_exp(a * 2.0)
+        power = (_expm1_small(r) + 1.0) * _power_of_two(n, x.type)
+    z = a * a
+    small = e.fma(a * z, polynomial(z, TANH[x.type]), a)
+    return copysign(e.select(e.compare("olt", a, 0.625), small, 1.0 - 2.0 / (power + 1.0)), x)
 
 
 def _large_log1p(large: Value, a: Value, t: Value) -> Value:
     """log1p(t), or log(2a) where `large`."""
     e = a.emitter
-    y = log1p(e.select(large, a, t))
+    y = log1p(e.select(large, a - 1.0, t))
     return e.select(large, y + LN2, y)
 
 
@@ -435,7 +468,8 @@ def asinh(x: Value) -> Value:
 
 def acosh(x: Value) -> Value:
     e, t = x.emitter, x - 1.0
-    return _large_log1p(e.compare("ogt", x, 2.0**28), x, t + square_root(e.fma(t, t, t * 2.0)))
+    y = _large_log1p(e.compare("ogt", x, 2.0**28), x, t + square_root(e.fma(t, t, t * 2.0)))
+    return e.select(e.compare("olt", x, 1.0), nan, y)
 
 
 def atanh(x: Value) -> Value:
@@ -458,19 +492,19 @@ def _erfc_large(a: Value) -> Value:
 
 def erf(x: Value) -> Value:
     e = x.emitter
-    if x.type == "float":
-        x = at_least(at_most(x, 3.93), -3.93)
-        z = x * x
-        return polynomial(z, ERF_P) * x / polynomial(z, ERF_Q)
     a = absolute(x)
-    small = x * polynomial(x * x, ERF_SMALL)
+    if x.type == "float":
+        a = at_most(a, 3.95)
+        far = 1.0 - _quick_exp(polynomial(a, LOG_ERFC), 1.0)
+        return e.select(e.compare("olt", a, 0.845), e.fma(x, polynomial(a * a, ERF_FLOAT), x), copysign(far, x))
+    small = e.fma(x, polynomial(x * x, ERF_SMALL), x)
     return e.select(e.compare("olt", a, 1.0), small, copysign(1.0 - _erfc_large(a), x))
 
 
 def erfc(x: Value) -> Value:
     e, a = x.emitter, absolute(x)
     far = _erfc_large(a)
-    near = 1.0 - x * polynomial(x * x, ERF_SMALL)
+    near = 1.0 - e.fma(x, polynomial(x * x, ERF_SMALL), x)
     return e.select(e.compare("olt", a, 0.47), near, e.select(e.compare("olt", x, 0.0), 2.0 - far, far))
 
 
@@ -496,8 +530,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
     "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute,
 }  # fmt: skip
-FUNCTIONS |= {
-    f.__name__: _in_double(f)
-    for f in (exp2, log2, log10, tan, asin, acos, atan, atan2, sinh, cosh, asinh, acosh, atanh, erfc)
-}  # fmt: skip
-FLOAT_ONLY = {"pow": _in_double(pow_)}  # double would need a logarithm in more than double precision
+FUNCTIONS |= {f.__name__: _in_double(f) for f in (exp2, log2, log10, acos, atan, atan2, sinh, cosh, asinh)}
+# In double these would need intermediate results in more than double precision.
+FLOAT_ONLY = {f.__name__.rstrip("_"): _in_double(f) for f in (pow_, tan, asin, acosh, atanh, erfc)}

@@ -38,6 +38,7 @@ class _Walk:
         self.lw = Lowering(supported)
         self.values: dict[torch.fx.Node, Any] = {}
         self.known_symbols: set[Symbol] = set()
+        self.returned = next(iter(reversed(aten.graph.nodes)))
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -67,6 +68,8 @@ class _Walk:
     def finished(self, node: torch.fx.Node, value: Any) -> Any:
         if value is None:
             raise CompilerBug("lower", "a result without users is used", str(node), node.meta.get("where", ""))
+        if self.returned in node.users and value.root is value:
+            self.lw.realize(value)  # where it is computed, not at the end
         return self.lw.finish(value, len(node.users))
 
     def lowered(self, func: Any, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,41 @@
+# Every target is complete on a fresh machine that has Python 3.11 or newer with venv, a C compiler and make.
+#
+#   make demo     compile and run the examples       make lint    formatting, types, import rules
+#   make test     lint, then the whole suite         make bench   the benchmark table
+#
+# PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
+
+PYTHON ?= python3
+VENV ?= .venv
+VENV_FLAGS ?=
+TORCH ?= $(shell grep '^torch==' constraints.txt)
+JOBS ?= 2
+
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/ingot-installed
+BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
+
+.PHONY: demo test lint bench
+
+demo: $(STAMP)
+	$(RUN) -m examples.demo
+
+test: lint
+	$(RUN) -m pytest -n $(JOBS)
+
+lint: $(STAMP)
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest tests/test_house.py
+
+bench: $(STAMP)
+	$(RUN) -m benchmarks
+
+# torch comes first and alone, so that nothing else can choose its version.
+$(STAMP): constraints.txt pyproject.toml setup.py $(BUILT_FROM)
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+	sed 's/^torch==.*/$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
+	$(RUN) -m pip install -q -c $(VENV)/constraints.txt '$(TORCH)'
+	$(RUN) -m pip install -q -c $(VENV)/constraints.txt setuptools
+	$(RUN) -m pip install -q -c $(VENV)/constraints.txt --no-build-isolation -e '.[test]'
+	touch $@

@@ -1,0 +1,194 @@
+"""The graph of a capture: torch functions and Tensor methods as FX nodes, run on fakes as they are recorded."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ingot.capture.guards import Kind
+from ingot.capture.sources import ArgSource, ItemSource, Source
+from ingot.capture.values.base import Value
+from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
+from ingot.errors import Unsupported
+from ingot.graph.fakes import FakeContext, FakeTensor
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A placeholder of the captured graph: where its tensor is loaded from, its fake, and the tensor of this call."""
+
+    source: Source
+    fake: FakeTensor
+    value: torch.Tensor
+
+
+def fake_of(leaf: Any) -> Any:
+    """What runs in place of a tensor or symbolic integer."""
+    return leaf.fake
+
+
+class GraphRecorder:
+    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic."""
+
+    def __init__(self, context: FakeContext, dynamic: bool) -> None:
+        self.context, self.dynamic = context, dynamic
+        self.graph = fx.Graph()
+        self.inputs: list[tuple[GraphInput, fx.Node]] = []
+        self.writes = False
+        self.steps = 0
+        self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which its GraphInput keeps alive
+        self._by_fake: dict[int, TensorValue] = {}
+
+    # -- inputs --------------------------------------------------------------------------------------------------------------------------
+
+    def input(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """The value of a tensor from outside, guarded; one that is met again on another path is the same value."""
+        known = self._tensors.get(id(tensor))
+        if known is not None:
+            assert known.source is not None
+            session.guard(source, Kind.SAME, known.source)
+            return known
+        dynamic = frozenset(range(tensor.dim())) if self.dynamic and _is_argument(source) else frozenset()
+        try:
+            fake = self.context.fake(tensor, dynamic, source.name)
+        except Unsupported as reason:
+            raise session.unsupported(f"{source.name}: {reason.reason}", reason.hint) from None
+        self._guard(session, tensor, fake, source)
+        with self.graph.inserting_before(self._first_operation()):
+            node = self.graph.placeholder(_identifier(source.name))
+        node.meta.update(val=fake, where=session.where)
+        made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
+        self._by_fake[id(fake)] = made
+        self.inputs.append((GraphInput(source, fake, tensor), node))
+        return made
+
+    def _guard(self, session: Session, tensor: torch.Tensor, fake: FakeTensor, source: Source) -> None:
+        if any(isinstance(size, torch.SymInt) for size in (*fake.shape, *fake.stride())):
+            expr = self.context.shapes.to_expr
+            sizes, strides = [expr(s) for s in fake.shape], [expr(s) for s in fake.stride()]
+            session.guards.add_tensor(source, tensor, session.where, sizes, strides)
+        else:
+            session.guards.add_tensor(source, tensor, session.where)
+
+    def _first_operation(self) -> fx.Node:
+        return next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
+
+    # -- operations ----------------------------------------------------------------------------------------------------------------------
+
+    def call(self, session: Session, op: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+        """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes and records it as one node. What gives
+        no tensor is not recorded: the result is known."""
+        self.steps += 1
+        fakes = [a.argument(fake_of) for a in args]
+        fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
+        result = self._run(session, op, target, fakes, fakes_by_name)
+        writes = _writes(target, kwargs)
+        if not writes and not _has_tensor(result):
+            return result_value(session, result, None)
+        self.writes |= writes
+        node_of = self.node_of
+        node = self.graph.create_node(
+            op, target, tuple([a.argument(node_of) for a in args]), {k: v.argument(node_of) for k, v in kwargs.items()}
+        )
+        node.meta.update(val=result, where=session.where)
+        return result_value(session, result, node)
+
+    def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            with ExitStack() as stack:
+                if op == "call_function":
+                    stack.enter_context(self.context)  # factories give fakes
+                    return target(*args, **kwargs)
+                return getattr(args[0], target)(*args[1:], **kwargs)
+        except Unsupported as reason:
+            if not reason.where:
+                reason.where = session.where
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError, AttributeError) as error:
+            name = target if isinstance(target, str) else getattr(target, "__name__", target)
+            raise session.unsupported(f"{name} raises {type(error).__name__}: {error}") from error
+
+    def node_of(self, leaf: Any) -> Any:
+        """The node of a tensor or symbolic integer."""
+        return leaf.node(self) if isinstance(leaf, SymIntValue) else leaf.fx_node
+
+    def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> TensorValue:
+        """The value of a result. An operation that gives back its argument gives the same value."""
+        known = self._by_fake.get(id(fake))
+        if known is None:
+            known = self._by_fake[id(fake)] = TensorValue(fake, make_node())
+        return known
+
+    def item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
+        """The node of an element of a result that is a tuple."""
+        made = self.graph.call_function(operator.getitem, (node, index))
+        made.meta.update(val=value, where=node.meta["where"])
+        return made
+
+    def set_grad_enabled(self, session: Session, enabled: bool) -> None:
+        """Changes the gradient mode, now and in the graph."""
+        torch._C._set_grad_enabled(enabled)
+        node = self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
+        node.meta.update(val=None, where=session.where)
+
+    def constant_tensor(self, session: Session, tensor: torch.Tensor) -> TensorValue:
+        """A tensor that belongs to the graph."""
+        from ingot.capture.sources import ConstSource
+
+        return self.input(session, tensor, ConstSource(tensor))
+
+    # -- the end -------------------------------------------------------------------------------------------------------------------------
+
+    def finish(self, outputs: list[TensorValue | SymIntValue]) -> tuple[fx.GraphModule, list[GraphInput]]:
+        """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are dropped."""
+        self.graph.output(tuple(self.node_of(value) for value in outputs))
+        inputs = []
+        for entry, node in self.inputs:
+            if node.users:
+                inputs.append(entry)
+            else:
+                self.graph.erase_node(node)
+        order = {node: i for i, node in enumerate(n for n in self.graph.nodes if n.op == "placeholder")}
+        used = sorted(((order[node], entry) for entry, node in self.inputs if node in order), key=lambda pair: pair[0])
+        return fx.GraphModule(torch.nn.Module(), self.graph), [entry for _, entry in used]
+
+
+def _is_argument(source: Source) -> bool:
+    """Whether a tensor is given by the caller directly, as opposed to a parameter or a captured variable."""
+    while isinstance(source, ItemSource):
+        source = source.base
+    return isinstance(source, ArgSource)
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "input"
+
+
+_IN_PLACE_OPERATORS = {getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"}
+_IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
+
+
+def _writes(target: Any, kwargs: dict[str, Value]) -> bool:
+    """Whether an operation may write one of its arguments."""
+    if "out" in kwargs or target in _IN_PLACE_OPERATORS:
+        return True
+    inplace = kwargs.get("inplace")
+    if inplace is not None and inplace.is_constant() and inplace.constant():
+        return True
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
+
+
+def _has_tensor(result: Any) -> bool:
+    if isinstance(result, (list, tuple)):
+        return any(map(_has_tensor, result))
+    return isinstance(result, torch.Tensor)

@@ -1,0 +1,268 @@
+"""Tensors and symbolic integers: a fake, which answers questions, and a node of the graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ingot.capture.sources import AttrSource, Source
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import ListValue, TupleValue
+from ingot.capture.values.objects import find_missing
+
+if TYPE_CHECKING:
+    from ingot.capture.recorder import GraphRecorder
+    from ingot.capture.session import Session
+
+_DATA = frozenset(
+    "item tolist numpy data_ptr __array__ __bool__ __int__ __float__ __index__ __complex__ storage untyped_storage cpu_data nonzero".split()
+)
+"""Methods whose result depends on the data."""
+
+_REFUSED = frozenset(
+    """
+    backward register_hook retain_grad requires_grad_ set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_
+    detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
+    __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
+    """.split()
+)
+"""Methods that change the tensor object itself, or that have no place in a graph."""
+
+_PROPERTIES = frozenset(
+    "dtype device layout ndim requires_grad is_cuda is_cpu is_meta is_mps is_quantized is_sparse is_leaf itemsize is_nested names".split()
+)
+_PROPERTIES |= {"is_xpu", "is_mkldnn", "is_xla", "is_ipu", "is_vulkan", "is_maia", "is_mtia", "is_sparse_csr", "nbytes", "_is_view"}
+_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+
+class TensorValue(Value):
+    """A tensor of the graph."""
+
+    __slots__ = ("cls", "fake", "fx_node")
+    decides_operators = True
+
+    def __init__(self, fake: torch.Tensor, node: fx.Node, source: Source | None = None, cls: type = torch.Tensor) -> None:
+        super().__init__(source)
+        self.fake, self.fx_node, self.cls = fake, node, cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"tensor {self.source.name}" if self.source else f"the tensor {self.fx_node.name}"
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        return leaf(self)
+
+    def key(self, session: Session) -> Any:
+        raise session.unsupported("a tensor as a key of a dict or set")
+
+    def truth(self, session: Session) -> bool:
+        raise session.unsupported(
+            f"a branch on the values of {self.describe()}", hint="torch.where, or move the branch out of the compiled function"
+        )
+
+    def length(self, session: Session) -> Any:
+        if self.fake.dim() == 0:
+            raise session.raised(TypeError, "len() of a 0-d tensor")
+        return self._size(session, 0)
+
+    def _size(self, session: Session, dim: int) -> Any:
+        size = self.fake.shape[dim]
+        return SymIntValue(size, "call_method", "size", (self, dim)) if isinstance(size, torch.SymInt) else size
+
+    def shape(self, session: Session) -> Value:
+        sizes = [self._size(session, dim) for dim in range(self.fake.dim())]
+        return TupleValue([s if isinstance(s, Value) else ConstantValue(s) for s in sizes], torch.Size)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "shape":
+            return self.shape(session)
+        if name in _PROPERTIES:
+            return session.wrap_constant(getattr(self.fake, name))
+        if name in _VIEWS:
+            return session.graph.call(session, "call_function", getattr, (self, ConstantValue(name)), {})
+        if name == "data":
+            return session.graph.call(session, "call_method", "detach", (self,), {})
+        if name in ("grad", "grad_fn"):
+            return self._gradient(session, name)
+        if name in _DATA or name in _REFUSED:
+            kind = "depends on the data of" if name in _DATA else "acts on the object"
+            raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")
+        if name == "__class__":
+            return session.wrap_constant(self.cls)
+        if find_missing(torch.Tensor, name):
+            return self._own_attribute(session, name)
+        if callable(getattr(torch.Tensor, name)):
+            return TensorMethod(self, name)
+        raise session.unsupported(f"Tensor.{name}")
+
+    def _gradient(self, session: Session, name: str) -> Value:
+        if self.source is None and not self.fake.requires_grad:
+            return NONE
+        raise session.unsupported(f"Tensor.{name} of {self.describe()}")
+
+    def _own_attribute(self, session: Session, name: str) -> Value:
+        """An attribute that the user set on a tensor object."""
+        if self.source is None:
+            raise session.raised(AttributeError, f"'Tensor' object has no attribute '{name}'")
+        held = session.graph.value_of(self).__dict__
+        if name not in held:
+            session.guard_absent(self.source, name)
+            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return session.wrap(held[name], AttrSource(self.source, name))
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        raise session.unsupported(f"side effect: Tensor.{name} is set")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        session.graph.call(session, "call_function", operator.setitem, (self, session.deep(key), session.realize(value)), {})
+
+    def contains(self, session: Session, item: Value) -> bool:
+        raise session.unsupported(f"a membership test on the values of {self.describe()}")
+
+    def iterate(self, session: Session) -> Value:
+        if self.fake.dim() == 0:
+            raise session.raised(TypeError, "iteration over a 0-d tensor")
+        return session.iterate(session.graph.call(session, "call_method", "unbind", (self, ConstantValue(0)), {}))
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        return session.graph.call(session, "call_function", function, (self,), {})
+
+    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+        if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
+            return None
+        if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):
+            return None
+        return session.graph.call(session, "call_function", function, (other, self) if reflected else (self, other), {})
+
+    def convert(self, session: Session, cls: type) -> Value:
+        raise session.unsupported(f"{cls.__name__}() depends on the data of {self.describe()}")
+
+    def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
+        """Calls a Tensor method."""
+        args, kwargs = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
+        if name == "size" and not kwargs:
+            return self.shape(session) if not args else self.shape(session).get_item(session, args[0])
+        if name in ("type", "new") and not args:
+            raise session.unsupported(f"Tensor.{name}()")
+        if name == "__len__":
+            return session.wrap_constant(self.length(session))
+        try:
+            return session.graph.call(session, "call_method", name, (self, *args), kwargs)
+        except NotConstant as unknown:
+            raise session.unsupported(f"Tensor.{name} is given {unknown.args[0].describe()}") from None
+
+
+class TensorMethod(Value):
+    """A method of a tensor, bound to it."""
+
+    __slots__ = ("name", "tensor")
+
+    def __init__(self, tensor: TensorValue, name: str) -> None:
+        super().__init__()
+        self.tensor, self.name = tensor, name
+
+    def python_type(self) -> type:
+        return type([].append)
+
+    def describe(self) -> str:
+        return f"Tensor.{self.name}"
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        return self.tensor.call_named(session, self.name, args, kwargs)
+
+
+class SymIntValue(Value):
+    """An integer that varies between calls: a torch.SymInt, and how the graph computes it."""
+
+    __slots__ = ("_node", "fake", "recipe")
+    decides_operators = False
+
+    def __init__(self, fake: Any, op: str, target: Any, args: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.fake, self.recipe = fake, (op, target, args)
+        self._node: fx.Node | None = None
+
+    def python_type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return f"the size {self.fake}"
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        return leaf(self)
+
+    def node(self, recorder: GraphRecorder) -> fx.Node:
+        """Its node, made when it is first used."""
+        if self._node is None:
+            op, target, args = self.recipe
+            known = [recorder.node_of(a) if isinstance(a, (TensorValue, SymIntValue)) else a for a in args]
+            self._node = recorder.graph.create_node(op, target, tuple(known))
+            self._node.meta.update(val=self.fake, where="")
+        return self._node
+
+    def specialize(self, session: Session) -> int:
+        """Its value in this call, which becomes a guard."""
+        return int(self.fake)
+
+    def convert(self, session: Session, cls: type) -> Value:
+        return self if cls is int else ConstantValue(cls(self.specialize(session)))
+
+    def truth(self, session: Session) -> bool:
+        return bool(self.fake != 0)
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        return SymIntValue(function(self.fake), "call_function", function, (self,))
+
+    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+        if not isinstance(other, SymIntValue) and not (isinstance(other, ConstantValue) and type(other.object) in (int, bool, float)):
+            return None
+        pair: tuple[Any, Any] = (self, other.object if isinstance(other, ConstantValue) else other)
+        pair = pair[::-1] if reflected else pair
+        operands = [p.fake if isinstance(p, SymIntValue) else p for p in pair]
+        if any(isinstance(p, float) for p in pair) or function in (operator.truediv, operator.pow):
+            operands = [int(p) if isinstance(p, torch.SymInt) else p for p in operands]
+        result = function(*operands)
+        if isinstance(result, torch.SymInt):
+            return SymIntValue(result, "call_function", function, pair)
+        return ConstantValue(bool(result) if isinstance(result, (torch.SymBool, bool)) else result)
+
+
+def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
+    """The value of what an operation gave; `node` is its node, None where it was not recorded."""
+    if isinstance(result, torch.Tensor):
+        assert node is not None
+        return session.graph.tensor(result, lambda: node)
+    if isinstance(result, (tuple, list)):
+        items = []
+        for i, item in enumerate(result):
+            if isinstance(item, torch.Tensor) and node is not None:
+                items.append(session.graph.tensor(item, lambda i=i, item=item: session.graph.item(node, i, item)))
+            elif isinstance(item, (tuple, list)) and node is not None:
+                items.append(result_value(session, item, session.graph.item(node, i, item)))
+            else:
+                items.append(result_value(session, item, None))
+        if isinstance(result, list):
+            return ListValue(items, list)
+        return TupleValue(items, type(result) if type(result) is torch.Size else _tuple_class(type(result)))
+    if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise session.unsupported("an operation that gives a symbolic number")
+    return session.wrap_constant(result)
+
+
+class _Structs:
+    classes: dict[type, type] = {}
+
+
+def _tuple_class(cls: type) -> type:
+    """torch.return_types.max and its kin read as named tuples."""
+    return cls

@@ -1,0 +1,194 @@
+"""Which kind of value stands for an outside object: a table keyed by its type, searched along the method resolution order."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GenericAlias,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    UnionType,
+    WrapperDescriptorType,
+)
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.guards import Kind
+from ingot.capture.sources import AttrSource, ItemSource, Source
+from ingot.capture.values.base import Value
+from ingot.capture.values.builtins import BuiltinValue
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
+from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
+from ingot.capture.values.objects import ClassValue, IdentityKey, ModuleObject, ObjectValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+Wrapper = Callable[["Session", Any, Source], Value]
+WRAPPERS: dict[type, Wrapper] = {}
+
+
+def wraps(*types: type) -> Callable[[Wrapper], Wrapper]:
+    """Registers what wraps instances of these types and of those subclasses that have no row of their own."""
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        WRAPPERS.update(dict.fromkeys(types, wrapper))
+        return wrapper
+
+    return register
+
+
+def wrap_object(session: Session, object_: Any, source: Source) -> Value:
+    """The value of an outside object. Its type is guarded, or all of it where it is a constant."""
+    for cls in type(object_).__mro__:
+        if cls in WRAPPERS:
+            return WRAPPERS[cls](session, object_, source)
+    raise session.unsupported(f"an object of type {type(object_).__name__}")
+
+
+@wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
+def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
+    if type(object_) not in WRAPPERS:
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {type(object_).__mro__[1].__name__}")
+    session.guard(source, Kind.EQUALS, object_)
+    return ConstantValue(object_, source)
+
+
+@wraps(enum.Enum, CodeType, UnionType, GenericAlias)
+def wrap_held(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return EnumValue(object_, source) if isinstance(object_, enum.Enum) else ConstantValue(object_, source)
+
+
+class EnumValue(ConstantValue):
+    """A member of an Enum: its methods and properties are Python."""
+
+    __slots__ = ()
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("name", "value", "_value_", "_name_"):
+            return session.wrap_constant(getattr(self.object, name))
+        return session.class_attribute(type(self.object), name, self)
+
+    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+        known = isinstance(other, ConstantValue)
+        return super().binary(session, function, other, reflected) if known else None
+
+
+@wraps(tuple)
+def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    session.guard(source, Kind.LENGTH, len(object_))
+    items = [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(object_)]
+    return TupleValue(items, type(object_), source, object_)
+
+
+@wraps(list)
+def wrap_list(session: Session, object_: Any, source: Source) -> Value:
+    _refuse_subclass(session, object_, source, (list,))
+    session.guard(source, Kind.TYPE, type(object_))
+    session.guard(source, Kind.LENGTH, len(object_))
+    return ListValue([session.wrap(item, ItemSource(source, i)) for i, item in enumerate(object_)], list, source, object_)
+
+
+@wraps(dict)
+def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
+    _refuse_subclass(session, object_, source, (dict, OrderedDict, defaultdict))
+    session.guard(source, Kind.TYPE, type(object_))
+    session.guard(source, Kind.DICT_KEYS, tuple(object_))
+    made = DictValue([], type(object_), source, object_)
+    for key, item in object_.items():
+        held = session.wrap_constant(key)
+        entry = IdentityKey(key, held) if type(held) is ObjectValue else held.key(session)
+        made.entries[entry] = session.wrap(item, ItemSource(source, key))
+    if type(object_) is defaultdict:
+        made.factory = session.wrap(object_.default_factory, AttrSource(source, "default_factory", "slot"))
+    return made
+
+
+@wraps(set, frozenset)
+def wrap_set(session: Session, object_: Any, source: Source) -> Value:
+    if type(object_) is not frozenset:
+        raise session.unsupported(f"the set {source.name}, which existed before the call")
+    session.guard(source, Kind.IDENTITY, object_)
+    return session.set_of(session.wrap_constant(tuple(object_)), frozenset)
+
+
+@wraps(range)
+def wrap_range(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return RangeValue(object_, source)
+
+
+@wraps(slice)
+def wrap_slice(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, slice)
+    parts = [session.realize(session.wrap(getattr(object_, n), AttrSource(source, n, "slot"))) for n in ("start", "stop", "step")]
+    return SliceValue(*parts)
+
+
+@wraps(FunctionType)
+def wrap_function(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, FunctionType)
+    return FunctionValue.outside(session, object_, source)
+
+
+@wraps(MethodType)
+def wrap_method(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, MethodType)
+    function = session.wrap(object_.__func__, AttrSource(source, "__func__", "slot"))
+    return BoundMethod(function, session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")), source)
+
+
+@wraps(functools.partial)
+def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, functools.partial)
+    function, args, kwargs = (
+        session.wrap(getattr(object_, name), AttrSource(source, name, "slot")) for name in ("func", "args", "keywords")
+    )
+    return PartialValue(function, session.unpacked(args), session.entries_of(kwargs), source)
+
+
+@wraps(BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType, property, functools._lru_cache_wrapper)
+def wrap_builtin(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    if isinstance(object_, functools._lru_cache_wrapper):
+        return session.realize(session.wrap(object_.__wrapped__, AttrSource(source, "__wrapped__")))
+    return BuiltinValue(object_, source)
+
+
+@wraps(type)
+def wrap_class(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return ClassValue(object_, source)
+
+
+@wraps(ModuleType)
+def wrap_module(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return ModuleObject(object_, source)
+
+
+@wraps(object)
+def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
+    if type(object_) is object:  # a sentinel
+        return wrap_held(session, object_, source)
+    if not type(object_).__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE
+        raise session.unsupported(f"{source.name}, a {type(object_).__module__}.{type(object_).__name__}")
+    session.guard(source, Kind.TYPE, type(object_))
+    return ObjectValue(type(object_), source, object_)
+
+
+def _refuse_subclass(session: Session, object_: Any, source: Source, known: tuple[type, ...]) -> None:
+    if type(object_) not in known:
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}")
+
+

@@ -1,0 +1,189 @@
+"""Views of meta tensors with symbolic sizes: what torch's own kernels compute for plain ints only.
+
+Each rule gives the sizes, strides and offset of the view; the comparisons in them are decided, and guarded, by the size's context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from ingot.errors import Unsupported
+
+aten = torch.ops.aten
+Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
+
+
+def is_symbolic(t: Tensor) -> bool:
+    return any(isinstance(n, torch.SymInt) for n in (*t.shape, *t.stride(), t.storage_offset()))
+
+
+def view_symbolically(op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a view op on a tensor with symbolic sizes, on the same storage."""
+    if op in _SEVERAL:
+        return [t.as_strided(*w) for w in _SEVERAL[op](t, *args, **kwargs)]
+    rule = _RULES.get(op)
+    if rule is None:
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    return t.as_strided(*rule(t, *args, **kwargs))
+
+
+def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
+    sizes = _inferred(t, list(sizes))
+    strides = _view_strides(t.shape, t.stride(), sizes)
+    if strides is None:
+        raise Unsupported("a view of a tensor whose strides do not allow it: eager raises")
+    return sizes, strides, t.storage_offset()
+
+
+def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
+    """`sizes` with -1 replaced by what is left."""
+    unknown = [d for d, s in enumerate(sizes) if isinstance(s, int) and s == -1]
+    total = math.prod(t.shape)
+    if unknown:
+        known = math.prod(s for d, s in enumerate(sizes) if d != unknown[0])
+        sizes[unknown[0]] = total // known
+    if math.prod(sizes) != total:
+        raise Unsupported("a view of another number of elements: eager raises")
+    return sizes
+
+
+def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]) -> list[Any] | None:
+    """Strides of a view, found by matching runs of dimensions that lie in order; None if there are none."""
+    result: list[Any] = [1] * len(new)
+    if not old:
+        return result
+    v = len(new) - 1
+    step, run, filled = strides[-1], 1, 1
+    for d in range(len(old) - 1, -1, -1):
+        run = run * old[d]
+        if d > 0 and (_is_one(old[d - 1]) or strides[d - 1] == run * step):
+            continue
+        while v >= 0 and (_is_one(new[v]) or filled != run):
+            result[v] = filled * step
+            filled = filled * new[v]
+            v -= 1
+        if filled != run:
+            return None
+        if d > 0:
+            step, run, filled = strides[d - 1], 1, 1
+    return result if v < 0 else None
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
+    missing = len(sizes) - t.dim()
+    out_sizes, strides = list(sizes), [0] * len(sizes)
+    for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
+        if (isinstance(sizes[d], int) and sizes[d] == -1) or not _is_one(size):
+            if not (isinstance(sizes[d], int) and sizes[d] == -1) and sizes[d] != size:
+                raise Unsupported("expand to a size that does not match: eager raises")
+            out_sizes[d], strides[d] = size, stride
+        elif _is_one(sizes[d]):
+            strides[d] = stride
+    return out_sizes, strides, t.storage_offset()
+
+
+def _permute(t: Tensor, dims: Sequence[int]) -> Window:
+    return [t.shape[d] for d in dims], [t.stride(d) for d in dims], t.storage_offset()
+
+
+def _transpose(t: Tensor, a: int, b: int) -> Window:
+    dims = list(range(t.dim()))
+    dims[a], dims[b] = dims[b], dims[a]
+    return _permute(t, dims)
+
+
+def _select(t: Tensor, dim: int, index: Any) -> Window:
+    dim %= t.dim()
+    index = index + t.shape[dim] if index < 0 else index
+    keep = [d for d in range(t.dim()) if d != dim]
+    sizes, strides, offset = _permute(t, keep)
+    return sizes, strides, offset + index * t.stride(dim)
+
+
+def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Window:
+    dim %= t.dim()
+    size = t.shape[dim]
+
+    def clamped(value: Any) -> Any:
+        if value < 0:
+            value = value + size
+            return value if value >= 0 else 0
+        return size if value > size else value
+
+    start = 0 if start is None else clamped(start)
+    end = size if end is None or (isinstance(end, int) and end >= 2**62) else clamped(end)
+    length = (end - start + (step - 1)) // step if end > start else 0
+    sizes, strides = list(t.shape), list(t.stride())
+    sizes[dim], strides[dim] = length, strides[dim] * step
+    return sizes, strides, t.storage_offset() + start * t.stride(dim)
+
+
+def _unsqueeze(t: Tensor, dim: int) -> Window:
+    dim %= t.dim() + 1
+    sizes, strides = list(t.shape), list(t.stride())
+    strides.insert(dim, sizes[dim] * strides[dim] if dim < t.dim() else 1)
+    sizes.insert(dim, 1)
+    return sizes, strides, t.storage_offset()
+
+
+def _squeeze(t: Tensor, dims: Any = None) -> Window:
+    chosen = range(t.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
+    dropped = {d % t.dim() for d in chosen if t.shape[d] == 1}
+    return _permute(t, [d for d in range(t.dim()) if d not in dropped])
+
+
+def _as_strided(t: Tensor, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = None) -> Window:
+    return sizes, strides, t.storage_offset() if offset is None else offset
+
+
+def _same(t: Tensor) -> Window:
+    return _permute(t, range(t.dim()))
+
+
+def _split(t: Tensor, size: Any, dim: int = 0) -> list[Window]:
+    count = int((t.shape[dim] + size - 1) // size)
+    return [_slice(t, dim, i * size, (i + 1) * size) for i in range(count)]
+
+
+def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Window]:
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [_slice(t, dim, end - size, end) for size, end in zip(sizes, ends)]
+
+
+def _unbind(t: Tensor, dim: int = 0) -> list[Window]:
+    return [_select(t, dim, i) for i in range(int(t.shape[dim]))]
+
+
+_RULES: dict[OpOverload, Callable[..., Window]] = {
+    aten.view.default: _view,
+    aten._unsafe_view.default: _view,
+    aten._reshape_alias.default: lambda t, sizes, strides: (sizes, strides, t.storage_offset()),
+    aten.expand.default: _expand,
+    aten.permute.default: _permute,
+    aten.t.default: lambda t: _same(t) if t.dim() < 2 else _transpose(t, 0, 1),
+    aten.transpose.int: _transpose,
+    aten.select.int: _select,
+    aten.slice.Tensor: _slice,
+    aten.unsqueeze.default: _unsqueeze,
+    aten.squeeze.default: _squeeze,
+    aten.squeeze.dim: _squeeze,
+    aten.squeeze.dims: _squeeze,
+    aten.as_strided.default: _as_strided,
+    aten.alias.default: _same,
+    aten.detach.default: _same,
+}
+_SEVERAL: dict[OpOverload, Callable[..., list[Window]]] = {
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split_with_sizes,
+    aten.unbind.int: _unbind,
+}

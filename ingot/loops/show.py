@@ -1,0 +1,110 @@
+"""A loop graph as text that a person can read: buffers, then each node with its loops, its body and the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.loops.expr import Expr, Symbol
+from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "eq": "==", "ne": "!=", "lt": "<",
+    "le": "<=", "gt": ">", "ge": ">=", "logical_and": "and", "logical_or": "or", "bitwise_and": "&", "bitwise_or": "|",
+    "bitwise_xor": "^", "shift_left": "<<", "shift_right": ">>",
+}  # fmt: skip
+
+
+def show(graph: LoopGraph) -> str:
+    """The whole graph as text."""
+    lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if b.role != "temporary"]
+    lines += [f"size {s} = {graph.inputs[p]}.{kind}({d})" for s, p, kind, d in graph.symbols]
+    for node in graph.nodes:
+        lines += ["", *show_node(node, graph)]
+    lines += ["", f"return {', '.join(_value(o) for o in graph.outputs)}"]
+    return "\n".join(lines)
+
+
+def show_buffer(buffer: Buffer) -> str:
+    """`name: float32[4, 8] strides (8, 1)`."""
+    return f"{buffer.name}: {dtype_name(buffer.dtype)}[{_list(buffer.sizes)}] strides ({_list(buffer.strides)})"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def show_node(node: Node, graph: LoopGraph) -> list[str]:
+    """A node as lines: what it computes and from which line of the user's, then how."""
+    where = f"  # {node.origin.where}" if node.origin.where else ""
+    made = [show_buffer(graph.buffers[name]) for name in node.writes() if name in graph.buffers]
+    lines = [f"{node.name}: {' '.join(_short(op) for op in node.origin.ops)}{where}"]
+    lines += [f"  -> {text}" for text in made]
+    if isinstance(node, Library):
+        return [*lines, f"  {_call(node)}"]
+    if isinstance(node, Pointwise):
+        lines.append(f"  for {_loops(node.loops)}:")
+        verb = "=" if node.mode == "store" else "+="
+        last = f"{node.target}[{node.index}] {verb}"
+        return lines + _body_lines(node.body, last)
+    assert isinstance(node, Reduction)
+    lines.append(f"  for {_loops(node.loops)}: reduce {_loops(node.reduced)}:")
+    return lines + _body_lines(node.body, f"{node.target}[{node.index}] {node.kind}=")
+
+
+def _body_lines(body: Body, last: str) -> list[str]:
+    lines = [f"    %{k} = {show_instruction(i)}" for k, i in enumerate(body.instructions)]
+    return [*lines, f"    {last} {', '.join(f'%{r}' for r in body.results)}"]
+
+
+def show_instruction(i: Instruction) -> str:
+    """One instruction, values written %k."""
+    args = [f"%{a}" for a in i.args]
+    kind = dtype_name(i.dtype)
+    if i.op == "constant":
+        return f"{i.attrs[0]!r}: {kind}"
+    if i.op == "index":
+        return f"{i.attrs[0]}"
+    if i.op == "load":
+        return f"{i.attrs[0]}[{i.attrs[1]}]" + (f" if {args[0]} else 0" if args else "")
+    if i.op == "indirect":
+        return f"{args[0]} as {i.attrs[0]} < {i.attrs[1]}" + (f" if {args[1]}" if len(args) > 1 else "")
+    if i.op == "scalar":
+        return i.attrs[0]
+    if i.op == "to":
+        return f"{kind}({args[0]})"
+    if i.op in _INFIX:
+        return f"{args[0]} {_INFIX[i.op]} {args[1]}"
+    return f"{i.op}({', '.join(args)})"
+
+
+def _loops(loops: Sequence[Symbol]) -> str:
+    return ", ".join(f"{s} < {s.extent}" for s in loops) or "once"
+
+
+def _list(items: Iterable[Expr]) -> str:
+    return ", ".join(map(str, items))
+
+
+def _short(op: str) -> str:
+    return op.removeprefix("aten.").removesuffix(".default")
+
+
+def _call(node: Library) -> str:
+    name = getattr(node.function, "__name__", None) or str(node.function)
+    name = str(node.function) if isinstance(node.function, torch._ops.OpOverload) else name
+    arguments = [_value(a) for a in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
+    targets = ", ".join(t or "_" for t in node.targets)
+    if node.out is not None:
+        return f"{name}({', '.join([*arguments, f'{node.out}={targets}'])})"
+    return f"{targets} = {name}({', '.join(arguments)})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, View):
+        return f"{value.buffer}[{_list(value.sizes)}; strides {_list(value.strides)}; from {value.offset}]"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_value(v) for v in value)}]"
+    return str(value)

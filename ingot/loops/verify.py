@@ -1,0 +1,138 @@
+"""Checks on a loop graph, run between stages: passes rely on them and need not defend themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ingot.errors import CompilerBug
+from ingot.loops import ops
+from ingot.loops.expr import ZERO, Expr, Symbol, integer
+from ingot.loops.ir import (
+    REDUCTIONS, Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View, views_in,
+)  # fmt: skip
+
+
+def verify(graph: LoopGraph, stage: str = "lower") -> None:
+    """Raise CompilerBug, naming `stage`, the node and the user's line, if an invariant of the IR does not hold.
+
+    Checked: names are defined and unique; nothing is read before it is written; bodies are in SSA form with the dtypes of the op
+    table; symbols in index expressions belong to the node; constant accesses are within their buffers.
+    """
+    sizes = {symbol for symbol, *_ in graph.symbols}
+    ready = {name for name, b in graph.buffers.items() if b.role != "temporary"}
+    seen: set[str] = set()
+    for node in graph.nodes:
+        check = _Check(graph, stage, node, sizes)
+        check.require(node.name not in seen, "the name is used twice")
+        seen.add(node.name)
+        for name in sorted(node.reads()):
+            check.require(name in graph.buffers, f"{name} is not a buffer")
+            check.require(name in ready, f"{name} is read before it is written")
+        check.run()
+        ready.update(node.writes())
+    for output in graph.outputs:
+        if isinstance(output, View) and output.buffer not in ready:
+            raise CompilerBug(stage, f"{output.buffer} is returned but never written")
+
+
+class _Check:
+    def __init__(self, graph: LoopGraph, stage: str, node: Node, sizes: set[Symbol]) -> None:
+        self.graph, self.stage, self.node, self.sizes = graph, stage, node, sizes
+
+    def require(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise CompilerBug(self.stage, problem, self.node.name, self.node.origin.where)
+
+    def run(self) -> None:
+        node = self.node
+        for name in node.writes():
+            self.require(name in self.graph.buffers, f"{name} is not a buffer")
+        if isinstance(node, Library):
+            for view in views_in((node.args, node.kwargs)):
+                self.window(view)
+        elif isinstance(node, (Pointwise, Reduction)):
+            self.nest(node)
+
+    def window(self, view: View) -> None:
+        self.require(len(view.sizes) == len(view.strides), f"a view of {view.buffer} has ill-matched sizes and strides")
+        last = view.offset + sum(((n - 1) * s for n, s in zip(view.sizes, view.strides)), ZERO)
+        if ZERO not in view.sizes:
+            self.within(self.graph.buffers[view.buffer], view.offset, last)
+
+    def nest(self, node: Pointwise | Reduction) -> None:
+        reduced = node.reduced if isinstance(node, Reduction) else ()
+        symbols = {*self.sizes, *node.loops, *reduced}
+        self.require(len({*node.loops, *reduced}) == len(node.loops) + len(reduced), "a loop occurs twice")
+        self.require(len(node.body.results) == 1, "the body must have one result")
+        empty = any(s.extent is ZERO for s in (*node.loops, *reduced))
+        values = self.body(node.body, symbols, empty)
+        target, result = self.graph.buffers[node.target], node.body.instructions[node.body.results[0]]
+        stored = result.dtype
+        if isinstance(node, Reduction):
+            self.require(node.kind in REDUCTIONS, f"{node.kind} is not a reduction")
+            stored = node.dtype
+            position = node.kind.startswith("arg")
+            self.require(stored is (torch.int64 if position else result.dtype), f"a {node.kind} of {result.dtype} stored as {stored}")
+        self.require(stored is target.dtype, f"a {stored} is stored into {target.name}, which holds {target.dtype}")
+        outer = {*self.sizes, *node.loops} | (values if isinstance(node, Pointwise) else set())
+        self.require(node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols")
+        if not empty:
+            self.within(target, *_range(node.index))
+
+    def body(self, body: Body, symbols: set[Symbol], empty: bool) -> set[Symbol]:
+        """Check every instruction; returns the value symbols that the body makes."""
+        made: set[Symbol] = set()
+        for position, i in enumerate(body.instructions):
+            self.require(all(0 <= a < position for a in i.args), f"%{position} ({i.op}) uses a later value")
+            types = [body.instructions[a].dtype for a in i.args]
+            if i.op in ("load", "index", "indirect"):
+                index: Expr = i.attrs[0] if i.op == "index" else i.attrs[1]
+                unknown = index.symbols - symbols - made
+                self.require(not unknown, f"%{position} ({i.op}) has unknown symbols {unknown}")
+            if i.op == "indirect":
+                made.add(i.attrs[0])
+            self.typed(position, i, types)
+            if i.op == "load" and not i.args and not empty:
+                self.within(self.graph.buffers[i.attrs[0]], *_range(i.attrs[1]))
+        return made
+
+    def typed(self, position: int, i: Instruction, types: Sequence[torch.dtype]) -> None:
+        problem = _type_problem(i, types, self.graph)
+        self.require(problem is None, f"%{position} ({i.op}): {problem}")
+
+    def within(self, buffer: Buffer, first: Expr, last: Expr) -> None:
+        """Element numbers first .. last exist, as far as constants tell."""
+        top = sum(((n - 1) * s for n, s in zip(buffer.sizes, buffer.strides)), ZERO)
+        low, high = first.bounds[0], (last - top).bounds[0]
+        outside = (first.bounds[1] is not None and first.bounds[1] < 0) or (high is not None and high > 0)
+        self.require(not outside, f"{buffer.name} is accessed at {first} .. {last}, its elements are 0 .. {top}")
+        if low is not None and low < 0 and first.constant is not None:
+            self.require(False, f"{buffer.name} is accessed at {first}")
+
+
+def _range(index: Expr) -> tuple[Expr, Expr]:
+    """The first and last value of an index, where its bounds are constant; else the index itself, twice."""
+    low, high = index.bounds
+    return (integer(low), integer(high)) if low is not None and high is not None else (index, index)
+
+
+def _type_problem(i: Instruction, types: Sequence[torch.dtype], graph: LoopGraph) -> str | None:
+    """What is wrong with the dtypes of an instruction, or None."""
+    if i.op == "load":
+        held = graph.buffers[i.attrs[0]].dtype
+        return None if held is i.dtype else f"loads {i.dtype} from {held}"
+    if i.op in ops.STRUCTURAL:
+        return None if i.dtype in ops.STORED else f"{i.dtype} cannot be held"
+    row = ops.OPS.get(i.op)
+    if row is None:
+        return "no such op"
+    if len(types) != row.arity:
+        return f"takes {row.arity} arguments, has {len(types)}"
+    operands = types[1:] if i.op == "where" else types
+    if any(t is not operands[-1] for t in operands) or operands[-1] not in row.types:
+        return f"arguments of {[str(t) for t in types]}"
+    expected = torch.bool if row.result == "bool" else operands[-1]
+    return None if i.dtype is expected else f"gives {expected}, is declared {i.dtype}"
+

@@ -1,0 +1,431 @@
+"""Lowering against eager: a program traced and lowered, then run by the slow reference, gives what eager gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from ingot.codegen.reference import run_graph
+from ingot.graph.record import trace
+from ingot.graph.fakes import FakeContext
+from ingot.loops.ir import Library, LoopGraph, Pointwise, Reduction
+from ingot.loops.lowering import lower
+from ingot.loops.show import show
+from ingot.loops.verify import verify
+
+f32, bf16, i64 = torch.float32, torch.bfloat16, torch.int64
+
+
+def lowered(fn: Callable[..., Any], *args: torch.Tensor) -> LoopGraph:
+    """The loop graph of `fn`, called once, on fakes of `args`."""
+    graph = fx.Graph()
+    graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
+    context = FakeContext()
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    loops = lower(trace(gm, [context.fake(a) for a in args], context))
+    verify(loops)
+    assert show(loops)
+    return loops
+
+
+def copies(args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """The arguments copied with their strides, gaps included."""
+    return [torch.empty_strided(a.shape, a.stride(), dtype=a.dtype).copy_(a) for a in args]
+
+
+def same(fn: Callable[..., Any], *args: torch.Tensor, tolerance: float = 1e-6) -> LoopGraph:
+    """Eager and the lowered program agree in values, dtypes, strides, aliasing and what they write to their arguments."""
+    graph = lowered(fn, *args)
+    ours, theirs = copies(args), copies(args)
+    expected = fn(*theirs)
+    expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
+    found = run_graph(graph, ours)
+    assert len(found) == len(expected)
+    for a, b in zip([*found, *ours], [*expected, *theirs]):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        assert all(n <= 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride())), (a.stride(), b.stride())
+        if b.dtype.is_floating_point:
+            scale = max(b.double().norm().item(), 1e-30) if b.isfinite().all() else 1.0
+            assert torch.equal(a.isnan(), b.isnan())
+            error = (a.double() - b.double()).nan_to_num(0, 0, 0).norm().item() / scale
+            assert error <= tolerance, error
+            assert torch.equal(a.isinf(), b.isinf())
+        else:
+            assert torch.equal(a, b)
+    ours_by_storage = [t.untyped_storage().data_ptr() for t in [*found, *ours]]
+    theirs_by_storage = [t.untyped_storage().data_ptr() for t in [*expected, *theirs]]
+    for i in range(len(ours_by_storage)):
+        for j in range(i):
+            if min(found[k].numel() if k < len(found) else 1 for k in (i, j)):
+                aliased = ours_by_storage[i] == ours_by_storage[j]
+                assert aliased == (theirs_by_storage[i] == theirs_by_storage[j]), (i, j)
+    return graph
+
+
+def counts(graph: LoopGraph) -> tuple[int, int, int]:
+    """(pointwise, reduction, library) nodes."""
+    return tuple(sum(isinstance(n, k) for n in graph.nodes) for k in (Pointwise, Reduction, Library))  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def t(*sizes: int, dtype: torch.dtype = f32) -> torch.Tensor:
+    return torch.randn(*sizes).to(dtype) if dtype.is_floating_point else torch.randint(-9, 9, sizes).to(dtype)
+
+
+UNARY = (
+    "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc sigmoid floor ceil round trunc isnan isinf sign relu square isfinite"
+).split()
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("dtype", [f32, bf16, torch.float64])
+def test_unary(name: str, dtype: torch.dtype) -> None:
+    graph = same(getattr(torch, name), t(5, 7, dtype=dtype), tolerance=2e-6 if dtype != bf16 else 4e-3)
+    assert counts(graph) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["neg", "abs", "sqrt", "exp", "sign", "relu", "floor", "isnan", "square", "sigmoid"])
+def test_unary_of_ints(name: str) -> None:
+    assert counts(same(getattr(torch, name), t(5, 7, dtype=i64).abs() + 1)) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("name", "add sub mul div minimum maximum atan2 fmod remainder eq ne lt le gt ge floor_divide pow".split())
+@pytest.mark.parametrize("dtypes", [(f32, f32), (f32, i64), (i64, i64), (bf16, bf16), (bf16, f32), (torch.int32, torch.uint8)])
+def test_binary(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    a, b = t(5, 7, dtype=dtypes[0]), t(7, dtype=dtypes[1])
+    b = torch.where(b == 0, 3, b).to(b.dtype)
+    if name == "pow":
+        a, b = a.abs() + 1, b.clamp(0, 3)
+    same(getattr(torch, name), a, b, tolerance=1e-2 if bf16 in dtypes else 1e-6)
+
+
+POINTWISE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "gelu": (F.gelu, (f32,)),
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), (f32,)),
+    "gelu_bf16": (F.gelu, (bf16,)),
+    "silu": (F.silu, (f32,)),
+    "silu_bf16": (F.silu, (bf16,)),
+    "hardtanh": (F.hardtanh, (f32,)),
+    "relu6": (F.relu6, (f32,)),
+    "hardswish": (F.hardswish, (f32,)),
+    "hardsigmoid": (F.hardsigmoid, (f32,)),
+    "leaky_relu": (F.leaky_relu, (f32,)),
+    "elu": (F.elu, (f32,)),
+    "softplus": (F.softplus, (f32,)),
+    "mish": (F.mish, (f32,)),
+    "logsigmoid": (F.logsigmoid, (f32,)),
+    "threshold": (lambda x: F.threshold(x, 0.1, 20.0), (f32,)),
+    "clamp": (lambda x: x.clamp(-0.5, 0.5), (f32,)),
+    "clamp_min": (lambda x: x.clamp_min(0), (i64,)),
+    "clamp_tensor": (lambda x, y: torch.clamp(x, min=y), (f32, f32)),
+    "alpha": (lambda x, y: torch.add(x, y, alpha=0.3), (f32, f32)),
+    "rsub": (lambda x: 3 - x, (f32,)),
+    "rdiv": (lambda x: 3 / x, (f32,)),
+    "int_div": (lambda x: x / 3, (i64,)),
+    "div_trunc": (lambda x: torch.div(x, 0.3, rounding_mode="trunc"), (f32,)),
+    "div_floor": (lambda x, y: torch.div(x, y, rounding_mode="floor"), (f32, f32)),
+    "pows": (lambda x: x**2 + x**3 + x.abs() ** 0.5 + x**-1 + x.abs() ** 1.7, (f32,)),
+    "addcmul": (lambda x, y, z: torch.addcmul(x, y, z, value=0.7), (f32, f32, f32)),
+    "addcdiv": (lambda x, y, z: torch.addcdiv(x, y, z, value=0.7), (f32, f32, f32)),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (f32, f32)),
+    "where": (lambda x, y: torch.where(x > 0, x, y), (f32, f32)),
+    "where_scalar": (lambda x: torch.where(x > 0, x, 1.5), (f32,)),
+    "masked_fill": (lambda x: x.masked_fill(x > 0, float("-inf")), (f32,)),
+    "logical": (lambda x, y: (x > 0) & (y < 0) | ~(x < 1), (f32, f32)),
+    "logical_numbers": (lambda x, y: torch.logical_xor(x, y), (i64, f32)),
+    "bitwise": (lambda x, y: (x & y) ^ (x | 5), (i64, i64)),
+    "shifts": (lambda x: (x << 2) + (x >> 1), (i64,)),
+    "casts": (lambda x: x.to(i64).to(torch.bool).to(f32) + x.to(bf16).to(f32), (f32,)),
+    "promote_scalar_tensor": (lambda x, y: x + y.sum(), (bf16, f32)),
+    "bf16_chain": (lambda x, y: (x * y + x) * 0.1 - y, (bf16, bf16)),
+    "bool_add": (lambda x, y: (x > 0) + (y > 0), (f32, f32)),
+    "complex_activation": (lambda x: ((torch.sin(x) + torch.cos(x)) * x + 1.0).mul(0.5).relu(), (f32,)),
+}
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise(name: str) -> None:
+    fn, dtypes = POINTWISE[name]
+    same(fn, *[t(6, 5, dtype=d) for d in dtypes], tolerance=1e-2 if bf16 in dtypes else 2e-6)
+
+
+def test_bf16_rounds_after_every_op() -> None:
+    """The chain above must agree with eager to the bit, which it only does with eager's rounding points."""
+    x, y = t(50, 50, dtype=bf16), t(50, 50, dtype=bf16)
+    same(lambda x, y: (x * y + x) * 0.1 - y, x, y, tolerance=0.0)
+
+
+def test_fuses_a_chain_into_one_node() -> None:
+    assert counts(same(POINTWISE["complex_activation"][0], t(8, 8))) == (1, 0, 0)
+    assert counts(same(lambda x: F.gelu(x, approximate="tanh"), t(8, 8))) == (1, 0, 0)
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "view": lambda x: x.view(2, 3, 20) + 1,
+    "flatten": lambda x: (x + 1).flatten(1) * 2,
+    "heads": lambda x: (x * 2).view(6, 2, 2, 5).transpose(1, 2).reshape(6, 20) + 1,
+    "permute": lambda x: x.permute(2, 0, 1).contiguous() + 1,
+    "permuted_out": lambda x: x.permute(2, 0, 1) * 2,
+    "t": lambda x: x[0].t() + 1,
+    "expand": lambda x: x[:, :1].expand(6, 4, 5) + x,
+    "slice": lambda x: x[1:5:2, 1:] * 2,
+    "negative_slice": lambda x: x[-3:, :-1] + 1,
+    "select": lambda x: (x[-1] + x[0, 2, 0:1], x[:, 2, 0:1] * 2),
+    "unsqueeze": lambda x: x.unsqueeze(1) + x.unsqueeze(0).squeeze(0)[:, None],
+    "unbind": lambda x: x.unbind(1)[2] + 1,
+    "split": lambda x: [p * 2 for p in (x + 1).split([1, 3], 1)],
+    "chunk": lambda x: [p * 2 for p in x.chunk(3)],
+    "diagonal": lambda x: x.diagonal(1, 1, 2) + 1,
+    "unfold": lambda x: x.unfold(2, 3, 2) + 1,
+    "flip": lambda x: x.flip(0, 2),
+    "flip_then_add": lambda x: x.flip(1) + x,
+    "roll": lambda x: x.roll(2, 1) + 1,
+    "as_strided": lambda x: x.as_strided((3, 4), (2, 5), 7) + 1,
+    "alias_outputs": lambda x: (x.view(-1), x[1], x.transpose(0, 1)),
+    "aliasing_fresh": lambda x: (lambda y: (y, y.view(-1), y[2:]))(x.exp()),
+    "copy_out": lambda x: (x.clone(), x.contiguous(), x * 1),
+    "repeat": lambda x: x.repeat(2, 1, 3),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, dim=1),
+    "movedim": lambda x: x.movedim(0, 2) + 1,
+    "view_as_input": lambda x: x,
+    "expanded_out": lambda x: (x.sum(0, keepdim=True)).expand(3, 4, 5),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(name: str) -> None:
+    same(VIEWS[name], t(6, 4, 5))
+
+
+@pytest.mark.parametrize("name", ["slice", "permute", "heads", "flatten", "select", "flip"])
+def test_views_of_strided_inputs(name: str) -> None:
+    same(VIEWS[name], t(4, 5, 6).permute(2, 0, 1))
+    same(VIEWS[name], t(6, 8, 5)[:, ::2])
+
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum": lambda x: x.sum(),
+    "sum_dim": lambda x: x.sum(1),
+    "sum_dims_keep": lambda x: x.sum((0, 2), keepdim=True),
+    "mean": lambda x: x.mean(-1),
+    "prod": lambda x: x.prod(1),
+    "amax": lambda x: x.amax(1),
+    "amin": lambda x: x.amin((0, 1)),
+    "max": lambda x: x.max(),
+    "max_dim": lambda x: x.max(1),
+    "min_dim": lambda x: x.min(2, keepdim=True),
+    "argmax": lambda x: x.argmax(1),
+    "argmin_all": lambda x: x.argmin(),
+    "any": lambda x: (x > 1).any(1),
+    "all": lambda x: (x > -1).all(),
+    "any_numbers": lambda x: x.any(0),
+    "var": lambda x: x.var(1),
+    "std": lambda x: x.std((0, 1), unbiased=False, keepdim=True),
+    "var_mean": lambda x: torch.var_mean(x, 2),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "masked_softmax": lambda x: (x * 0.3).masked_fill(x > 1, float("-inf")).softmax(-1),
+    "layer_norm": lambda x: F.layer_norm(x, (5,)),
+    "layer_norm_2": lambda x: F.layer_norm(F.gelu(x) + 1, (4, 5)),
+    "norm_by_hand": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "sum_of_view": lambda x: x.transpose(0, 1).reshape(4, 30).sum(1),
+    "cumsum": lambda x: x.cumsum(1),
+    "sort": lambda x: x.sort(1),
+    "topk": lambda x: x.topk(2, 1),
+    "norm": lambda x: x.norm(dim=1),
+    "nan": lambda x: (x.log().amax(1), x.log().argmax(1)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name: str) -> None:
+    same(REDUCTIONS[name], t(6, 4, 5))
+
+
+@pytest.mark.parametrize("name", ["sum", "sum_dim", "mean", "softmax", "layer_norm", "amax", "var", "log_softmax"])
+def test_reductions_of_bf16(name: str) -> None:
+    same(REDUCTIONS[name], t(6, 4, 5, dtype=bf16), tolerance=8e-3)
+
+
+def test_reductions_of_ints() -> None:
+    same(lambda x: (x.sum(0), x.amax(1), x.prod(1), (x > 0).sum()), t(6, 4, dtype=torch.int32))
+
+
+def test_layer_norm_with_weights() -> None:
+    same(lambda x, w, b: F.layer_norm(x, (5,), w, b), t(6, 5), t(5), t(5))
+
+
+def test_batch_norm_in_inference() -> None:
+    def fn(x: Any, mean: Any, var: Any, w: Any, b: Any) -> Any:
+        return F.batch_norm(x, mean, var, w, b).relu()
+
+    graph = same(fn, t(2, 3, 4, 4), t(3), t(3).abs() + 0.5, t(3), t(3))
+    assert counts(graph)[2] == 0
+
+
+def test_group_norm() -> None:
+    same(lambda x, w, b: F.group_norm(x, 2, w, b), t(2, 4, 3, 3), t(4), t(4))
+
+
+INDEXING: dict[str, Callable[..., Any]] = {
+    "embedding": lambda x, i: F.embedding(i.abs(), x),
+    "gather": lambda x, i: x.gather(0, i.abs()[:, :4]),
+    "index_select": lambda x, i: x.index_select(0, i.abs()[0]),
+    "index": lambda x, i: x[i],
+    "index_two": lambda x, i: x[i, i.abs() % 4],
+    "index_middle": lambda x, i: x.view(6, 2, 2)[:, i.abs() % 2],
+    "index_apart": lambda x, i: x.view(2, 3, 4)[i.abs() % 2, :, i[0].abs() % 4],
+    "index_of_computed": lambda x, i: (x.exp() + 1)[i],
+    "tril": lambda x, i: x.tril(-1) + x.triu(1),
+    "scatter": lambda x, i: x.scatter(0, i.abs()[:, :4], 1.5),
+    "index_put": lambda x, i: x.index_put((i[0],), torch.ones(4), accumulate=True),
+    "where_index": lambda x, i: torch.where(i[:, :4].abs() > 1, x[:3], 0.0),
+    "one_hot_ish": lambda x, i: (i[0].abs().unsqueeze(1) == torch.arange(5)).to(f32),
+    "take_along": lambda x, i: torch.take_along_dim(x, i.abs()[:, :4], 0),
+}
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_indexing(name: str) -> None:
+    same(INDEXING[name], t(6, 4), torch.randint(-6, 6, (3, 5)).clamp(-5))
+
+
+def test_index_out_of_range_raises() -> None:
+    for fn in (lambda x, i: x[i], lambda x, i: F.embedding(i, x)):
+        graph = lowered(fn, t(4, 3), torch.tensor([1, 9]))
+        with pytest.raises(IndexError):
+            run_graph(graph, [t(4, 3), torch.tensor([1, 9])])
+    graph = lowered(lambda x, i: F.embedding(i, x), t(4, 3), torch.tensor([1, -1]))
+    with pytest.raises(IndexError):
+        run_graph(graph, [t(4, 3), torch.tensor([1, -1])])
+
+
+CREATION: dict[str, Callable[..., Any]] = {
+    "full": lambda x: torch.full((2, 3), 1.5) + torch.ones(3) + torch.zeros(2, 1),
+    "full_like": lambda x: torch.full_like(x, 2) + torch.ones_like(x) * x,
+    "arange": lambda x: torch.arange(4) + torch.arange(3, 11, 2),
+    "arange_float": lambda x: torch.arange(0.0, 1.0, 0.25) + x[0],
+    "cat": lambda x: torch.cat([x, x * 2, x[:1].exp()]),
+    "cat_1": lambda x: torch.cat([x, x.sin()], 1) + 1,
+    "rotate_half": lambda x: torch.cat([-x[:, 2:], x[:, :2]], -1) * 0.5 + x,
+    "cat_types": lambda x: torch.cat([x, x.to(i64)], 1),
+    "stack": lambda x: torch.stack([x, x + 1], 1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=7.0),
+    "pad_negative": lambda x: F.pad(x, (-1, 2)) * 2,
+    "select_scatter": lambda x: torch.select_scatter(x, x[0] * 2, 0, -1),
+    "slice_scatter": lambda x: torch.slice_scatter(x, x[:2] * 2, 0, 1, 5, 2),
+    "mask": lambda x: torch.tril(torch.ones(4, 4, dtype=torch.bool)) & (x[:4] > 0),
+    "causal": lambda x: x[:4].masked_fill(torch.arange(4)[None] > torch.arange(4)[:, None], -1e9).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", CREATION)
+def test_creation(name: str) -> None:
+    same(CREATION[name], t(6, 4))
+
+
+def test_cat_writes_each_piece_into_place() -> None:
+    graph = same(lambda x, y: torch.cat([x.sin(), y.cos(), x]), t(3, 4), t(2, 4))
+    assert counts(graph) == (3, 0, 0)
+    assert len({n.target for n in graph.nodes if isinstance(n, Pointwise)}) == 1
+
+
+LIBRARY: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "mm": (lambda a, b: a @ b + 1, ((4, 5), (5, 6))),
+    "mm_t": (lambda a, b: a @ b.t(), ((4, 5), (6, 5))),
+    "linear": (F.linear, ((2, 3, 5), (6, 5), (6,))),
+    "linear_no_bias": (lambda a, b: F.linear(a.relu(), b).relu(), ((2, 3, 5), (6, 5))),
+    "addmm": (lambda b, x, w: torch.addmm(b, x, w, beta=0.5), ((6,), (4, 5), (5, 6))),
+    "bmm": (torch.bmm, ((2, 3, 4), (2, 4, 5))),
+    "matmul": (torch.matmul, ((2, 3, 4, 5), (5, 4))),
+    "conv": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), ((2, 3, 6, 6), (4, 3, 3, 3), (4,))),
+    "pool": (lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), ((2, 3, 6, 6),)),
+    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), ((2, 3, 6, 6),)),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((1, 2, 6, 8),) * 3),
+    "split_heads": (
+        lambda x, w: [h.view(2, 3, 2, 4).transpose(1, 2) for h in F.linear(x, w).split(8, dim=2)],
+        ((2, 3, 5), (24, 5)),
+    ),
+    "interpolate": (lambda x: F.interpolate(x, scale_factor=2), ((1, 2, 3, 3),)),
+    "einsum": (lambda a, b: torch.einsum("bij,bkj->bik", a, b), ((2, 3, 4), (2, 5, 4))),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_library(name: str) -> None:
+    fn, shapes = LIBRARY[name]
+    same(fn, *[t(*s) for s in shapes])
+
+
+def test_a_weight_is_never_copied() -> None:
+    graph = same(lambda x, w, b: F.linear(x, w, b), t(2, 3, 5), t(6, 5), t(6))
+    assert counts(graph) == (0, 0, 1)
+
+
+def test_large_linear() -> None:
+    same(F.linear, t(64, 256), t(256, 256), t(256))
+
+
+def test_attention_reads_heads_where_they_lie() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        q, k, v = [h.view(1, 6, 2, 8).transpose(1, 2) for h in F.linear(x, w).split(16, dim=2)]
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(1, 6, 16)
+
+    assert counts(same(fn, t(1, 6, 16), t(48, 16))) == (0, 0, 2)
+
+
+MUTATIONS: dict[str, Callable[..., Any]] = {
+    "add_": lambda x, y: x.add_(y),
+    "add_fresh": lambda x, y: x.add_(y) * 2,
+    "copy_": lambda x, y: (x.copy_(y), None)[0],
+    "slice": lambda x, y: (x[1:3].mul_(2), x.sum())[1],
+    "select_copy": lambda x, y: (x[0].copy_(y[1]), x + 1)[1],
+    "swap": lambda x, y: (lambda a: (x.copy_(y), y.copy_(a), x - y)[2])(x.clone()),
+    "shift": lambda x, y: (x[1:].copy_(x[:-1].clone()), y + 1)[1],
+    "transpose": lambda x, y: (x.t().mul_(2), y + 0)[1],
+    "old_value_returned": lambda x, y: (lambda old: (x.add_(1), old)[1])(x * 2),
+    "fill": lambda x, y: (x.zero_(), y.exp())[1],
+    "softmax_in_place": lambda x, y: (x.copy_(x.softmax(-1)), y * 1)[1],
+    "flip_in_place": lambda x, y: (x.copy_(x.flip(0)), y * 1)[1],
+    "twice": lambda x, y: (x.add_(1), y.add_(x), x.mul_(y))[2],
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mutations(name: str) -> None:
+    same(MUTATIONS[name], t(4, 4), t(4, 4))
+
+
+def test_empty_and_scalar_tensors() -> None:
+    same(lambda x: x.exp().sum(1), t(3, 0))
+    same(lambda x: x.view(0, 3) * 2, t(3, 0))
+    same(lambda x: x * 2 + x.sum(), torch.tensor(1.5))
+
+
+def test_random_ops_keep_their_order() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return x * torch.rand_like(x), torch.randn(4) + 1, F.dropout(x, 0.5)
+
+    torch.manual_seed(3)
+    expected = fn(t(4, 4) * 0 + 1)
+    graph = lowered(fn, torch.ones(4, 4))
+    torch.manual_seed(3)
+    t(4, 4)
+    found = run_graph(graph, [torch.ones(4, 4)])
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+def test_nodes_carry_names_of_what_they_compute() -> None:
+    (node,) = same(lambda x: x.sin().mul(2), t(3)).nodes
+    assert node.origin.ops == ("aten.sin.default", "aten.mul.Tensor")
