@@ -95,7 +95,7 @@ class Compiler:
         sources = [i.source for i in captured.inputs]
         backend = find_backend(self.options.backend)
         if backend is None:
-            target: Any = compile_graph(captured, compilation)
+            target: Any = compile_graph(captured, compilation).native
         else:
             with stage(compilation, "backend"):
                 target = backend(captured.graph_module, [s.load(slots) for s in sources])

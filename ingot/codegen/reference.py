@@ -37,7 +37,11 @@ _NUMPY = {
 
 
 def run_body(
-    body: Body, memory: Mapping[str, torch.Tensor], values: Values, shape: tuple[int, ...], scalars: Mapping[str, Any] = {}
+    body: Body,
+    memory: Mapping[str, torch.Tensor],
+    values: Values,
+    shape: tuple[int, ...],
+    scalars: Mapping[str, Any] = {},
 ) -> list[np.ndarray]:
     """The values of all instructions of `body` over a grid of `shape`.
 
@@ -114,13 +118,22 @@ def round_half(value: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     return torch.from_numpy(np.ascontiguousarray(value)).to(dtype).float().numpy().reshape(value.shape)
 
 
-_STRUCTURAL = {"constant": _constant, "index": _index, "load": _load, "indirect": _indirect, "scalar": _scalar, "to": _to}
+_STRUCTURAL = {
+    "constant": _constant,
+    "index": _index,
+    "load": _load,
+    "indirect": _indirect,
+    "scalar": _scalar,
+    "to": _to,
+}
 
 
 # -- grids -------------------------------------------------------------------------------------------------------------
 
 
-def grid(loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values = {}) -> tuple[tuple[int, ...], dict[Symbol, Any]]:
+def grid(
+    loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values = {}
+) -> tuple[tuple[int, ...], dict[Symbol, Any]]:
     """(shape, value of every symbol) of a loop nest: each loop's index is an array along its own axis."""
     shape = tuple(s.extent.evaluate(dict(sizes)) for s in loops)  # type: ignore[union-attr]
     values: dict[Symbol, Any] = {**sizes, **fixed}
@@ -200,7 +213,9 @@ def tensor_of(view: View, memory: Mapping[str, torch.Tensor], sizes: Mapping[Sym
     return flat.as_strided(extents, strides, flat.storage_offset() + view.offset.evaluate(sizes))
 
 
-def _run_pointwise(node: Pointwise, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+def _run_pointwise(
+    node: Pointwise, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+) -> None:
     shape, values = grid(node.loops, sizes)
     symbols = dict(values)
     done = run_body(node.body, memory, symbols, shape)
@@ -210,13 +225,20 @@ def _run_pointwise(node: Pointwise, graph: LoopGraph, memory: dict[str, torch.Te
     _store(memory[node.target], node.index.evaluate(symbols), done[node.body.results[0]], node.mode)
 
 
-def _run_reduction(node: Reduction, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+def _run_reduction(
+    node: Reduction, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+) -> None:
     shape, values = grid((*node.loops, *node.reduced), sizes)
     done = run_body(node.body, memory, values, shape)[node.body.results[0]]
     axes = tuple(range(len(node.loops), len(shape)))
     result = reduce_over(node.kind, done, axes)
     outer, outer_values = grid(node.loops, sizes)
-    _store(memory[node.target], node.index.evaluate(outer_values), result.astype(_NUMPY[node.dtype]).reshape(outer), "store")
+    _store(
+        memory[node.target],
+        node.index.evaluate(outer_values),
+        result.astype(_NUMPY[node.dtype]).reshape(outer),
+        "store",
+    )
 
 
 def _run_library(node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
@@ -263,7 +285,11 @@ _RUN: dict[type, Any] = {Pointwise: _run_pointwise, Reduction: _run_reduction, L
 
 
 def run_kernel(
-    kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int], begin: int = 0, end: int | None = None
+    kernel: Kernel,
+    arrays: MutableMapping[str, torch.Tensor],
+    sizes: Mapping[Symbol, int],
+    begin: int = 0,
+    end: int | None = None,
 ) -> None:
     """Run `kernel` over [begin, end) of its collapsed parallel loops.
 
@@ -279,7 +305,9 @@ def run_kernel(
         memory = dict(arrays)
         for row in kernel.rows:
             length = row.length.evaluate({**sizes, **fixed})
-            memory[row.name] = torch.full((length,), 77 if not row.dtype.is_floating_point else float("nan")).to(row.dtype)
+            memory[row.name] = torch.full((length,), 77 if not row.dtype.is_floating_point else float("nan")).to(
+                row.dtype
+            )
         scalars: dict[str, Any] = {}
         for stage in kernel.stages:
             _run_stage(stage, memory, sizes, fixed, scalars)

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import Unsupported
-from ingot.graph import meta
+from ingot.graph import geometry, meta
 from ingot.graph.schemas import functional_form, written
 from ingot.graph.symbols import ShapeContext
 
@@ -93,7 +93,7 @@ def _run_mutating(
     bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
     targets = [bound[name] for name in names]
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):
-        if target.shape != result.shape:
+        if not geometry.same_sizes(target.shape, result.shape):
             raise Unsupported(f"{op} would change the size of the tensor it writes")
         if not torch.can_cast(result.dtype, target.dtype):
             raise Unsupported(f"{op} cannot write {result.dtype} into {target.dtype}")

@@ -142,7 +142,7 @@ def _filled(target: torch.Tensor, value: Any) -> torch.Tensor:
 def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if source.dtype != target.dtype or source.device != target.device:
         source = aten._to_copy(source, dtype=target.dtype, device=target.device)
-    return source if source.shape == target.shape else source.expand(target.shape)
+    return source if geometry.same_sizes(source.shape, target.shape) else source.expand(target.shape)
 
 
 # In-place op -> what it writes, where that does not depend on what was there before

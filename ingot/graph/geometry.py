@@ -72,6 +72,11 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     return True
 
 
+def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """Equal sizes; those of different rank are told apart before symbols are compared, which would leave guards."""
+    return len(a) == len(b) and all(x is y or x == y for x, y in zip(a, b))
+
+
 def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
     """The broadcast of the shapes. Raises RuntimeError where they do not agree."""
     rank = max(map(len, shapes), default=0)
@@ -96,13 +101,13 @@ def preserved(t: torch.Tensor) -> tuple[Size, ...]:
 
 def elementwise(shape: Sequence[Size], operands: Sequence[torch.Tensor]) -> tuple[Size, ...]:
     """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the operands' strides."""
-    if all(t.shape == shape for t in operands):
+    if all(same_sizes(t.shape, shape) for t in operands):
         if all(t.is_contiguous() for t in operands):
             return contiguous(shape)
         if len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
             return channels_last(shape)
         first = operands[0].stride()
-        if all(t.stride() == first for t in operands) and is_dense(shape, first):
+        if all(same_sizes(t.stride(), first) for t in operands) and is_dense(shape, first):
             return tuple(first)
     return ordered(shape, _dimension_order(shape, [_spread(shape, t) for t in operands]))
 

@@ -307,7 +307,7 @@ def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
 def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     tensors = args[0]
     sizes = list(tensors[0].shape)
-    if any(t.shape != tensors[0].shape for t in tensors):
+    if not all(geometry.same_sizes(t.shape, tensors[0].shape) for t in tensors):
         raise Unsupported("stack of tensors of different sizes")
     sizes.insert(bind(op, args, kwargs)["dim"] % (len(sizes) + 1), len(tensors))
     return _fresh(sizes, _dtype(op, args, kwargs))

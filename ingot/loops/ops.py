@@ -38,8 +38,9 @@ class ScalarOp(NamedTuple):
     reference: Callable[..., Any]
 
 
-def _erf(x: Any) -> Any:
-    return torch.special.erf(torch.from_numpy(np.asarray(x))).numpy()
+def _through_torch(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+    """A NumPy reference for what NumPy itself lacks."""
+    return lambda x: function(torch.from_numpy(np.array(x))).numpy()
 
 
 def _sigmoid(x: Any) -> Any:
@@ -109,8 +110,8 @@ _ROWS = [
     _float_op("asinh", np.arcsinh),
     _float_op("acosh", np.arccosh),
     _float_op("atanh", np.arctanh),
-    _float_op("erf", _erf),
-    _float_op("erfc", lambda x: torch.special.erfc(torch.from_numpy(np.asarray(x))).numpy()),
+    _float_op("erf", _through_torch(torch.special.erf)),
+    _float_op("erfc", _through_torch(torch.special.erfc)),
     _float_op("sigmoid", _sigmoid),
     _float_op("pow", np.power, 2),
     _float_op("atan2", np.arctan2, 2),

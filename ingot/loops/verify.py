@@ -74,7 +74,10 @@ class _Check:
             self.require(node.kind in REDUCTIONS, f"{node.kind} is not a reduction")
             stored = node.dtype
             position = node.kind.startswith("arg")
-            self.require(stored is (torch.int64 if position else result.dtype), f"a {node.kind} of {result.dtype} stored as {stored}")
+            self.require(
+                stored is (torch.int64 if position else result.dtype),
+                f"a {node.kind} of {result.dtype} stored as {stored}",
+            )
         self.require(stored is target.dtype, f"a {stored} is stored into {target.name}, which holds {target.dtype}")
         outer = {*self.sizes, *node.loops} | (values if isinstance(node, Pointwise) else set())
         self.require(node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols")
@@ -135,4 +138,3 @@ def _type_problem(i: Instruction, types: Sequence[torch.dtype], graph: LoopGraph
         return f"arguments of {[str(t) for t in types]}"
     expected = torch.bool if row.result == "bool" else operands[-1]
     return None if i.dtype is expected else f"gives {expected}, is declared {i.dtype}"
-

@@ -99,8 +99,12 @@ def test_unary_of_ints(name: str) -> None:
     assert counts(same(getattr(torch, name), t(5, 7, dtype=i64).abs() + 1)) == (1, 0, 0)
 
 
-@pytest.mark.parametrize("name", "add sub mul div minimum maximum atan2 fmod remainder eq ne lt le gt ge floor_divide pow".split())
-@pytest.mark.parametrize("dtypes", [(f32, f32), (f32, i64), (i64, i64), (bf16, bf16), (bf16, f32), (torch.int32, torch.uint8)])
+@pytest.mark.parametrize(
+    "name", "add sub mul div minimum maximum atan2 fmod remainder eq ne lt le gt ge floor_divide pow".split()
+)
+@pytest.mark.parametrize(
+    "dtypes", [(f32, f32), (f32, i64), (i64, i64), (bf16, bf16), (bf16, f32), (torch.int32, torch.uint8)]
+)
 def test_binary(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     a, b = t(5, 7, dtype=dtypes[0]), t(7, dtype=dtypes[1])
     b = torch.where(b == 0, 3, b).to(b.dtype)
@@ -373,8 +377,13 @@ def test_a_weight_is_never_copied() -> None:
     assert counts(graph) == (0, 0, 1)
 
 
-def test_large_linear() -> None:
+def test_large_products() -> None:
     same(F.linear, t(64, 256), t(256, 256), t(256))
+    same(lambda x, w: x @ w, t(64, 256), t(256, 256))
+    same(lambda x, w: x.t() @ w, t(256, 64), t(256, 256))
+    same(lambda b, x, w: torch.addmm(b, x, w.t()), t(256), t(64, 256), t(256, 256))
+    same(lambda x, w: x[:, ::2] @ w, t(64, 512), t(256, 256))
+    same(lambda x, w: x[:, 3:259] @ w[::2], t(64, 512), t(512, 256))
 
 
 def test_attention_reads_heads_where_they_lie() -> None:

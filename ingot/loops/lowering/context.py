@@ -39,6 +39,7 @@ class Lowering:
         self.graph = LoopGraph()
         self.supported = supported
         self.origin = Origin(())
+        self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
         self._count = 0
 
@@ -81,7 +82,12 @@ class Lowering:
     # -- making values -----------------------------------------------------------------------------------------------
 
     def computed(
-        self, out: Spec, compute: Callable[[Index], int], args: Sequence[TensorValue], cost: int = 1, heavy: bool = False
+        self,
+        out: Spec,
+        compute: Callable[[Index], int],
+        args: Sequence[TensorValue],
+        cost: int = 1,
+        heavy: bool = False,
     ) -> TensorValue:
         """A lazy value made from `args`, whose cost adds to its own."""
         origin = self.origin

@@ -49,8 +49,14 @@ def ones(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
 
 
 @lowers(
-    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format, aten.empty_like.default,
-    aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.new_empty.default,
+    aten.empty_strided.default,
+    aten.new_empty_strided.default,
 )
 def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
     """Zeros; an empty tensor may hold anything, so it holds zeros too."""
@@ -169,6 +175,4 @@ def stack(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0)
 def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> TensorValue:
     lw.share(x)
     rank = len(x.sizes)
-    return lw.mapped(
-        x, out, lambda index: tuple(i % size for i, size in zip(index[len(index) - rank :], x.sizes))
-    )
+    return lw.mapped(x, out, lambda index: tuple(i % size for i, size in zip(index[len(index) - rank :], x.sizes)))

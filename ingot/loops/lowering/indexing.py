@@ -28,7 +28,9 @@ def strict(position: int, extent: Expr, error: str) -> Any:
     return ops.indirect(outside, extent, error)
 
 
-def looked_up(lw: Lowering, out: Spec, x: TensorValue, positions: Sequence[TensorValue], compute: Callable[[Index], int]) -> TensorValue:
+def looked_up(
+    lw: Lowering, out: Spec, x: TensorValue, positions: Sequence[TensorValue], compute: Callable[[Index], int]
+) -> TensorValue:
     """A lazy value that reads `x` at places that other tensors name. `x` is not computed at each of them."""
     if any(p.dtype not in INDEX_TYPES for p in positions):
         raise NotLowered("an index that is not an integer")
@@ -49,7 +51,9 @@ def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue
 
 
 @lowers(aten.gather.default)
-def gather(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, *, sparse_grad: bool = False) -> TensorValue:
+def gather(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, *, sparse_grad: bool = False
+) -> TensorValue:
     if not x.sizes or not indices.sizes:
         raise NotLowered("gather of a scalar")
     dim %= len(x.sizes)
@@ -104,7 +108,12 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
 
 
 def overlaid(
-    lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, inside: Callable[[Index], int], at: Callable[[Index], Index]
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    inside: Callable[[Index], int],
+    at: Callable[[Index], Index],
 ) -> TensorValue:
     """`source[at(index)]` where `inside(index)`, else `x[index]`."""
     lw.share(source)
@@ -124,14 +133,14 @@ def compare(name: str, a: Expr | int, b: Expr | int) -> int:
 
 
 @lowers(aten.select_scatter.default)
-def select_scatter(lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, dim: int, position: int | Expr) -> TensorValue:
+def select_scatter(
+    lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, dim: int, position: int | Expr
+) -> TensorValue:
     dim %= len(x.sizes)
     chosen = as_expr(position)
     if chosen.bounds[0] is None or chosen.bounds[0] < 0:
         chosen = chosen + x.sizes[dim]
-    return overlaid(
-        lw, out, x, source, lambda i: compare("eq", i[dim], chosen), lambda i: (*i[:dim], *i[dim + 1 :])
-    )
+    return overlaid(lw, out, x, source, lambda i: compare("eq", i[dim], chosen), lambda i: (*i[:dim], *i[dim + 1 :]))
 
 
 @lowers(aten.slice_scatter.default)
@@ -174,5 +183,3 @@ def _triangle(lw: Lowering, out: Spec, x: TensorValue, inside: Callable[[Index],
         return apply("where", inside(i), value, ops.constant(0, ops.dtype_of(value)))
 
     return lw.computed(out, compute, [x], cost=2)
-
-

@@ -12,7 +12,7 @@ import torch
 from ingot.errors import Unsupported
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides, product
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.rules import lowers
+from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides
 from ingot.loops.lowering.views import reshape_map
 
@@ -20,8 +20,8 @@ aten = torch.ops.aten
 
 # The plain bindings take out= and are quicker to call than an OpOverload.
 _PLAIN: dict[Any, Callable[..., Any]] = {
-    aten.mm.default: torch.mm,
     aten.bmm.default: torch.bmm,
+    aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
     aten.baddbmm.default: torch.baddbmm,
     aten.mv.default: torch.mv,
@@ -29,7 +29,9 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
 }
 
 
-def call_aten(lw: Lowering, func: Any, outs: Sequence[Spec | None], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def call_aten(
+    lw: Lowering, func: Any, outs: Sequence[Spec | None], args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Any]:
     """Call `func` as it is, through an out= variant where a real one exists."""
     if func._schema.is_mutable:
         raise Unsupported(f"{func} writes to its arguments", lw.origin.where)
@@ -43,7 +45,9 @@ def call_aten(lw: Lowering, func: Any, outs: Sequence[Spec | None], args: Sequen
 
 
 def _is_dense(spec: Spec) -> bool:
-    return all(a is b or size is ONE for size, a, b in zip(spec.sizes, spec.strides, dense_strides(spec.sizes, spec.strides)))
+    return all(
+        a is b or size is ONE for size, a, b in zip(spec.sizes, spec.strides, dense_strides(spec.sizes, spec.strides))
+    )
 
 
 @functools.cache
@@ -68,13 +72,14 @@ def out_variant(func: Any) -> Any:
 
 # oneDNN against the default BLAS for float32 x @ w.T (+ bias), by vendor of the CPU: the number of multiplications from which
 # oneDNN is faster. Measured on an AMD EPYC, 2 cores, torch 2.13, us (MKL / oneDNN): 1x8x8 2 / 13, 4x64x64 4 / 13,
-# 1x768x768 34 / 38, 128x768x768 765 / 416, 128x3072x768 3389 / 1651, 8192x512x512 21346 / 11731, 128x50257x768 80935 / 24860.
+# 4x512x512 45 / 30, 128x768x768 765 / 416, 128x3072x768 3389 / 1651, 8192x512x512 21346 / 11731, 128x50257x768 80935 / 24860;
+# one row is a tie (1x768x768 33 / 34). It matters little which way the weight lies.
 ONEDNN_FROM: dict[str, int] = {"amd": 2**20}
 
 
 @functools.cache
 def cpu_vendor() -> str:
-    """ "amd", "intel" or "other". """
+    """ "amd", "intel" or "other"."""
     try:
         with open("/proc/cpuinfo") as file:
             text = file.read(4096)
@@ -95,25 +100,55 @@ def onednn_is_faster(rows: Expr, columns: Expr, inner: Expr) -> bool:
 
 
 @lowers(aten.linear.default)
-def linear(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None) -> TensorValue:
+def linear(
+    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None
+) -> TensorValue:
     """x @ weight.T + bias over the last dimension, with the weight as it is."""
     if len(weight.sizes) != 2 or ZERO in out.sizes or ZERO in x.sizes:
-        return lw.call(torch.nn.functional.linear, [out], [x, weight, bias])[0]  # type: ignore[return-value]
-    rows = product(x.sizes[:-1])
-    flat_sizes, inner = (rows, weight.sizes[0]), weight.sizes[1]
-    spec = Spec(flat_sizes, contiguous_strides(flat_sizes), out.dtype, out.device)
+        raise NotLowered("a linear of vectors, or of nothing")
+    rows, inner = product(x.sizes[:-1]), weight.sizes[1]
     flat = _flattened(lw, x, (rows, inner))
-    if out.dtype is torch.float32 and out.device.type == "cpu" and onednn_is_faster(rows, weight.sizes[0], inner):
+    sizes = (rows, weight.sizes[0])
+    spec = Spec(sizes, contiguous_strides(sizes), out.dtype, out.device)
+    result = _product(lw, spec, flat, weight, transposed(lw, weight), bias)
+    return lw.mapped(result, out, reshape_map(out.sizes, sizes))
+
+
+@lowers(aten.mm.default)
+def mm(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
+    return _matrix_product(lw, out, x, y, None)
+
+
+@lowers(aten.addmm.default)
+def addmm(
+    lw: Lowering, out: Spec, bias: TensorValue, x: TensorValue, y: TensorValue, *, beta: Any = 1, alpha: Any = 1
+) -> TensorValue:
+    if (beta, alpha) != (1, 1) or bias.sizes != (y.sizes[1],):
+        raise NotLowered("a scaled product")
+    return _matrix_product(lw, out, x, y, bias)
+
+
+def _matrix_product(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: TensorValue | None) -> TensorValue:
+    if out.strides != contiguous_strides(out.sizes) or ZERO in (*x.sizes, *out.sizes):
+        raise NotLowered("a product in another layout, or of nothing")
+    return _product(lw, out, x, transposed(lw, y), y, bias)
+
+
+def _product(
+    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, turned: TensorValue, bias: TensorValue | None
+) -> TensorValue:
+    """x @ weight.T + bias for matrices, `turned` being weight.T, by the library that is faster here."""
+    (rows, inner), columns = x.sizes, weight.sizes[0]
+    plain = out.dtype is torch.float32 and out.device.type == "cpu"
+    if plain and onednn_is_faster(rows, columns, inner) and lw.view(x).strides[1] is ONE:
         function = torch.ops.mkldnn._linear_pointwise.default
-        result = lw.call(function, [spec], [flat, weight, bias, "none", [], ""])[0]
+        (result,) = lw.call(function, [out], [x, weight, bias, "none", [], ""])
+    elif bias is None:
+        (result,) = lw.call(torch.mm, [out], [x, turned], out="out")
     else:
-        turned = transposed(lw, weight)
-        if bias is None:
-            result = lw.call(torch.mm, [spec], [flat, turned], out="out")[0]
-        else:
-            result = lw.call(torch.addmm, [spec], [bias, flat, turned], out="out")[0]
+        (result,) = lw.call(torch.addmm, [out], [bias, x, turned], out="out")
     assert result is not None
-    return lw.mapped(result, out, reshape_map(out.sizes, flat_sizes))
+    return result
 
 
 def _flattened(lw: Lowering, x: TensorValue, sizes: tuple[Expr, Expr]) -> TensorValue:

@@ -176,12 +176,12 @@ def _floor_divide(a: int, b: int) -> int:
     rest = apply("fmod", a, b)
     quotient = apply("div", apply("sub", a, rest), b)
     zero = _like(a, 0)
-    uneven = apply(
-        "logical_and", apply("ne", rest, zero), apply("ne", apply("lt", b, zero), apply("lt", rest, zero))
-    )
+    uneven = apply("logical_and", apply("ne", rest, zero), apply("ne", apply("lt", b, zero), apply("lt", rest, zero)))
     quotient = apply("where", uneven, apply("sub", quotient, _like(a, 1)), quotient)
     floor = apply("floor", quotient)
-    adjusted = apply("where", apply("gt", apply("sub", quotient, floor), _like(a, 0.5)), apply("add", floor, _like(a, 1)), floor)
+    adjusted = apply(
+        "where", apply("gt", apply("sub", quotient, floor), _like(a, 0.5)), apply("add", floor, _like(a, 1)), floor
+    )
     result = apply("where", apply("ne", quotient, zero), adjusted, apply("mul", zero, apply("div", a, b)))
     return apply("where", apply("eq", b, zero), apply("div", a, b), result)
 
@@ -476,8 +476,13 @@ def masked_fill(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, valu
 
 
 @lowers(
-    aten._to_copy.default, aten.clone.default, aten.contiguous.default, aten.to.dtype, aten.to.dtype_layout,
-    aten._conj_physical.default, aten.positive.default,
+    aten._to_copy.default,
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.to.dtype,
+    aten.to.dtype_layout,
+    aten._conj_physical.default,
+    aten.positive.default,
 )
 def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: object) -> TensorValue:
     """A conversion, or a copy: another name for the same elements until somebody needs it in memory."""

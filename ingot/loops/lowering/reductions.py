@@ -54,17 +54,23 @@ def reduce_rounded(
 
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
-def sum_(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> TensorValue:
+def sum_(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
     return reduce_rounded(lw, out, "sum", x, dims)
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
-def prod(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> TensorValue:
+def prod(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
     return reduce_rounded(lw, out, "prod", x, dims)
 
 
 @lowers(aten.mean.default, aten.mean.dim)
-def mean(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> TensorValue:
+def mean(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
     axes = dims_of(dims, len(x.sizes))
     total = lw.reduce(out, "sum", x, axes, compute_dtype(out.dtype), same)
     return divided(lw, out, total, count_of(x, axes))
@@ -117,12 +123,16 @@ def position(lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int | None
 
 
 @lowers(aten.max.dim)
-def max_dim(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False) -> tuple[TensorValue, ...]:
+def max_dim(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
+) -> tuple[TensorValue, ...]:
     return _with_position(lw, outs, "max", x, dim)
 
 
 @lowers(aten.min.dim)
-def min_dim(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False) -> tuple[TensorValue, ...]:
+def min_dim(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
+) -> tuple[TensorValue, ...]:
     return _with_position(lw, outs, "min", x, dim)
 
 
@@ -179,14 +189,28 @@ def dropped(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
 
 @lowers(aten.var.correction, aten.var.dim, aten.var.default)
 def var(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> TensorValue:
     return dropped(lw, out, _variance(lw, out, x, dims, unbiased, correction)[0])
 
 
 @lowers(aten.std.correction, aten.std.dim)
 def std(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> TensorValue:
     variance = _variance(lw, out, x, dims, unbiased, correction)[0]
     spec = Spec(variance.sizes, variance.strides, variance.dtype, out.device)
@@ -195,8 +219,14 @@ def std(
 
 @lowers(aten.var_mean.correction, aten.var_mean.dim)
 def var_mean(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dims: Any = None, unbiased: bool = True, keepdim: bool = False,
-    *, correction: Any = None,
+    lw: Lowering,
+    outs: Sequence[Spec],
+    x: TensorValue,
+    dims: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> tuple[TensorValue, ...]:
     results = _variance(lw, outs[0], x, dims, unbiased, correction)
     return tuple(dropped(lw, out, value) for out, value in zip(outs, results))
@@ -296,7 +326,9 @@ def batch_norm(
 # -- softmax -----------------------------------------------------------------------------------------------------------
 
 
-def _shifted(lw: Lowering, x: TensorValue, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Spec, TensorValue, TensorValue]:
+def _shifted(
+    lw: Lowering, x: TensorValue, dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Spec, TensorValue, TensorValue]:
     """(full spec, kept spec's maximum) of a softmax over `dim` computed in `dtype`."""
     lw.share(x)
     spec = kept(x, (dim,), dtype, device)

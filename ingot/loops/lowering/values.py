@@ -8,7 +8,18 @@ from typing import NamedTuple
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, as_expr, contiguous_strides, known_less, known_less_equal, loop_symbol, product
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Symbol,
+    as_expr,
+    contiguous_strides,
+    known_less,
+    known_less_equal,
+    loop_symbol,
+    product,
+)
 from ingot.loops.ir import Origin, View
 
 Index = tuple[Expr, ...]

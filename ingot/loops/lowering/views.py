@@ -31,7 +31,9 @@ def squeeze(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
 
 def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], Index]:
     """From an index into sizes `new` to the index into `old` of the same element in row-major order."""
-    groups = _groups([k for k, s in enumerate(new) if s is not ONE], [k for k, s in enumerate(old) if s is not ONE], new, old)
+    groups = _groups(
+        [k for k, s in enumerate(new) if s is not ONE], [k for k, s in enumerate(old) if s is not ONE], new, old
+    )
     if ZERO in new:
         return lambda index: (ZERO,) * len(old)
 
@@ -117,7 +119,13 @@ def on_dim(dim: int, rank: int, f: Callable[[Expr], Expr]) -> Callable[[Index], 
 
 @lowers(aten.slice.Tensor)
 def slice_(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int = 0, start: int | Expr | None = None, end: object = None, step: int = 1
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dim: int = 0,
+    start: int | Expr | None = None,
+    end: object = None,
+    step: int = 1,
 ) -> TensorValue:
     first = slice_start(start, x.sizes[dim])
     return lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i: i * step + first))
@@ -215,7 +223,12 @@ def unfold(lw: Lowering, out: Spec, x: TensorValue, dim: int, size: int, step: i
 
 @lowers(aten.as_strided.default)
 def as_strided(
-    lw: Lowering, out: Spec, x: TensorValue, sizes: object, strides: Sequence[int | Expr], offset: int | Expr | None = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    sizes: object,
+    strides: Sequence[int | Expr],
+    offset: int | Expr | None = None,
 ) -> TensorValue:
     """A window on the storage under `x`, which must then be in memory."""
     root = lw.realize(x.root)
