@@ -46,6 +46,17 @@ def body(function: Callable[[], tuple[int, ...] | int]) -> Body:
         return recorder.body(*(results if isinstance(results, tuple) else (results,)))
 
 
+def stage(
+    loops: tuple[Symbol, ...], program: Body, stores: tuple[Store, ...] = (), reductions: tuple[Accumulate, ...] = (),
+    scalars: tuple[Define, ...] = (),
+) -> Stage:  # fmt: skip
+    """A stage whose `value` numbers count the results of `program`."""
+    renumbered = [
+        tuple(item._replace(value=program.results[item.value]) for item in items) for items in (stores, reductions, scalars)
+    ]
+    return Stage(loops, program, *renumbered)
+
+
 def c(value: float) -> int:
     return ops.constant(value, f32)
 
@@ -59,8 +70,8 @@ def pointwise(name: str, count: int, inputs: str, value: Callable[..., int], eag
     """A flat pointwise kernel over `inputs` (one letter each)."""
     i = loop_symbol("i", count)
     program = body(lambda: value(*(ops.load(n, i, f32) for n in inputs)))
-    stage = Stage((), program, (Store("out", i, 0),))
-    kernel = Kernel(name, NO_ORIGIN, (i,), (stage,), parameters(*inputs, "out"), (), 1, i)
+    only = stage((), program, (Store("out", i, 0),))
+    kernel = Kernel(name, NO_ORIGIN, (i,), (only,), parameters(*inputs, "out"), (), 1, i)
     return Case(kernel, [torch.randn(count) for _ in inputs] + [torch.empty(count)], eager, count)
 
 
@@ -113,11 +124,11 @@ def layer_norm() -> Case:
         return a("rsqrt", a("add", a("mul", scalar("squares"), c(1 / n)), c(1e-5)))
 
     stages = (
-        Stage((j,), body(activated), (Store("h", j, 0),), (Accumulate("sum", 0, "total", f32),)),
-        Stage((), body(lambda: a("mul", scalar("total"), c(1 / n))), (), (), (Define("mean", 0),)),
-        Stage((j,), body(squared), (), (Accumulate("sum", 0, "squares", f32),)),
-        Stage((), body(scale), (), (), (Define("scale", 0),)),
-        Stage((j,), body(normalized), (Store("out", i * n + j, 0),)),
+        stage((j,), body(activated), (Store("h", j, 0),), (Accumulate("sum", 0, "total", f32),)),
+        stage((), body(lambda: a("mul", scalar("total"), c(1 / n))), (), (), (Define("mean", 0),)),
+        stage((j,), body(squared), (), (Accumulate("sum", 0, "squares", f32),)),
+        stage((), body(scale), (), (), (Define("scale", 0),)),
+        stage((j,), body(normalized), (Store("out", i * n + j, 0),)),
     )
     kernel = Kernel("layer_norm", NO_ORIGIN, (i,), stages, parameters(*"xrwb", "out"), (Row("h", f32, integer(n)),))
     tensors = [torch.randn(rows, n), torch.randn(rows, n), torch.randn(n), torch.randn(n), torch.empty(rows, n)]
@@ -138,10 +149,10 @@ def masked_softmax() -> Case:
         return a("where", ops.load("m", i * n + j, torch.bool), ops.load("x", i * n + j, f32), c(-float("inf")))
 
     stages = (
-        Stage((j,), body(masked), (), (Accumulate("max", 0, "top", f32),)),
-        Stage((j,), body(lambda: a("exp", a("sub", masked(), scalar("top")))), (Store("h", j, 0),),
+        stage((j,), body(masked), (), (Accumulate("max", 0, "top", f32),)),
+        stage((j,), body(lambda: a("exp", a("sub", masked(), scalar("top")))), (Store("h", j, 0),),
               (Accumulate("sum", 0, "total", f32),)),
-        Stage((j,), body(lambda: a("div", ops.load("h", j, f32), scalar("total"))), (Store("out", i * n + j, 0),)),
+        stage((j,), body(lambda: a("div", ops.load("h", j, f32), scalar("total"))), (Store("out", i * n + j, 0),)),
     )  # fmt: skip
     declared = (Parameter("x", f32, True, False), Parameter("m", torch.bool, True, False), Parameter("out", f32, False, True))
     kernel = Kernel("masked_softmax", NO_ORIGIN, (i,), stages, declared, (Row("h", f32, integer(n)),))
@@ -158,8 +169,8 @@ def reduction(name: str, rows: int, columns: int, over_rows: bool) -> Case:
     load = body(lambda: ops.load("x", i * columns + j, f32))
     kept, reduced = (j, i) if over_rows else (i, j)
     stages = (
-        Stage((reduced,), load, (), (Accumulate("sum", 0, "total", f32),)),
-        Stage((), body(lambda: scalar("total")), (Store("out", kept, 0),)),
+        stage((reduced,), load, (), (Accumulate("sum", 0, "total", f32),)),
+        stage((), body(lambda: scalar("total")), (Store("out", kept, 0),)),
     )
     kernel = Kernel(name, NO_ORIGIN, (kept,), stages, parameters("x", "out"), (), 1, j if over_rows else None)
     extent: Expr | None = kept.extent

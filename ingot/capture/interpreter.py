@@ -91,6 +91,7 @@ class InterpreterFrame:
 
     def unwind(self, raised: Raised) -> None:
         """Goes to the handler of an exception, or raises it on to the caller."""
+        raised.where = raised.where or self.session.where
         handler: Handler | None = self.program.handler_at(self.index - 1)
         if handler is None:
             raise raised

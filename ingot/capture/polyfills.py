@@ -97,7 +97,7 @@ def filter_(function: Any, iterable: Any) -> Any:
 
 
 def reversed_(sequence: Any) -> Any:
-    if hasattr(sequence, "__reversed__") and not isinstance(sequence, (list, dict, range)):
+    if not isinstance(sequence, (list, tuple, dict, range, str)) and hasattr(sequence, "__reversed__"):
         yield from sequence.__reversed__()
         return
     items = list(sequence)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
+from ingot.capture.facts import overlaps
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ArgSource, ItemSource, Source
 from ingot.capture.values.base import Value
@@ -104,9 +104,8 @@ class GraphRecorder:
 
     def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            with ExitStack() as stack:
+            with self.context:
                 if op == "call_function":
-                    stack.enter_context(self.context)  # factories give fakes
                     return target(*args, **kwargs)
                 return getattr(args[0], target)(*args[1:], **kwargs)
         except Unsupported as reason:
@@ -140,11 +139,27 @@ class GraphRecorder:
         node = self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
         node.meta.update(val=None, where=session.where)
 
-    def constant_tensor(self, session: Session, tensor: torch.Tensor) -> TensorValue:
-        """A tensor that belongs to the graph."""
-        from ingot.capture.sources import ConstSource
+    def value_of(self, tensor: TensorValue) -> torch.Tensor:
+        """The real tensor of this call behind an input."""
+        return next(entry.value for entry, node in self.inputs if node is tensor.fx_node)
 
-        return self.input(session, tensor, ConstSource(tensor))
+    def guard_memory(self, session: Session) -> None:
+        """States how the inputs share memory, when an operation may write one: which are apart, and which lie where in one storage."""
+        if not self.writes:
+            return
+        entries = [entry for entry, _ in self.inputs]
+        apart = []
+        for i, entry in enumerate(entries):
+            others = [other for other in entries[:i] if overlaps(entry.value, other.value)]
+            for other in others:
+                if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
+                    raise session.unsupported(f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic")
+                distance = entry.value.data_ptr() - other.value.data_ptr()
+                session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
+            if not others:
+                apart.append(entry.source)
+        if len(apart) > 1:
+            session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
 
     # -- the end -------------------------------------------------------------------------------------------------------------------------
 

@@ -81,10 +81,21 @@ class Semantics:
         try:
             if isinstance(value, SequenceValue):
                 return value._build([self.known(item) for item in value.items])
+            if isinstance(value, DictValue):
+                return {key: self.known(item) for key, item in value.entries.items()}
             specialize = getattr(value, "specialize", None)
             return specialize(self) if specialize else value.constant()
         except NotConstant as unknown:
             raise self.unsupported(f"the value of {unknown.args[0].describe()} is needed, which is not known during capture") from None
+
+    def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
+        """The value with all that it holds realized, to be given to an operation of the graph."""
+        value = self.realize(value)
+        if isinstance(value, SequenceValue):
+            value.items[:] = map(self.deep, value.items)
+        elif isinstance(value, DictValue):
+            value.entries.update({key: self.deep(item) for key, item in value.entries.items()})
+        return value
 
     def index(self: Session, key: Value) -> Any:  # type: ignore[misc]
         """A position in a list or tuple."""

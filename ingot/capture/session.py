@@ -12,7 +12,7 @@ from ingot.capture.bytecode import program_of
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
-from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, Source, find_in_class
+from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source, find_in_class
 from ingot.capture.values import builtins as builtin_functions
 from ingot.capture.values.base import Arguments, Keywords, LazyValue, Raised, Value
 from ingot.capture.values.constant import ConstantValue
@@ -80,6 +80,16 @@ class Session(Semantics):
         arguments = bind(self, function, args, kwargs)
         return InterpreterFrame(self, program_of(function.code), function, arguments).run()
 
+    def run_root(self, function: FunctionValue, arguments: list[Value]) -> Value:
+        """Runs the compiled function itself, its parameters bound already."""
+        special = self.special_function(function.object)
+        if special is not None:  # nn.Module.__call__(self, *args, **kwargs)
+            args, kwargs = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
+            return special(self, args, kwargs)
+        if function.code.co_flags & 0x2A0:
+            raise self.unsupported("a generator or coroutine function")
+        return InterpreterFrame(self, program_of(function.code), function, arguments).run()
+
     # -- errors ----------------------------------------------------------------------------------------------------------------------
 
     def unsupported(self, reason: str, hint: str = "") -> Unsupported:
@@ -105,6 +115,10 @@ class Session(Semantics):
         """States a fact about an outside object."""
         if source is not None and not (kind in _PINNED and isinstance(source, ConstSource)):
             self.guards.add(source, kind, data, self.where)
+
+    def guard_absent(self, source: Source, name: str) -> None:
+        """States that the `__dict__` of an outside object has no such name."""
+        self.guard(InstanceDictSource(source), Kind.ABSENT_KEY, name)
 
     def class_lookup(self, cls: type, name: str) -> Any:
         """The raw attribute along the method resolution order, or MISSING; guarded once for each class and name."""

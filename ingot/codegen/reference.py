@@ -41,14 +41,14 @@ def run_body(
     memory: Mapping[str, torch.Tensor],
     values: Values,
     shape: tuple[int, ...],
-    scalars: Mapping[str, Any] = {},
+    scalars: Mapping[str, Any] | None = None,
 ) -> list[np.ndarray]:
     """The values of all instructions of `body` over a grid of `shape`.
 
-    `memory` maps buffer names to flat tensors over the buffer's storage; `values` gives every symbol. Raises IndexError with the
-    body's message for an indirect value out of range.
+    `memory` maps buffer names to flat tensors over the buffer's storage; `values` gives every symbol. Raises
+    IndexError with the body's message for an indirect value out of range.
     """
-    symbols = dict(values)
+    symbols, scalars = dict(values), scalars or {}
     done: list[np.ndarray] = []
     for instruction in body.instructions:
         rule = _STRUCTURAL.get(instruction.op, _scalar_op)
@@ -110,12 +110,12 @@ def _scalar(i: Instruction, args: Any, memory: Any, symbols: Any, scalars: Mappi
 def _to(i: Instruction, args: list[np.ndarray], *_: Any) -> Any:
     if i.dtype in HALVES:
         return round_half(args[0], i.dtype)
-    return torch.from_numpy(np.ascontiguousarray(args[0])).to(i.dtype).numpy().reshape(args[0].shape)
+    return torch.from_numpy(args[0].copy()).to(i.dtype).numpy().reshape(args[0].shape)
 
 
 def round_half(value: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """float32 values that are exact in the half-precision `dtype`."""
-    return torch.from_numpy(np.ascontiguousarray(value)).to(dtype).float().numpy().reshape(value.shape)
+    return torch.from_numpy(value.copy()).to(dtype).float().numpy().reshape(value.shape)
 
 
 _STRUCTURAL = {
@@ -132,11 +132,11 @@ _STRUCTURAL = {
 
 
 def grid(
-    loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values = {}
+    loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values | None = None
 ) -> tuple[tuple[int, ...], dict[Symbol, Any]]:
     """(shape, value of every symbol) of a loop nest: each loop's index is an array along its own axis."""
     shape = tuple(s.extent.evaluate(dict(sizes)) for s in loops)  # type: ignore[union-attr]
-    values: dict[Symbol, Any] = {**sizes, **fixed}
+    values: dict[Symbol, Any] = {**sizes, **(fixed or {})}
     for axis, (symbol, extent) in enumerate(zip(loops, shape)):
         values[symbol] = np.arange(extent).reshape([-1 if k == axis else 1 for k in range(len(shape))])
     return shape, values

@@ -5,4 +5,14 @@ from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.record import trace
 from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
 
-__all__ = ["AtenGraph", "FakeContext", "FakeTensor", "OutputSpec", "ShapeContext", "ShapeGuard", "storage_key", "to_expr", "trace"]
+__all__ = [
+    "AtenGraph",
+    "FakeContext",
+    "FakeTensor",
+    "OutputSpec",
+    "ShapeContext",
+    "ShapeGuard",
+    "storage_key",
+    "to_expr",
+    "trace",
+]

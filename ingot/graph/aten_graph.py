@@ -15,10 +15,11 @@ from ingot.graph.symbols import ShapeContext
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """One output. A tensor is a strided window on `node`: sizes, strides and `offset` in elements from the node's first one.
+    """One output. A tensor is a strided window on `node`; `offset` counts elements from the node's first one.
 
-    `node` is the placeholder of input `position` where eager's output shares that input's memory (as it is after the mutations), else a value that the caller
-    comes to own; outputs with the same node share memory. With `node` None the output is `value`: an int, a SymInt or another constant.
+    `node` is the placeholder of input `position` where eager's output shares that input's memory (as it is after the
+    mutations), else a value that the caller comes to own; outputs with the same node share memory. With `node` None the
+    output is `value`: an int, a SymInt or another constant.
     """
 
     node: torch.fx.Node | None = None
@@ -43,9 +44,9 @@ class OutputSpec:
 class AtenGraph:
     """A `torch.fx.Graph` of ATen ops without side effects, and how its values reach the caller.
 
-    Nodes: placeholders (in input order), get_attr (`constants` by name), call_function of OpOverloads or operator.getitem, each with
-    `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]` (the user's line). The output node holds
-    (output nodes, values of mutated inputs).
+    Nodes: placeholders (in input order), get_attr (`constants` by name), call_function of OpOverloads or
+    operator.getitem, each with `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]`
+    (the user's line). The output node holds (output nodes, values of mutated inputs).
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class AtenGraph:
 
     @property
     def mutations(self) -> list[tuple[int, torch.fx.Node]]:
-        """(input position, node whose value is to be copied into that input after everything else has been computed)."""
+        """(input position, node whose value is to be copied into that input after everything else has been
+        computed)."""
         return list(zip(self._mutated, self._output.args[0][1]))  # type: ignore[index, arg-type]
 
     def nodes_of(self, target: Any) -> list[torch.fx.Node]:
@@ -89,7 +91,8 @@ class AtenGraph:
     # -- as Python ----------------------------------------------------------------------------------------------------
 
     def code(self) -> str:
-        """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and writes the mutated inputs."""
+        """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and writes the mutated
+        inputs."""
         names = ", ".join(n.name for n in self.inputs)
         lines = [f"def graph({names}):"]
         for symbol, text in self._symbol_lines().items():
@@ -118,7 +121,12 @@ class AtenGraph:
 
     def function(self) -> Callable[..., list[Any]]:
         """`code()` made into a function: the graph run by eager, op by op."""
-        scope: dict[str, Any] = {"torch": torch, "aten": torch.ops.aten, "constants": self.constants, "operator": operator}
+        scope: dict[str, Any] = {
+            "torch": torch,
+            "aten": torch.ops.aten,
+            "constants": self.constants,
+            "operator": operator,
+        }
         exec(compile(self.code(), "<aten graph>", "exec"), scope)
         return scope["graph"]
 
@@ -130,7 +138,8 @@ def _call(node: torch.fx.Node) -> str:
     args = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in node.kwargs.items()]
     if node.target is operator.getitem:
         return f"{args[0]}[{args[1]}]"
-    return f"{str(node.target) if not str(node.target).startswith('ingot') else 'torch.ops.' + str(node.target)}({', '.join(args)})"
+    name = str(node.target)
+    return f"{name if name.startswith('aten.') else 'torch.ops.' + name}({', '.join(args)})"
 
 
 def _text(value: Any) -> str:
@@ -147,7 +156,9 @@ def _describe(node: torch.fx.Node) -> str:
     value = node.meta["val"]
     values = value if isinstance(value, (list, tuple)) else [value]
     shown = ", ".join(
-        f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]" for v in values if isinstance(v, torch.Tensor)
+        f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]"
+        for v in values
+        if isinstance(v, torch.Tensor)
     )
     where = node.meta.get("where")
     return f"{shown}  {where}" if where else shown

@@ -1,7 +1,8 @@
 """Ops that are recorded as simpler ones: one small function per op, run under the recorder.
 
-float32 results agree with eager's to rounding; bfloat16 and float16 are computed in float32 and rounded once, as eager's kernels do. A rule
-may return NotImplemented: the op is then recorded whole. Strides need no care here: the recorder gives every result those of eager.
+float32 results agree with eager's to rounding; bfloat16 and float16 are computed in float32 and rounded once, as
+eager's kernels do. A rule may return NotImplemented: the op is then recorded whole. Strides need no care here: the
+recorder gives every result those of eager.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _narrow(result: Any, dtype: torch.dtype) -> Any:
     return result.to(dtype)
 
 
-# -- activations ----------------------------------------------------------------------------------------------------------
+# -- activations -------------------------------------------------------------------------------------------------------
 
 
 @rule(aten.gelu.default)
@@ -88,9 +89,10 @@ def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 
 @rule(aten.log_sigmoid_forward.default)
-@rounded_once
 def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.clamp(x, max=0) - torch.log1p(torch.exp(-torch.abs(x))), x.new_empty(0)
+    wide = _wide(x)
+    tail = torch.exp(-torch.abs(wide))
+    return (torch.clamp(wide, max=0) - torch.log1p(tail)).to(x.dtype), tail.to(x.dtype)
 
 
 @rule(aten.hardtanh.default)
@@ -155,7 +157,7 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
     return x.narrow(dim, 0, half) * torch.sigmoid(x.narrow(dim, half, half))
 
 
-# -- arithmetic -----------------------------------------------------------------------------------------------------------
+# -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
 @rule(aten.addcmul.default)
@@ -197,7 +199,12 @@ _POWERS: dict[float, Callable[[Tensor], Tensor]] = {  # the exponents that eager
 def power(x: Tensor, exponent: Any) -> Tensor:
     special = _POWERS.get(exponent)
     whole = not (x.is_floating_point() or x.is_complex())
-    if special is None or x.is_complex() or (whole and not (isinstance(exponent, int) and exponent > 0)) or x.dtype == torch.bool:
+    if (
+        special is None
+        or x.is_complex()
+        or (whole and not (isinstance(exponent, int) and exponent > 0))
+        or x.dtype == torch.bool
+    ):
         return NotImplemented
     return rounded_once(special)(x)
 
@@ -209,10 +216,13 @@ def square(x: Tensor) -> Tensor:
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
-    return other - x if alpha == 1 else other - x * alpha
+    """other - alpha * x, which for a number is the same as -alpha * x + other, to the bit."""
+    if isinstance(other, Tensor):
+        return torch.sub(other, x, alpha=alpha)
+    return torch.neg(x) + other if alpha == 1 else x * -alpha + other
 
 
-# -- softmax and norms ----------------------------------------------------------------------------------------------------
+# -- softmax and norms -------------------------------------------------------------------------------------------------
 
 
 def _is_empty(x: Tensor) -> bool:
@@ -316,6 +326,8 @@ def batch_norm(
         return y, x.new_empty(0, dtype=running_mean.dtype), x.new_empty(0, dtype=running_mean.dtype)
     dims = [d for d in range(x.dim()) if d != 1]
     count = _count(x, dims)
+    if count == 1:
+        return NotImplemented  # eager raises
     mean, variance = (m.view(-1) for m in _moments(_wide(x), dims))
     if running_mean is not None:
         running_mean.copy_(momentum * mean + (1 - momentum) * running_mean)
@@ -340,7 +352,7 @@ def batch_norm_inference(
     return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
 
 
-# -- statistics -----------------------------------------------------------------------------------------------------------
+# -- statistics --------------------------------------------------------------------------------------------------------
 
 
 def _variance(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -399,7 +411,7 @@ def vector_norm(x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = Fals
     return torch.sqrt(torch.sum(x * x, dim if dim else list(range(x.dim())), keepdim=keepdim))
 
 
-# -- losses ---------------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 _REDUCE: tuple[Callable[[Tensor], Tensor], ...] = (lambda loss: loss, torch.mean, torch.sum)  # by ATen's number
 
@@ -425,7 +437,7 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, i
     return (total / count if reduction == 1 else total), count
 
 
-# -- copies ---------------------------------------------------------------------------------------------------------------
+# -- copies ------------------------------------------------------------------------------------------------------------
 
 
 @rule(aten.native_dropout.default)

@@ -1,7 +1,8 @@
 """Fake tensors: shape, strides, dtype, device and aliasing of a tensor, without its data.
 
-A `FakeTensor` wraps a meta tensor, on which ops run, and reports the real device. Two fakes share memory exactly when their meta tensors
-share a storage (`storage_key`). Autograd runs above the dispatch, so `requires_grad` of a result answers as eager's would.
+A `FakeTensor` wraps a meta tensor, on which ops run, and reports the real device. Two fakes share memory exactly when
+their meta tensors share a storage (`storage_key`). Autograd runs above the dispatch, so `requires_grad` of a result
+answers as eager's would.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ingot.errors import Unsupported
+from ingot.errors import CompilerBug, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.schemas import functional_form, written
 from ingot.graph.symbols import ShapeContext
@@ -40,14 +41,15 @@ class FakeTensor(torch.Tensor):
         fake.meta = meta
         return fake
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __init__(self, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> None:
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run_fake(op, args, kwargs or {})
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        # Reaching a subclass without a mode makes torch import torch.distributed.tensor, and sympy with it: a second lost
+        raise CompilerBug("fakes", f"{op} was called on fakes outside of `with context:`")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         sizes = ", ".join(map(str, self.shape))
@@ -63,7 +65,8 @@ def storage_key(fake: torch.Tensor) -> int:
 def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write.
 
-    Raises Unsupported for results that depend on data, for changes of a tensor's own geometry, and for what eager would refuse.
+    Raises Unsupported for results that depend on data, for changes of a tensor's own geometry, and for what eager would
+    refuse.
     """
     seen: list[torch.Tensor] = []
     inner = tuple([_unwrap(a, seen) for a in args])
@@ -85,6 +88,8 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def _run_mutating(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inner: tuple[Any, ...], inner_kwargs: dict[str, Any]
 ) -> Any:
+    if torch.Tag.inplace_view in op.tags:
+        raise Unsupported(f"{op} changes a tensor's own geometry")
     form = functional_form(op)
     if form is None:
         raise Unsupported(f"{op} writes its arguments in a way that is not understood yet")
@@ -137,7 +142,8 @@ def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch
 
 
 class FakeContext(TorchDispatchMode):
-    """Makes the fakes of one capture; as a context manager it also makes factory calls (torch.arange(5)) give fakes.
+    """Makes the fakes of one capture. Every op on fakes runs under `with context:`, where calls without tensors give
+    fakes too.
 
     `shapes` holds the size symbols and the guards on them.
     """
@@ -147,6 +153,7 @@ class FakeContext(TorchDispatchMode):
         self.shapes = ShapeContext()
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
+        self._symbolic_storages: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -158,8 +165,8 @@ class FakeContext(TorchDispatchMode):
     def fake(self, tensor: torch.Tensor, dynamic_dims: frozenset[int] = frozenset(), name: str = "") -> FakeTensor:
         """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
 
-        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1; `name` is what the shape guards call the tensor. Raises
-        Unsupported for what is not a plain strided tensor.
+        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1; `name` is what the shape guards call the tensor.
+        Raises Unsupported for what is not a plain strided tensor.
         """
         known = self._fakes.get(id(tensor))
         if known is not None:
@@ -173,17 +180,20 @@ class FakeContext(TorchDispatchMode):
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
         if tensor.requires_grad and not tensor.is_leaf:
             with torch.enable_grad(), self:
-                wrapped = wrapped.clone()
+                wrapped = wrapped.clone()  # type: ignore[assignment]
             wrapped.meta = inner
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped
 
     def _meta(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> torch.Tensor:
-        if dims:
-            sizes, strides = self.shapes.symbolic_geometry(tensor, dims, name)
-            return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
         storage = tensor.untyped_storage()
         flat = self._storages.get(storage._cdata)
+        if storage._cdata in self._symbolic_storages or (dims and flat is not None):
+            raise Unsupported("tensors that share memory cannot have symbolic sizes")
+        if dims:
+            self._symbolic_storages.add(storage._cdata)
+            sizes, strides = self.shapes.symbolic_geometry(tensor, dims, name)
+            return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
         if flat is None:
             flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
             self._storages[storage._cdata] = flat

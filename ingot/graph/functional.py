@@ -1,8 +1,8 @@
 """Functionalization: programs that write to tensors, told as programs that only make new ones.
 
-Every fake of a trace is tracked as a base, which owns a storage, or as a view of another tracked fake. A write to a view is carried
-back to the base by the inverse of each view on the way, which gives the base a new value; the other views of that storage are made again
-from it when they are next read.
+Every fake of a trace is tracked as a base, which owns a storage, or as a view of another tracked fake. A write to a
+view is carried back to the base by the inverse of each view on the way, which gives the base a new value; the other
+views of that storage are made again from it when they are next read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ aten = torch.ops.aten
 
 @dataclass
 class Storage:
-    """Memory that some fakes share. `version` counts the writes; `position` is that of the input it belongs to, if any."""
+    """Memory that some fakes share. `version` counts the writes; `position` is that of the input it belongs to, if
+    any."""
 
     position: int | None = None
     version: int = 0
@@ -33,7 +34,8 @@ class Storage:
 
 @dataclass
 class View:
-    """How a fake is made from its parent: a view op and its arguments after the tensor; `op` None is the same tensor."""
+    """How a fake is made from its parent: a view op and its arguments after the tensor; `op` None is the same
+    tensor."""
 
     op: OpOverload | None
     args: tuple[Any, ...] = ()
@@ -59,7 +61,7 @@ class Tracked:
         return tracked
 
 
-# -- recording views ------------------------------------------------------------------------------------------------------
+# -- recording views ---------------------------------------------------------------------------------------------------
 
 _SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default}
 
@@ -89,9 +91,11 @@ def views_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], resu
     return [View(op, rest, kwargs)]
 
 
-# -- writing through views ------------------------------------------------------------------------------------------------
+# -- writing through views ---------------------------------------------------------------------------------------------
 
-Inverse = Callable[..., torch.Tensor]  # (parent, new value of the view, *arguments of the view op) -> new value of the parent
+Inverse = Callable[
+    ..., torch.Tensor
+]  # (parent, new value of the view, *arguments of the view op) -> new value of the parent
 
 
 def _reshaped(parent: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -164,4 +168,6 @@ def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return all(x == y for size, x, y in zip(a.shape, a.stride(), b.stride()) if not (isinstance(size, int) and size <= 1))
+    return all(
+        x == y for size, x, y in zip(a.shape, a.stride(), b.stride()) if not (isinstance(size, int) and size <= 1)
+    )

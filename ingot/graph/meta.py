@@ -1,8 +1,9 @@
 """What each ATen op's result looks like: functions from meta tensors to meta tensors, one per family of ops.
 
-torch's own meta functions written in Python import the machinery of torch.compile when first used, so only the C++ ones (views,
-factories) are called. Dtypes are eager's by construction: an op is run once on one-element tensors of the same dtypes and ranks and the
-answer is kept. An op of no known family runs once on real tensors of the real sizes (`_probe`), where these are known numbers.
+torch's own meta functions written in Python import the machinery of torch.compile when first used, so only the C++ ones
+(views, factories) are called. Dtypes are eager's by construction: an op is run once on one-element tensors of the same
+dtypes and ranks and the answer is kept. An op of no known family runs once on real tensors of the real sizes
+(`_probe`), where these are known numbers.
 
 Sizes may be SymInts in every rule but the probe.
 """
@@ -61,7 +62,7 @@ def first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
 
 
-# -- dtypes, from eager itself ------------------------------------------------------------------------------------------
+# -- dtypes, from eager itself -----------------------------------------------------------------------------------------
 
 _dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
 
@@ -107,7 +108,7 @@ def _dtype(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tor
     return dtypes(op, args, kwargs)[0]
 
 
-# -- families -------------------------------------------------------------------------------------------------------------
+# -- families ----------------------------------------------------------------------------------------------------------
 
 
 def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -338,16 +339,21 @@ def resample(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
 
 
 def attention_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The fused kernel computes in (batch, length, head, width) order and returns the transposed view."""
     query, value = args[0], args[2]
     batch, heads, length, _ = query.shape
-    order = (3, 1, 2, 0)
     sizes = (batch, heads, length, value.shape[3])
+    strides = geometry.preserved(query) if _attention_keeps_layout() else geometry.ordered(sizes, (3, 1, 2, 0))
     stats = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return (
-        _fresh(sizes, query.dtype, geometry.ordered(sizes, order)),
-        _fresh((batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0))),
-    )
+    logsumexp = _fresh((batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0)))
+    return _fresh(sizes, query.dtype, strides), logsumexp
+
+
+@cache
+def _attention_keeps_layout() -> bool:
+    """Whether the fused CPU kernel returns the query's layout or (batch, length, head, width) order, which differs
+    between versions."""
+    query = torch.zeros(1, 2, 3, 1)
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)[0].is_contiguous()
 
 
 def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -380,7 +386,9 @@ def empty_strided(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 def empty(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     format_ = kwargs.get("memory_format")
     last = format_ in (torch.channels_last, torch.channels_last_3d)
-    return _fresh(args[0], kwargs.get("dtype") or torch.get_default_dtype(), geometry.channels_last(args[0]) if last else None)
+    return _fresh(
+        args[0], kwargs.get("dtype") or torch.get_default_dtype(), geometry.channels_last(args[0]) if last else None
+    )
 
 
 def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -421,13 +429,15 @@ def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _FAMILIES: dict[Rule, str] = {
-    like_self: """fill zero scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_fill
-        index_reduce masked_fill masked_scatter select_scatter slice_scatter diagonal_scatter uniform bernoulli normal_functional random
-        exponential cauchy geometric log_normal put flip""",
+    like_self: """fill zero scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy
+    index_fill
+        index_reduce masked_fill masked_scatter select_scatter slice_scatter diagonal_scatter uniform bernoulli
+        normal_functional random exponential cauchy geometric log_normal put flip""",
     exact_self: "copy as_strided_scatter",
     contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu roll _safe_softmax",
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
-    reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum linalg_vector_norm
+    reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
+    linalg_vector_norm
         norm aminmax count_nonzero""",
     matmul: "mm addmm bmm baddbmm mv addmv dot",
     linear: "linear",

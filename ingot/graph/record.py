@@ -1,7 +1,7 @@
 """Trace: run a captured torch graph on fakes and write down the ATen ops it amounts to, without side effects.
 
-The result holds no in-place op and no out=: see `functional.py`. Ops with a rule in `decompositions.py` are recorded as the simpler ops
-that the rule runs.
+The result holds no in-place op and no out=: see `functional.py`. Ops with a rule in `decompositions.py` are recorded as
+the simpler ops that the rule runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
 from ingot.graph.functional import OVERWRITES, Storage, Tracked, same_strides, views_of, with_geometry_of, written_back
 from ingot.graph.passes import run_passes
-from ingot.graph.schemas import functional_form, is_composite, written
+from ingot.graph.schemas import bind, functional_form, is_composite, written
 from ingot.graph.symbols import to_expr
 
 aten = torch.ops.aten
@@ -195,7 +195,9 @@ class Recorder(TorchDispatchMode):
         for item, view in zip(results, views_of(op, args, kwargs, results)):
             self._tracked[id(item)] = Tracked(item, parent.storage, None, -1, parent, view)
 
-    def _from_base(self, base: Tracked, fake: FakeTensor, size: Any, stride: Any, offset: Any = None) -> tuple[Any, ...]:
+    def _from_base(
+        self, base: Tracked, fake: FakeTensor, size: Any, stride: Any, offset: Any = None
+    ) -> tuple[Any, ...]:
         """as_strided addresses the whole storage: tell it of the base."""
         return base.fake, size, stride, fake.storage_offset() if offset is None else offset
 
@@ -203,16 +205,9 @@ class Recorder(TorchDispatchMode):
         """An in-place or out= op: run its functional form, then give the written tensors those values."""
         result = run_fake(op, args, kwargs)
         names = [name for _, name in written(op)]
-        bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
-        form = functional_form(op)
-        assert form is not None  # run_fake refuses ops without one
+        bound = bind(op, args, kwargs)
         with self:
-            if op in OVERWRITES:
-                values = OVERWRITES[op](*args, **kwargs)
-            elif names == ["self"]:
-                values = form(*args, **kwargs)
-            else:
-                values = form(*args, **{k: v for k, v in kwargs.items() if k not in names})
+            values = OVERWRITES[op](*args, **kwargs) if op in OVERWRITES else _call_functional(op, bound, kwargs)
             for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
                 self._assign(bound[name], value)
         return result
@@ -295,7 +290,18 @@ class Recorder(TorchDispatchMode):
         position = base.storage.position
         node = self.node_of(base) if position is None else self._placeholders[position]
         offset = value.storage_offset() - base.fake.storage_offset()
-        return OutputSpec(node, tuple(value.shape), value.stride(), offset, value.dtype, None, position, id(base.storage))
+        return OutputSpec(
+            node, tuple(value.shape), value.stride(), offset, value.dtype, None, position, id(base.storage)
+        )
+
+
+def _call_functional(op: OpOverload, bound: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    """Call the functional form of an in-place or out= op; it need not have the same defaults."""
+    form = functional_form(op)
+    assert form is not None  # run_fake refuses ops without one
+    arguments = form._schema.arguments
+    named = {a.name: kwargs[a.name] for a in arguments if a.kwarg_only and a.name in kwargs}
+    return form(*[bound[a.name] for a in arguments if not a.kwarg_only], **named)
 
 
 def _with_expressions(tree: Any) -> Any:
@@ -321,7 +327,7 @@ def _bytes_meet(a: FakeTensor, b: FakeTensor) -> bool:
     return start_a < end_b and start_b < end_a
 
 
-def _bytes(t: torch.Tensor) -> tuple[int, int]:
+def _bytes(t: torch.Tensor) -> tuple[Any, Any]:
     first = t.storage_offset()
     last = first + sum((s - 1) * stride for s, stride in zip(t.shape, t.stride())) if t.numel() else first - 1
     return first * t.element_size(), (last + 1) * t.element_size()

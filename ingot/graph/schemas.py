@@ -22,7 +22,8 @@ def is_pointwise(op: OpOverload) -> bool:
 
 @cache
 def is_composite(op: OpOverload) -> bool:
-    """Whether torch defines the op by other ops; autograd takes such ops apart, code that runs below it must do so itself."""
+    """Whether torch defines the op by other ops; autograd takes such ops apart, code that runs below it must do so
+    itself."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 

@@ -1,6 +1,7 @@
 """Views of meta tensors with symbolic sizes: what torch's own kernels compute for plain ints only.
 
-Each rule gives the sizes, strides and offset of the view; the comparisons in them are decided, and guarded, by the size's context.
+Each rule gives the sizes, strides and offset of the view; the comparisons in them are decided, and guarded, by the
+size's context.
 """
 
 from __future__ import annotations

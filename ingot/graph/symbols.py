@@ -1,8 +1,8 @@
 """Symbolic sizes: torch.SymInt over Ingot's own index expressions, and the guards that comparisons of them leave.
 
-torch asks a SymInt's `node` to do its arithmetic. `SizeNode` and `TruthNode` are such nodes over `Expr`; sympy and torch's own shape
-environment are not involved. A comparison whose outcome follows from algebra is free; any other is decided by the sizes at hand (the
-hints) and kept as a guard, on which the compiled code depends.
+torch asks a SymInt's `node` to do its arithmetic. `SizeNode` and `TruthNode` are such nodes over `Expr`; sympy and
+torch's own shape environment are not involved. A comparison whose outcome follows from algebra is free; any other is
+decided by the sizes at hand (the hints) and kept as a guard, on which the compiled code depends.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ _NOT: dict[str, tuple[str, bool]] = {  # relation -> (its negation, whether the 
 class ShapeContext:
     """The size symbols of one capture, their hints, and the guards on them.
 
-    `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's line at work, for the guards.
+    `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's line at work, for
+    the guards.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,8 @@ class ShapeContext:
         return e.constant if e.constant is not None else torch.SymInt(SizeNode(e, self))
 
     def symbolic_geometry(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> tuple[list[Any], list[Any]]:
-        """Sizes and strides of `tensor` with symbols for the sizes of `dims`; strides that are products of inner sizes stay so."""
+        """Sizes and strides of `tensor` with symbols for the sizes of `dims`; strides that are products of inner sizes
+        stay so."""
         sizes: list[Any] = [self.size(s, name, d) if d in dims else s for d, s in enumerate(tensor.shape)]
         strides: list[Any] = list(tensor.stride())
         inner: list[int] = []
@@ -109,7 +111,11 @@ class ShapeContext:
         if _PROVE[negated](*sides):
             return False
         answer = _DECIDE[relation](self.hint(left), self.hint(right))
-        known = ShapeGuard(left, relation, right, self.where) if answer else ShapeGuard(*_order(sides, negated), self.where)
+        known = (
+            ShapeGuard(left, relation, right, self.where)
+            if answer
+            else ShapeGuard(sides[0], negated, sides[1], self.where)
+        )
         if not any(g[:3] == known[:3] for g in self.guards):
             self.guards.append(known)
         return answer
@@ -119,10 +125,6 @@ class ShapeContext:
         value = self.hint(e)
         self.holds(e, "==", integer(value))
         return value
-
-
-def _order(sides: tuple[Expr, Expr], relation: str) -> tuple[Expr, str, Expr]:
-    return sides[0], relation, sides[1]
 
 
 def to_expr(value: Any) -> Expr:
@@ -159,10 +161,10 @@ class _Node:
     def has_hint(self) -> bool:
         return True
 
-    def constant_int(self) -> None:
+    def constant_int(self) -> int | None:
         return None
 
-    def constant_bool(self) -> None:
+    def constant_bool(self) -> bool | None:
         return None
 
     def nested_int(self) -> None:
@@ -200,7 +202,8 @@ class SizeNode(_Node):
     def maybe_as_int(self) -> int | None:
         return self.expr.constant
 
-    constant_int = maybe_as_int
+    def constant_int(self) -> int | None:
+        return self.expr.constant
 
     def wrap_int(self, value: int) -> SizeNode:
         return SizeNode(integer(value), self.context)
@@ -214,7 +217,7 @@ class SizeNode(_Node):
     def int_(self) -> int:
         return self.context.specialize(self.expr)
 
-    def guard_int(self, file: str, line: int) -> int:
+    def guard_int(self, file: Any, line: Any) -> int:
         return self.int_()
 
     def bool_(self) -> bool:
@@ -278,7 +281,7 @@ class SizeNode(_Node):
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def _relation(self, left: Expr, relation: str, right: Expr) -> TruthNode:
+    def _relation(self, left: Expr, relation: Any, right: Expr) -> TruthNode:
         return TruthNode(lambda: self.context.holds(left, relation, right), f"{left} {relation} {right}")
 
     def eq(self, other: SizeNode) -> TruthNode:
@@ -301,7 +304,9 @@ class SizeNode(_Node):
 
     # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor --------------------------
 
-    def _dense_in_order(self, sizes: list[SizeNode], strides: list[SizeNode], fastest_first: Sequence[int]) -> TruthNode:
+    def _dense_in_order(
+        self, sizes: list[SizeNode], strides: list[SizeNode], fastest_first: Sequence[int]
+    ) -> TruthNode:
         def answer() -> bool:
             step = integer(1)
             for d in fastest_first:
@@ -355,10 +360,12 @@ class TruthNode(_Node):
     def bool_(self) -> bool:
         return self._decide()
 
-    def guard_bool(self, file: str = "", line: int = 0) -> bool:
+    def guard_bool(self, file: Any = "", line: int = 0) -> bool:
         return self._decide()
 
-    expect_true = expect_size = guard_size_oblivious = guard_or_false = guard_or_true = statically_known_true = guard_bool
+    expect_true = expect_size = guard_size_oblivious = guard_or_false = guard_or_true = statically_known_true = (
+        guard_bool
+    )
 
     def sym_not(self) -> TruthNode:
         return TruthNode(lambda: not self._decide(), f"not ({self._text})")

@@ -1,8 +1,8 @@
 """The index algebra: sizes, strides, offsets and loop indices as exact integer expressions.
 
-An `Expr` is a polynomial with integer coefficients over atoms, kept canonical and interned, so that equal expressions are
-one object and `==` is identity. An atom is a `Symbol`, `FloorDiv`, `Mod`, `Max` or `Min` and is itself an `Expr`. Division and
-remainder follow Python's semantics for a positive divisor.
+An `Expr` is a polynomial with integer coefficients over atoms, kept canonical and interned, so that equal expressions
+are one object and `==` is identity. An atom is a `Symbol`, `FloorDiv`, `Mod`, `Max` or `Min` and is itself an `Expr`.
+Division and remainder follow Python's semantics for a positive divisor.
 
 What makes reshapes disappear is one decomposition (`_split`): to divide `a` by `n`, write
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any, Union
+from typing import Any
 
 Monomial = tuple["Expr", ...]  # atoms in canonical order, repeated for powers; () is 1
-Bounds = tuple[Union[int, None], Union[int, None]]
+Bounds = tuple[int | None, int | None]
 
 
 class Expr:
@@ -524,7 +524,8 @@ def _divides(n: Expr, a: Expr) -> bool:
 
 
 def _split(a: Expr, n: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
-    """(quotient, step, inner, modulus, rest) with a = quotient*n + step*inner + rest, n = step*modulus, 0 <= rest < step."""
+    """(quotient, step, inner, modulus, rest) with a = quotient*n + step*inner + rest, n = step*modulus, 0 <= rest <
+    step."""
     quotient, a = _extract(a, n)
     if a is ZERO:
         return quotient, n, ZERO, ONE, ZERO
@@ -664,7 +665,7 @@ def _nonnegative(e: Expr) -> bool:
 
 def _at_least_end(e: Expr) -> Expr | None:
     """A lower bound of `e` with one index or remainder with a symbolic range eliminated; None if there is none left."""
-    for monomial, coefficient in e._coefficients.items():
+    for monomial in e._coefficients:
         for atom in monomial:
             extent = atom.extent if isinstance(atom, Symbol) else atom.right if isinstance(atom, Mod) else None
             if extent is None or extent.constant is not None and len(monomial) == 1:
@@ -758,7 +759,8 @@ def _flag_first(monomial: Monomial) -> Iterator[tuple[bool, Expr]]:
 
 
 def _factor_text(atom: Expr, leads: bool) -> str:
-    """An atom as a factor of a product: `2*i//3` would read as `(2*i)//3`, so a division gets parentheses unless it leads."""
+    """An atom as a factor of a product: `2*i//3` would read as `(2*i)//3`, so a division gets parentheses unless it
+    leads."""
     return str(atom) if leads or not isinstance(atom, (FloorDiv, Mod)) else f"({atom})"
 
 

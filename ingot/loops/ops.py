@@ -1,7 +1,8 @@
 """The scalar op table, and the define-by-run layer that records a function of index expressions into a `Body`.
 
-A body is written as ordinary Python over the functions at the end of this module (`load`, `constant`, `apply`, ...). They act on
-the one ambient handler: within `with recording() as r:` that is a `Recorder`, which makes a compact SSA program.
+A body is written as ordinary Python over the functions at the end of this module (`load`, `constant`, `apply`, ...).
+They act on the one ambient handler: within `with recording() as r:` that is a `Recorder`, which makes a compact SSA
+program.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ingot.loops.ir import Body, Instruction
 BOOL = frozenset((torch.bool,))
 INTS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 FLOATS = frozenset((torch.float32, torch.float64))
+SINGLE = frozenset((torch.float32,))  # where no inline expansion in double precision exists: ATen is called for those
 NUMBERS = INTS | FLOATS
 ALL = NUMBERS | BOOL
 HALVES = frozenset((torch.bfloat16, torch.float16))
@@ -28,8 +30,8 @@ STORED = ALL | HALVES  # what buffers, loads, stores and conversions may hold
 
 
 class ScalarOp(NamedTuple):
-    """A row of the table. `result` is "same" (the dtype of the last argument) or "bool"; all arguments have one dtype out of
-    `types`, but for the condition of `where`. `reference` works on NumPy arrays of that dtype."""
+    """A row of the table. `result` is "same" (the dtype of the last argument) or "bool"; all arguments have one dtype
+    out of `types`, but for the condition of `where`. `reference` works on NumPy arrays of that dtype."""
 
     name: str
     arity: int
@@ -47,8 +49,10 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _float_op(name: str, reference: Callable[..., Any], arity: int = 1) -> ScalarOp:
-    return ScalarOp(name, arity, FLOATS, "same", reference)
+def _float_op(
+    name: str, reference: Callable[..., Any], arity: int = 1, types: frozenset[torch.dtype] = FLOATS
+) -> ScalarOp:
+    return ScalarOp(name, arity, types, "same", reference)
 
 
 _ROWS = [
@@ -100,20 +104,20 @@ _ROWS = [
     _float_op("log1p", np.log1p),
     _float_op("sin", np.sin),
     _float_op("cos", np.cos),
-    _float_op("tan", np.tan),
-    _float_op("asin", np.arcsin),
+    _float_op("tan", np.tan, types=SINGLE),
+    _float_op("asin", np.arcsin, types=SINGLE),
     _float_op("acos", np.arccos),
     _float_op("atan", np.arctan),
     _float_op("sinh", np.sinh),
     _float_op("cosh", np.cosh),
     _float_op("tanh", np.tanh),
     _float_op("asinh", np.arcsinh),
-    _float_op("acosh", np.arccosh),
-    _float_op("atanh", np.arctanh),
+    _float_op("acosh", np.arccosh, types=SINGLE),
+    _float_op("atanh", np.arctanh, types=SINGLE),
     _float_op("erf", _through_torch(torch.special.erf)),
-    _float_op("erfc", _through_torch(torch.special.erfc)),
+    _float_op("erfc", _through_torch(torch.special.erfc), types=SINGLE),
     _float_op("sigmoid", _sigmoid),
-    _float_op("pow", np.power, 2),
+    _float_op("pow", np.power, 2, SINGLE),
     _float_op("atan2", np.arctan2, 2),
 ]
 
@@ -122,8 +126,8 @@ STRUCTURAL = ("constant", "index", "load", "indirect", "scalar", "to")
 
 # Ops that cost about as much as a memory access or more: a value made with one is not computed twice.
 CHEAP = frozenset(
-    "add sub mul neg abs minimum maximum fma eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and "
-    "bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan isinf to constant index load".split()
+    "add sub mul neg abs minimum maximum fma eq ne lt le gt ge logical_and logical_or logical_xor "
+    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan isinf".split()
 )
 
 
@@ -262,8 +266,8 @@ def load(buffer: str, offset: Expr, dtype: torch.dtype) -> int:
 
 
 def indirect(value: int, extent: Expr | int, error: str) -> Symbol | Expr:
-    """An integer value as an index into `extent` elements, negative ones counting from the end; `error` is reported where
-    it is out of range."""
+    """An integer value as an index into `extent` elements, negative ones counting from the end; `error` is reported
+    where it is out of range."""
     extent = as_expr(extent)
     known = recorder().constant_of(value)
     if known is not None and extent.constant is not None and -extent.constant <= known < extent.constant:

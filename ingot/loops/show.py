@@ -10,11 +10,11 @@ import torch
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View
 
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "eq": "==", "ne": "!=", "lt": "<",
-    "le": "<=", "gt": ">", "ge": ">=", "logical_and": "and", "logical_or": "or", "bitwise_and": "&", "bitwise_or": "|",
-    "bitwise_xor": "^", "shift_left": "<<", "shift_right": ">>",
-}  # fmt: skip
+_INFIX = dict(
+    pair.split(":")
+    for pair in "add:+ sub:- mul:* div:/ floordiv:// remainder:% eq:== ne:!= lt:< le:<= gt:> ge:>= logical_and:and "
+    "logical_or:or bitwise_and:& bitwise_or:| bitwise_xor:^ shift_left:<< shift_right:>>".split()
+)
 
 
 def show(graph: LoopGraph) -> str:

@@ -10,15 +10,25 @@ from ingot.errors import CompilerBug
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, integer
 from ingot.loops.ir import (
-    REDUCTIONS, Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View, views_in,
+    REDUCTIONS,
+    Body,
+    Buffer,
+    Instruction,
+    Library,
+    LoopGraph,
+    Node,
+    Pointwise,
+    Reduction,
+    View,
+    views_in,
 )  # fmt: skip
 
 
 def verify(graph: LoopGraph, stage: str = "lower") -> None:
     """Raise CompilerBug, naming `stage`, the node and the user's line, if an invariant of the IR does not hold.
 
-    Checked: names are defined and unique; nothing is read before it is written; bodies are in SSA form with the dtypes of the op
-    table; symbols in index expressions belong to the node; constant accesses are within their buffers.
+    Checked: names are defined and unique; nothing is read before it is written; bodies are in SSA form with the dtypes
+    of the op table; symbols in index expressions belong to the node; constant accesses are within their buffers.
     """
     sizes = {symbol for symbol, *_ in graph.symbols}
     ready = {name for name, b in graph.buffers.items() if b.role != "temporary"}

@@ -48,7 +48,7 @@ def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
 
 
 def _overwritable(laid: Overlay, dead: str, target: str) -> bool:
-    """Whether each element of `dead` is read only at the point that overwrites it, in the same stage or before."""
+    """Whether each element of `dead` is read only at the point that overwrites it, and by members up to the writer."""
     writers = [k for k, m in enumerate(laid.members) if m.target == target]
     if len(writers) != 1:
         return False
@@ -58,9 +58,10 @@ def _overwritable(laid: Overlay, dead: str, target: str) -> bool:
     stages = assign_stages(laid)
     for k, m in enumerate(laid.members):
         for i in m.body.loads:
-            if i.attrs[0] == dead and (
-                i.attrs[1] != writer.index or stages[k] > stages[writers[0]] or laid.inner[k] != laid.inner[writers[0]]
-            ):
+            if i.attrs[0] != dead:
+                continue
+            late = k > writers[0] or stages[k] > stages[writers[0]]
+            if late or i.attrs[1] != writer.index or laid.inner[k] != laid.inner[writers[0]]:
                 return False
     return True
 

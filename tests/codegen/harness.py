@@ -14,7 +14,7 @@ from ingot.loops import ops
 from ingot.loops.expr import Symbol, loop_symbol
 from ingot.codegen.reference import run_kernel
 from ingot.loops.ir import Body, Origin
-from ingot.schedule.kernel import Kernel, Parameter, Stage, Store
+from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Stage, Store
 
 SIGNATURE = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -35,12 +35,24 @@ def parameter(name: str, dtype: torch.dtype = torch.float32, written: bool = Fal
     return Parameter(name, dtype, not written, written)
 
 
+def stage(
+    loops: Sequence[Symbol], program: Body, stores: Sequence[Store] = (), reductions: Sequence[Accumulate] = (),
+    scalars: Sequence[Define] = (),
+) -> Stage:  # fmt: skip
+    """A stage whose `value` numbers count the results of `program`."""
+
+    def named(items: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(item._replace(value=program.results[item.value]) for item in items)
+
+    return Stage(tuple(loops), program, named(stores), named(reductions), named(scalars))
+
+
 def flat(count: int | Symbol, inputs: Sequence[torch.dtype], result: torch.dtype, value: Callable[..., int]) -> Kernel:
     """A pointwise kernel over contiguous inputs a0, a1, ... into "out"."""
     i = loop_symbol("i", count)
     program = body(lambda: value(*(ops.load(f"a{k}", i, d) for k, d in enumerate(inputs))))
     declared = [parameter(f"a{k}", d) for k, d in enumerate(inputs)] + [parameter("out", result, True)]
-    return Kernel("flat", Origin(()), (i,), (Stage((), program, (Store("out", i, 0),)),), tuple(declared), (), 1, i)
+    return Kernel("flat", Origin(()), (i,), (stage((), program, (Store("out", i, 0),)),), tuple(declared), (), 1, i)
 
 
 def launch(

@@ -99,7 +99,8 @@ def test_accuracy(name: str, dtype: torch.dtype) -> None:
     assert torch.equal(ours.isnan(), theirs.isnan())
     edge = ~theirs.isfinite() | (theirs == 0)
     if name in ("sinh", "cosh", "exp2", "pow"):  # eager's own overflow is early, or its underflow
-        edge &= torch.from_numpy(~np.isfinite(reference.astype(theirs.numpy().dtype)) | (reference == 0))
+        with np.errstate(all="ignore"):
+            edge &= torch.from_numpy(~np.isfinite(reference.astype(theirs.numpy().dtype)) | (reference == 0))
     edge &= ~theirs.isnan()
     assert torch.equal(ours[edge], theirs[edge])
     assert torch.equal(ours[edge].signbit(), theirs[edge].signbit())
@@ -120,12 +121,12 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
     ours = computed(name, inputs, result)
     with np.errstate(all="ignore"):
         reference = torch.from_numpy(np.asarray(row.reference(*(t.numpy() for t in inputs))))
-    if name == "fma" and dtype is torch.float64:
+    if name == "fma":  # NumPy's reference rounds twice
         torch.testing.assert_close(ours, reference, equal_nan=True)
         return
     if name == "sign" and dtype.is_floating_point:
         reference = eager("sign", inputs)
-    if name in ("minimum", "maximum", "remainder") and dtype.is_floating_point:
+    if name in ("minimum", "maximum") and dtype.is_floating_point:
         reference = eager(name, inputs)
     torch.testing.assert_close(ours, reference.to(result), rtol=0, atol=0, equal_nan=True)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ingot.codegen.llvm import supported_ops
 from ingot.loops import ops
 from ingot.loops.expr import integer, loop_symbol
 from ingot.loops.ops import apply, constant
@@ -23,6 +24,11 @@ def test_every_row_works_on_each_of_its_types() -> None:
             with np.errstate(all="ignore"):
                 result = row.reference(*args)
             assert result.dtype == (np.bool_ if row.result == "bool" else numpy_type), (row.name, dtype)
+
+
+def test_the_code_generator_emits_every_row() -> None:
+    missing = {row.name: row.types - supported_ops.get(row.name, set()) for row in ops.OPS.values()}
+    assert not {name: types for name, types in missing.items() if types}
 
 
 def test_equal_instructions_are_recorded_once() -> None:

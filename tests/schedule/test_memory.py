@@ -60,3 +60,20 @@ def test_symbolic_buffers_of_one_size_share_a_slot():
     d = Draft()
     plan = schedule(d.returns(separated(d, d.input("x", n, 64), 8)))
     assert plan.arena_bytes.evaluate({n: 100}) <= 2 * (100 * 4 + 64 * 4 + 128)
+
+
+def test_a_buffer_read_after_the_overwriting_member_is_kept():
+    """`late` is the last reader of `kept` but runs after `fresh` is written in the same kernel."""
+    d = Draft()
+    x = d.input("x", 8, 8)
+    kept = d.pointwise("kept", "sin", x)
+    d.reduction("split", "sum", kept, 0)
+    fresh = d.pointwise("fresh", "exp", x)
+    late = d.pointwise("late", "cos", kept)
+    d.reduction("again", "sum", fresh, 0)
+    plan = schedule(d.returns("split", late, "again"))
+    for step in plan.steps:
+        written = [p.name for p in step.kernel.parameters if p.written and p.read]
+        for stage in step.kernel.stages:
+            loads = [i.attrs for i in stage.body.loads]
+            assert not [s for s in stage.stores if s.buffer in written and (s.buffer, s.index) not in loads]

@@ -27,6 +27,7 @@ class Raised(Exception):
     def __init__(self, value: Value) -> None:
         super().__init__(value)
         self.value = value
+        self.where = ""
 
 
 class Value:

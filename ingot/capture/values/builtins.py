@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import dataclasses
+import enum
 import functools
 import itertools
 import math
@@ -20,7 +21,7 @@ from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Ra
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ingot.capture.values.functions import BoundMethod, CellValue, PartialValue
-from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ExceptionValue, ObjectValue, SuperValue
+from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ExceptionValue, ObjectValue, SuperValue, find_missing
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -130,12 +131,8 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    try:
-        known = [session.realize(a).constant() for a in args]
-        known_by_name = {k: v.constant() for k, v in session.realize_all(kwargs).items()}
-    except NotConstant as unknown:
-        raise _unknown(session, function, unknown) from None
-    return session.wrap_constant(session.python(function, *known, **known_by_name))
+    known = [session.known(a) for a in args]
+    return session.wrap_constant(session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()}))
 
 
 def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception:
@@ -170,7 +167,7 @@ def _flat_classes(session: Session, classes: Value) -> Any:
 
 @rule(builtins.callable)
 def callable_(session: Session, value: Value) -> Value:
-    return ConstantValue(hasattr(value.python_type(), "__call__"))
+    return ConstantValue(not find_missing(value.python_type(), "__call__"))
 
 
 @rule(builtins.hasattr)
@@ -201,6 +198,16 @@ def setattr_(session: Session, owner: Value, name: Value, value: Value) -> Value
     else:
         owner.set_attribute(session, name.constant(), value)
     return NONE
+
+
+@rule(operator.getitem)
+def getitem(session: Session, owner: Value, key: Value) -> Value:
+    return session.get_item(owner, key)
+
+
+@rule(operator.contains)
+def contains(session: Session, container: Value, item: Value) -> Value:
+    return ConstantValue(session.contains(container, item))
 
 
 @rule(builtins.iter)
@@ -374,23 +381,19 @@ def descriptor(session: Session, *args: Value) -> Value:
 
 def _construct_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """An instance of a class written in Python: a new object, and its `__init__` inlined."""
+    if isinstance(cls, enum.EnumMeta):
+        return call_pure(session, cls, args, kwargs)
     if type(cls).__call__ is not type.__call__:
         raise session.unsupported(f"an instance of {cls.__qualname__} is made: its metaclass defines __call__")
     new, init = session.class_lookup(cls, "__new__"), session.class_lookup(cls, "__init__")
     if new is not object.__new__ and getattr(new, "__func__", None) is not object.__new__ and new is not MISSING:
-        return _construct_by_new(session, cls, new, args, kwargs)
+        raise session.unsupported(f"an instance of {cls.__qualname__} is made: it defines __new__")
     made = ObjectValue(cls)
     if isinstance(init, FunctionType):
         session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
     elif args or kwargs:
         raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
     return made
-
-
-def _construct_by_new(session: Session, cls: type, new: Any, args: Arguments, kwargs: Keywords) -> Value:
-    if type(cls).__module__ == "enum":
-        return call_pure(session, cls, args, kwargs)
-    raise session.unsupported(f"an instance of {cls.__qualname__} is made: it defines __new__")
 
 
 def _construct_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:

@@ -87,9 +87,6 @@ class ConstantMethod(Value):
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if self.name == "join" and len(args) == 1:
             args = [session.list_of(args[0])]
-        try:
-            known = [session.realize(a).constant() for a in args]
-            known_by_name = {k: v.constant() for k, v in session.realize_all(kwargs).items()}
-        except NotConstant as unknown:
-            raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None
-        return session.wrap_constant(session.python(getattr(self.owner.object, self.name), *known, **known_by_name))
+        method = getattr(self.owner.object, self.name)
+        known = [session.known(a) for a in args]
+        return session.wrap_constant(session.python(method, *known, **{k: session.known(v) for k, v in kwargs.items()}))

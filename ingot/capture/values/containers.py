@@ -63,7 +63,8 @@ class SequenceValue(_Container):
         return session.python(operator.getitem, self.items, session.index(key))
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        return self._build([item.argument(leaf) for item in self.items])
+        items = [item.argument(leaf) for item in self.items]
+        return self._build(items) if hasattr(self.cls, "_fields") else tuple(items)
 
     def _build(self, objects: list[Any]) -> Any:
         return self.cls(*objects) if hasattr(self.cls, "_fields") else self.cls(objects)
@@ -104,7 +105,7 @@ class TupleValue(SequenceValue):
         return tuple(session.realize(item).key(session) for item in self.items)
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        fields = getattr(self.cls, "_fields", ())
+        fields = getattr(self.cls, "__match_args__", ())  # of named tuples, and of torch.return_types
         if name in fields:
             return self.items[fields.index(name)]
         if not hasattr(TupleValue, f"method_{name}") and self.cls is not tuple and hasattr(self.cls, name):
@@ -337,7 +338,7 @@ class DictValue(KeyedValue):
         name = key.key(session)
         if name in self.entries:
             return self.entries[name]
-        if self.factory is NONE or self.factory.is_constant():
+        if self.factory is NONE:
             raise session.raised(KeyError, key)
         self.set_item(session, key, session.call(self.factory, [], {}))
         return self.entries[name]

@@ -51,8 +51,9 @@ class FunctionValue(Value):
         made.object, made.source = function, source
         trusted = session.is_trusted(function.__module__)
         if not trusted:
-            for field in ("__code__", "__globals__"):
-                session.guard(FunctionFieldSource(source, field), Kind.IDENTITY, getattr(function, field))
+            session.guard(FunctionFieldSource(source, "__code__"), Kind.IDENTITY, function.__code__)
+            if not isinstance(source, ConstSource):  # a function's globals are fixed, another function's may differ
+                session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, function.__globals__)
 
         def field_item(field: Any, key: Any, value: Any) -> Value:
             return session.wrap(value, ConstSource(value) if trusted else ItemSource(FunctionFieldSource(source, field), key))

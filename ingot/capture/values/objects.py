@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.guards import MISSING, Kind
+from ingot.capture.guards import MISSING
 from ingot.capture.sources import AttrSource, ConstSource, InstanceDictSource, Source, find_in_class
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -82,12 +82,8 @@ class ObjectValue(Value):
             return None
         if name in namespace:
             return session.wrap(namespace[name], AttrSource(self.source, name))
-        self.guard_absent(session, name)
+        session.guard_absent(self.source, name)
         return None
-
-    def guard_absent(self, session: Session, name: str) -> None:
-        """Guards that the instance `__dict__` has no such name."""
-        session.guard(InstanceDictSource(self.source), Kind.ABSENT_KEY, name)  # type: ignore[arg-type]
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "__class__":
@@ -376,6 +372,8 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
         return session.wrap_class_member(raw.__func__)
     if isinstance(raw, classmethod):
         return BoundMethod(session.wrap_class_member(raw.__func__), session.wrap_constant(cls))
+    if isinstance(raw, ClassMethodDescriptorType):
+        return session.builtin(getattr(cls, name))
     if isinstance(raw, property):
         if instance is None:
             return session.wrap_class_member(raw)

@@ -253,16 +253,8 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
                 items.append(result_value(session, item, None))
         if isinstance(result, list):
             return ListValue(items, list)
-        return TupleValue(items, type(result) if type(result) is torch.Size else _tuple_class(type(result)))
+        return TupleValue(items, type(result))
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise session.unsupported("an operation that gives a symbolic number")
     return session.wrap_constant(result)
 
-
-class _Structs:
-    classes: dict[type, type] = {}
-
-
-def _tuple_class(cls: type) -> type:
-    """torch.return_types.max and its kin read as named tuples."""
-    return cls

@@ -56,6 +56,8 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
 def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
+    if isinstance(object_, enum.Enum):
+        return wrap_held(session, object_, source)
     if type(object_) not in WRAPPERS:
         raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {type(object_).__mro__[1].__name__}")
     session.guard(source, Kind.EQUALS, object_)

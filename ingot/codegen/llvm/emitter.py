@@ -107,10 +107,14 @@ def float_text(value: float, type: str) -> str:
 
 
 class Emitter:
-    """One function under construction. `declarations` collects the intrinsics it calls."""
+    """One function under construction, for vectors of `lanes` elements on a machine with registers of `vector_bytes`.
 
-    def __init__(self, lanes: int) -> None:
+    `declarations` collects the intrinsics it calls.
+    """
+
+    def __init__(self, lanes: int, vector_bytes: int) -> None:
         self.lanes = lanes
+        self.vector_bytes = vector_bytes
         self.scopes = [Scope(sure=True)]
         self.entry: list[str] = []
         self.declarations: set[str] = set()

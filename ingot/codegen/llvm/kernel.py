@@ -151,7 +151,7 @@ class _Reduction:
 class _KernelEmitter:
     def __init__(self, kernel: Kernel, symbols: Sequence[Symbol], target: Target) -> None:
         self.kernel = kernel
-        self.e = Emitter(choose_lanes(kernel, target))
+        self.e = Emitter(choose_lanes(kernel, target), target.vector_bytes)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.errors: list[str] = []
         self.checked: set[tuple[str, str]] = set()
@@ -330,7 +330,7 @@ class _KernelEmitter:
         copies = unroll if across else 1
         reductions = [
             _Reduction(
-                self.e, spec, stage.body.instructions[stage.body.results[spec.value]].dtype,
+                self.e, spec, stage.body.instructions[spec.value].dtype,
                 self.e.lanes, copies, wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
             )
             for spec in stage.reductions
@@ -402,17 +402,16 @@ class _KernelEmitter:
         values: list[Value] = []
         for instruction in body.instructions:
             values.append(self._instruction(instruction, values, body.instructions))
-        results = [values[r] for r in body.results]
         for store in stage.stores:
-            dtype = body.instructions[body.results[store.value]].dtype
-            value = convert(results[store.value], dtype, self.memory.dtypes[store.buffer])
+            dtype = body.instructions[store.value].dtype
+            value = convert(values[store.value], dtype, self.memory.dtypes[store.buffer])
             self.memory.store(store.buffer, store.index, value, store.mode)
         for reduction in reductions:
-            value = results[reduction.spec.value]
+            value = values[reduction.spec.value]
             pair = (value, self._position(stage)) if reduction.spec.kind.startswith("arg") else (value,)
             reduction.add(copy, pair, mask)
         for define in stage.scalars:
-            self.scalars[define.name] = results[define.value]
+            self.scalars[define.name] = values[define.value]
 
     def _position(self, stage: Stage) -> Value:
         """The number of the present point in the row-major order of the stage's loops."""

@@ -179,21 +179,34 @@ def _nearest(x: Value, scale: float) -> tuple[Value, Value]:
     return shifted - form.shifter, e.bits(shifted) - shifter
 
 
-def _reduce_exp(x: Value) -> tuple[Value, Value]:
-    """r and the integer k with x = k ln2 + r, |r| <= ln2 / 2."""
+def _reduce_exp(x: Value) -> tuple[Value, Value, Value]:
+    """r and the integer k, as a float and as an integer, with x = k ln2 + r, |r| <= ln2 / 2."""
     e, (high, low) = x.emitter, FORMATS[x.type].ln2
     k, n = _nearest(x, LOG2_E)
-    return e.fma(k, -low, e.fma(k, -high, x)), n
+    return e.fma(k, -low, e.fma(k, -high, x)), k, n
 
 
 def _expm1_small(r: Value) -> Value:
     return r.emitter.fma(r * r, polynomial(r, EXP[r.type]), r)
 
 
-def _scale(y: Value, n: Value) -> Value:
-    """y * 2**n in two steps, so that the result may be infinite or subnormal."""
-    half = n.emitter.binary("ashr", n, 1)
+def _scale(y: Value, k: Value, n: Value) -> Value:
+    """y * 2**k, where n is k as an integer; the result may be infinite or subnormal."""
+    e = y.emitter
+    if e.vector_bytes == 64 and y.lanes * FORMATS[y.type].mantissa in (16 * 23, 8 * 52):
+        return _scale_instruction(y, k)
+    half = e.binary("ashr", n, 1)
     return y * _power_of_two(half, y.type) * _power_of_two(n - half, y.type)
+
+
+def _scale_instruction(y: Value, k: Value) -> Value:
+    """AVX-512 has an instruction for it, on full vectors."""
+    e = y.emitter
+    type, mask, suffix = vector_type(y.type, y.lanes), f"i{y.lanes}", "ps" if y.type == "float" else "pd"
+    function = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
+    e.declare(type, function, f"{type}, {type}, {type}, {mask}, i32")
+    text = f"call {type} @{function}({type} {y.text}, {type} {k.text}, {type} zeroinitializer, {mask} -1, i32 4)"
+    return e.place(text, y.type, y.lanes, max(y.depth, k.depth))
 
 
 # -- exponentials and logarithms -----------------------------------------------------------------------------------------
@@ -201,8 +214,8 @@ def _scale(y: Value, n: Value) -> Value:
 
 def exp(x: Value) -> Value:
     low, high = FORMATS[x.type].exp_range
-    r, n = _reduce_exp(at_least(at_most(x, high), low))
-    return _scale(_expm1_small(r) + 1.0, n)
+    r, k, n = _reduce_exp(at_least(at_most(x, high), low))
+    return _scale(_expm1_small(r) + 1.0, k, n)
 
 
 def _quick_exp(x: Value, scale: float) -> Value:
@@ -219,13 +232,13 @@ def exp2(x: Value) -> Value:
     low, high = FORMATS[x.type].exp_range
     x = at_least(at_most(x, high * LOG2_E), low * LOG2_E)
     k, n = _nearest(x, 1.0)
-    return _scale(_expm1_small((x - k) * LN2) + 1.0, n)
+    return _scale(_expm1_small((x - k) * LN2) + 1.0, k, n)
 
 
 def expm1(x: Value) -> Value:
     e = x.emitter
     high = FORMATS[x.type].exp_range[1]
-    r, n = _reduce_exp(at_least(at_most(x, high), -40.0))
+    r, _, n = _reduce_exp(at_least(at_most(x, high), -40.0))
     half = _power_of_two(n - 1, x.type)  # half of 2**n, which may itself overflow
     y = e.fma(half, _expm1_small(r), half - 0.5) * 2.0
     return e.select(e.compare("oeq", x, 0.0), x, y)
@@ -341,6 +354,8 @@ def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
         y = e.select(e.compare("ne", n & 1, 0), _cosine(r), _sine(r))
         sign = (n & 2) << (FORMATS[x.type].mantissa + (7 if x.type == "float" else 10))
         y = e.cast("bitcast", e.cast("bitcast", y, integer) ^ sign, x.type)
+        if name == "sin":
+            y = _keep_zero(x, y)
         return _unless_huge(name, x, y)
 
     return function
@@ -356,6 +371,11 @@ def _unless_huge(name: str, x: Value, y: Value) -> Value:
     return e.unless_rare(rare, y, f"call {type} @{function}({type} {e.argument(x, y.lanes)})")
 
 
+def _keep_zero(x: Value, y: Value) -> Value:
+    """`y`, or `x` where it is a zero: adding a term of the opposite sign to -0 gives +0."""
+    return x.emitter.select(x.emitter.compare("oeq", x, 0.0), x, y)
+
+
 sin = _circular("sin", 0)
 cos = _circular("cos", 1)
 
@@ -365,7 +385,7 @@ def tan(x: Value) -> Value:
     r, n = _quadrant(x)
     s, c = _sine(r), _cosine(r)
     odd = e.compare("ne", n & 1, 0)
-    return _unless_huge("tan", x, e.select(odd, -c, s) / e.select(odd, s, c))
+    return _unless_huge("tan", x, _keep_zero(x, e.select(odd, -c, s) / e.select(odd, s, c)))
 
 
 def _asin_small(s: Value, z: Value) -> Value:
@@ -421,8 +441,8 @@ def atan2(y: Value, x: Value) -> Value:
 
 def _half_exp(x: Value) -> Value:
     """exp(x) / 2, which is finite for a little longer than exp(x)."""
-    r, n = _reduce_exp(at_most(x, FORMATS[x.type].exp_range[1] + 1.0))
-    return _scale(_expm1_small(r) + 1.0, n - 1)
+    r, k, n = _reduce_exp(at_most(x, FORMATS[x.type].exp_range[1] + 1.0))
+    return _scale(_expm1_small(r) + 1.0, k - 1.0, n - 1)
 
 
 def sinh(x: Value) -> Value:
@@ -445,7 +465,7 @@ def tanh(x: Value) -> Value:
         power = _quick_exp(a, 2.0)
     else:
         a = at_most(absolute(x), 19.1)
-        r, n = _reduce_exp(a * 2.0)
+        r, _, n = _reduce_exp(a * 2.0)
         power = (_expm1_small(r) + 1.0) * _power_of_two(n, x.type)
     z = a * a
     small = e.fma(a * z, polynomial(z, TANH[x.type]), a)

@@ -284,7 +284,7 @@ def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Ac
     if kind in ("any", "all"):
         raise ValueError(f"{kind} of {dtype}: convert to bool first")
     op = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[kind]
-    return (TABLE[op][1](REPRESENTATIONS[dtype].kind, x, y),)
+    return (TABLE[op][1](REPRESENTATIONS[dtype].kind, y, x),)  # the new value first: the maximum of floats is then cheaper
 
 
 def _further(largest: bool, kind: str, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -301,9 +301,4 @@ def _further(largest: bool, kind: str, a: Accumulator, b: Accumulator) -> Accumu
         tie = e.compare("eq", y, x)
     take = beyond | (tie & e.compare("slt", j, i))
     return e.select(take, y, x), e.select(take, j, i)
-
-
-def widened(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which the partial sums of a long sum are added."""
-    return torch.float64 if dtype.is_floating_point else dtype
 

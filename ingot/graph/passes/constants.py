@@ -19,7 +19,7 @@ def fold_constants(graph: AtenGraph) -> None:
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or not _foldable(node):
             continue
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: graph.constants[n.target])
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: graph.constants[str(n.target)])
         value = node.target(*args, **kwargs)
         name = f"folded_{node.name}"
         with graph.graph.inserting_before(node):

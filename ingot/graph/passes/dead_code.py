@@ -1,4 +1,5 @@
-"""Dead code: values that no output or mutation depends on. Ops that draw random numbers stay: they move the generator."""
+"""Dead code: values that no output or mutation depends on. Ops that draw random numbers stay: they move the
+generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Linear layers: the views and transposes around a matmul with a weight, told as one `aten.linear` on the weight as it lies."""
+"""Linear layers: the views and transposes around a matmul with a weight, told as one `aten.linear` on the weight as it
+lies."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ aten = torch.ops.aten
 
 
 def recognize_linear(graph: AtenGraph) -> None:
-    """mm(x, t(w)) and addmm(b, x, t(w)), with the views that flatten x and unflatten the result, become linear(x, w, b)."""
+    """mm(x, t(w)) and addmm(b, x, t(w)), with the views that flatten x and unflatten the result, become linear(x, w,
+    b)."""
     for node in list(graph.graph.nodes):
         found = _match(node)
         if found is None:

@@ -27,7 +27,8 @@ def _adds_nothing(node: torch.fx.Node) -> bool:
 
 def _subtracts_nothing(node: torch.fx.Node) -> bool:
     """x - 0.0 is x for every x, -0.0 included; x - (-0.0) is not."""
-    return _is(node.args[1], 0) and math.copysign(1, node.args[1]) > 0 and not node.meta["val"].is_complex()
+    taken: Any = node.args[1]
+    return _is(taken, 0) and math.copysign(1, taken) > 0 and not node.meta["val"].is_complex()
 
 
 def _by_one(node: torch.fx.Node) -> bool:
@@ -54,7 +55,13 @@ _CANDIDATES: dict[Any, Callable[[torch.fx.Node], bool]] = {
     aten.squeeze.dim: _always,
     aten.squeeze.dims: _always,
 }
-_INVOLUTIONS = {aten.t.default, aten.transpose.int, aten.neg.default, aten.logical_not.default, aten.bitwise_not.default}
+_INVOLUTIONS = {
+    aten.t.default,
+    aten.transpose.int,
+    aten.neg.default,
+    aten.logical_not.default,
+    aten.bitwise_not.default,
+}
 
 
 def remove_no_ops(graph: AtenGraph) -> None:
@@ -88,6 +95,9 @@ def _same_geometry(a: Any, b: Any) -> bool:
         and a.dtype == b.dtype
         and a.device == b.device
         and a.dim() == b.dim()
-        and all(x is y or (isinstance(x, int) and isinstance(y, int) and x == y) or str(x) == str(y) for x, y in zip(a.shape, b.shape))
+        and all(
+            x is y or (isinstance(x, int) and isinstance(y, int) and x == y) or str(x) == str(y)
+            for x, y in zip(a.shape, b.shape)
+        )
         and same_strides(a, b)
     )

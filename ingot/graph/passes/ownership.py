@@ -40,7 +40,8 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
-    """Whether the value is a window on an input that is itself written: the copies into the inputs happen one after the other."""
+    """Whether the value is a window on an input that is itself written: the copies into the inputs happen one after the
+    other."""
     while is_view(node):
         node = node.args[0]  # type: ignore[assignment]
     return node in mutated
@@ -51,6 +52,8 @@ def _clone(graph: AtenGraph, node: torch.fx.Node) -> torch.fx.Node:
     output = next(n for n in reversed(graph.graph.nodes) if n.op == "output")
     with graph.graph.inserting_before(output):
         copy = graph.graph.call_function(aten.clone.default, (node,))
-    copy.meta["val"] = FakeTensor(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta"), value.device)
+    copy.meta["val"] = FakeTensor(
+        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta"), value.device
+    )
     copy.meta["where"] = node.meta.get("where", "")
     return copy

@@ -72,7 +72,7 @@ class Lowering:
         index = loops_over(value.sizes)
         target = sum((i * s for i, s in zip(index, strides)), offset)
         body = self.body_of(value, index)
-        origin = value.origin if value.origin.ops else self.origin
+        origin = value.root.origin if value.root.origin.ops else self.origin
         self.graph.nodes.append(Pointwise(self.node_name(), origin, loop_symbols(index), body, buffer, target))
 
     def body_of(self, value: TensorValue, index: Index) -> Body:
@@ -126,7 +126,8 @@ class Lowering:
         element: Callable[[int], int],
         result_dtype: torch.dtype | None = None,
     ) -> TensorValue:
-        """Reduce `element(value)` of `dtype` over `dims`; gives a tensor with `out`'s sizes, with or without kept dimensions.
+        """Reduce `element(value)` of `dtype` over `dims`; gives a tensor with `out`'s sizes, with or without kept
+        dimensions.
 
         The result is held in the accumulator's dtype where `out` is a half; rounding is left to the reader.
         """

@@ -103,7 +103,8 @@ def constant_pad(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], nu
     return lw.computed(out, compute, [x], cost=3)
 
 
-# -- putting together ----------------------------------------------------------------------------------------------------
+# -- putting together
+# ----------------------------------------------------------------------------------------------------
 
 
 class Joined(TensorValue):

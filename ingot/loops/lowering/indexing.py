@@ -81,8 +81,8 @@ def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: Ten
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
-    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index tensors, which stand where the
-    first indexed dimension was if the indexed ones are adjacent, else in front."""
+    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index tensors, which stand
+    where the first indexed dimension was if the indexed ones are adjacent, else in front."""
     used = {d: v for d, v in enumerate(indices) if v is not None}
     dims = sorted(used)
     rank = max((len(v.sizes) for v in used.values()), default=0)
@@ -104,7 +104,8 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
     return looked_up(lw, out, x, list(used.values()), compute)
 
 
-# -- writing into a part -------------------------------------------------------------------------------------------------
+# -- writing into a part
+# -------------------------------------------------------------------------------------------------
 
 
 def overlaid(

@@ -70,11 +70,12 @@ def out_variant(func: Any) -> Any:
 
 # -- matmuls -----------------------------------------------------------------------------------------------------------
 
-# oneDNN against the default BLAS for float32 x @ w.T (+ bias), by vendor of the CPU: the number of multiplications from which
-# oneDNN is faster. Measured on an AMD EPYC, 2 cores, torch 2.13, us (MKL / oneDNN): 1x8x8 2 / 13, 4x64x64 4 / 13,
-# 4x512x512 45 / 30, 128x768x768 765 / 416, 128x3072x768 3389 / 1651, 8192x512x512 21346 / 11731, 128x50257x768 80935 / 24860;
-# one row is a tie (1x768x768 33 / 34). It matters little which way the weight lies.
+# oneDNN against the default BLAS for float32 x @ w.T (+ bias), by vendor of the CPU: the number of multiplications
+# from which oneDNN is faster. Measured on an AMD EPYC, 2 cores, torch 2.13, us (MKL / oneDNN): 1x8x8 2 / 13, 4x64x64 4
+# / 13, 4x512x512 45 / 30, 128x768x768 765 / 416, 128x3072x768 3389 / 1651, 8192x512x512 21346 / 11731, 128x50257x768
+# 80935 / 24860; one row is a tie (1x768x768 33 / 34). It matters little which way the weight lies.
 ONEDNN_FROM: dict[str, int] = {"amd": 2**20}
+TYPICAL_SIZE = 64
 
 
 @functools.cache
@@ -91,12 +92,12 @@ def cpu_vendor() -> str:
 
 
 def onednn_is_faster(rows: Expr, columns: Expr, inner: Expr) -> bool:
-    """Whether oneDNN should serve a float32 matmul of these sizes; unknown sizes count as large."""
+    """Whether oneDNN should serve a float32 matmul of these sizes; a symbolic one counts as `TYPICAL_SIZE`."""
     least = ONEDNN_FROM.get(cpu_vendor())
     if least is None or not torch.backends.mkldnn.is_available() or rows is ONE:
         return False
-    work = (rows * columns * inner).constant
-    return work is None or work >= least
+    work = rows * columns * inner
+    return work.evaluate(dict.fromkeys(work.symbols, TYPICAL_SIZE)) >= least
 
 
 @lowers(aten.linear.default)

@@ -169,7 +169,8 @@ class _Walk:
         return value
 
     def write_back(self, finals: list[tuple[str, TensorValue]]) -> None:
-        """Store final values into input buffers. A value that reads what a store overwrites is completed elsewhere first."""
+        """Store final values into input buffers. A value that reads what a store overwrites is completed elsewhere
+        first."""
         written = {name for name, _ in finals}
         settled = [(name, self.lw.copied(v) if self.reads_others(v, name, written) else v) for name, v in finals]
         for name, value in settled:

@@ -35,8 +35,8 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """The dtype in which eager computes: tensors with dimensions outrank 0-dim tensors, which outrank Python numbers, unless a
-    lower rank has the higher category (bool < int < float)."""
+    """The dtype in which eager computes: tensors with dimensions outrank 0-dim tensors, which outrank Python numbers,
+    unless a lower rank has the higher category (bool < int < float)."""
     result: torch.dtype | None = None
     ranks: list[list[torch.dtype]] = [[], [], []]
     for operand in operands:
@@ -61,7 +61,8 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
 
 
 def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
-    """The operand's value at `index` of the broadcast result, as eager would convert it to `dtype`, to be computed with."""
+    """The operand's value at `index` of the broadcast result, as eager would convert it to `dtype`, to be computed
+    with."""
     if isinstance(operand, TensorValue):
         value = operand.load(broadcast_index(index, operand.sizes))
         return value if operand.dtype is dtype else rounded(value, dtype)
@@ -91,7 +92,8 @@ def pointwise(
 
 
 def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tuple[int, bool]:
-    """(number of ops, whether one is heavy) of `scalar`, found by recording it once. Raises NotLowered for a missing op."""
+    """(number of ops, whether one is heavy) of `scalar`, found by recording it once. Raises NotLowered for a missing
+    op."""
     with ops.recording() as recorder:
         scalar(*[recorder.emit("load", (), dtype, (f"?{k}",)) for k, dtype in enumerate(dtypes)])
         cost, heavy = 0, False
@@ -110,8 +112,9 @@ def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tu
 
 
 class Row(NamedTuple):
-    """How to lower an op. `operands` is how many leading arguments are operands; what follows goes to `scalar` by keyword or
-    position as it is. `dtype` says in which dtype to compute: "result" (the result's), "compare" (the promoted one)."""
+    """How to lower an op. `operands` is how many leading arguments are operands; what follows goes to `scalar` by
+    keyword or position as it is. `dtype` says in which dtype to compute: "result" (the result's), "compare" (the
+    promoted one)."""
 
     scalar: Scalar
     operands: int
@@ -372,8 +375,8 @@ def _build_table() -> dict[Any, Row]:
             table[getattr(getattr(aten, packet), overload or "default")] = Row(scalar, operands, dtype)
 
     for name in _names(
-        "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-        "atanh erf erfc sigmoid"
+        "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
+        "sinh cosh tanh asinh acosh atanh erf erfc sigmoid"
     ):
         row(name, _simple(name), 1)
     for name in _names("floor ceil round trunc"):
@@ -462,7 +465,8 @@ def _register_table() -> None:
 _register_table()
 
 
-# -- ops whose operands are typed in their own way -----------------------------------------------------------------------
+# -- ops whose operands are typed in their own way
+# -----------------------------------------------------------------------
 
 
 @lowers(aten.where.self, aten.where.Scalar, aten.where.ScalarOther, aten.where.ScalarSelf)

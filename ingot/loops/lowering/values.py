@@ -26,6 +26,9 @@ Index = tuple[Expr, ...]
 IndexMap = Callable[[Index], Index]
 
 
+NOWHERE = Origin(())
+
+
 class Spec(NamedTuple):
     """What the fake predicts of a tensor: the layout is eager's, `strides` and `offset` in elements."""
 
@@ -51,11 +54,18 @@ def rounded(value: int, dtype: torch.dtype) -> int:
     return widen(ops.to(value, dtype))
 
 
-class TensorValue:
-    """A tensor that is computed where it is used, until `buffer` says where it is in memory.
+class Home(NamedTuple):
+    """A place in memory: a buffer, and the element number of each index in it."""
 
-    `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says that one of
-    them is worth more than a trip through cache. `strides` is the layout that eager gives it.
+    buffer: str
+    address: Callable[[Index], Expr]
+
+
+class TensorValue:
+    """A tensor that is computed where it is used, until `home` says where it is in memory.
+
+    `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says
+    that one of them is worth more than a trip through cache. `strides` is the layout that eager gives it.
     """
 
     def __init__(
@@ -67,7 +77,7 @@ class TensorValue:
         *,
         cost: int = 0,
         heavy: bool = False,
-        origin: Origin = Origin(()),
+        origin: Origin = NOWHERE,
     ) -> None:
         self.sizes = tuple(sizes)
         self.strides = tuple(strides)
@@ -76,8 +86,17 @@ class TensorValue:
         self.cost = cost
         self.heavy = heavy
         self.origin = origin
-        self.buffer: str | None = None
-        self.address: Callable[[Index], Expr] | None = None
+        self._home: Home | None = None
+
+    @property
+    def home(self) -> Home | None:
+        """Where the tensor is in memory, if it is."""
+        return self._home
+
+    @property
+    def buffer(self) -> str | None:
+        """The name of the buffer that the tensor is in, if it is in memory."""
+        return self.home.buffer if self.home is not None else None
 
     def load(self, index: Index) -> int:
         """Record the value at `index` (once per body)."""
@@ -97,9 +116,9 @@ class TensorValue:
                 total = total + i * stride
             return total
 
-        self.buffer, self.address = buffer, address
+        self._home = Home(buffer, address)
         self.compute = lambda index: widen(ops.load(buffer, address(index), self.dtype))
-        self.cost, self.heavy, self.origin = 0, False, Origin(())
+        self.cost, self.heavy, self.origin = 0, False, NOWHERE
 
     def pieces(self, strides: Sequence[Expr]) -> list[tuple[TensorValue, Expr]]:
         """What to write, and at which offset, to lay the whole tensor out by `strides`."""
@@ -117,61 +136,19 @@ class MappedValue(TensorValue):
     def __init__(self, base: TensorValue, sizes: Sequence[Expr], strides: Sequence[Expr], index_map: IndexMap) -> None:
         self.base = base
         self.index_map = index_map
-        self._own = False
         super().__init__(sizes, strides, base.dtype, lambda index: base.load(index_map(index)))
 
-    def place(self, buffer: str, strides: Sequence[Expr], offset: Expr = ZERO) -> None:
-        self._own = True
-        super().place(buffer, strides, offset)
-
-    # A base may be placed in memory after its views were made, so these follow it.
-
-    @property  # type: ignore[override]
-    def buffer(self) -> str | None:
-        return self._buffer if self._own else self.base.buffer
-
-    @buffer.setter
-    def buffer(self, name: str | None) -> None:
-        self._buffer = name
-
-    @property  # type: ignore[override]
-    def address(self) -> Callable[[Index], Expr] | None:
-        if self._own or self.base.address is None:
-            return self._address
-        base_address = self.base.address
-        return lambda index: base_address(self.index_map(index))
-
-    @address.setter
-    def address(self, address: Callable[[Index], Expr] | None) -> None:
-        self._address = address
-
-    @property  # type: ignore[override]
-    def cost(self) -> int:
-        return 0 if self._own else self.base.cost
-
-    @cost.setter
-    def cost(self, cost: int) -> None:
-        pass
-
-    @property  # type: ignore[override]
-    def heavy(self) -> bool:
-        return not self._own and self.base.heavy
-
-    @heavy.setter
-    def heavy(self, heavy: bool) -> None:
-        pass
-
-    @property  # type: ignore[override]
-    def origin(self) -> Origin:
-        return Origin(()) if self._own else self.base.origin
-
-    @origin.setter
-    def origin(self, origin: Origin) -> None:
-        pass
+    @property
+    def home(self) -> Home | None:
+        """Its own memory if it was placed, else the base's, which may have been placed after the view was made."""
+        base = self.base.home
+        if self._home is not None or base is None:
+            return self._home
+        return Home(base.buffer, lambda index: base.address(self.index_map(index)))
 
     @property
     def root(self) -> TensorValue:
-        return self if self._own else self.base.root
+        return self if self._home is not None else self.base.root
 
 
 def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
@@ -192,10 +169,11 @@ def loop_symbols(index: Index) -> tuple[Symbol, ...]:
 
 def view_of(value: TensorValue) -> View | None:
     """The strided window of memory that `value` is, or None if it is not in memory or not one window."""
-    if value.buffer is None or value.address is None:
+    home = value.home
+    if home is None:
         return None
     index = loops_over(value.sizes)
-    linear = value.address(index).linear(loop_symbols(index))
+    linear = home.address(index).linear(loop_symbols(index))
     if linear is None:
         return None
     offset, coefficients = linear
@@ -204,7 +182,7 @@ def view_of(value: TensorValue) -> View | None:
     )
     if any(known_less(stride, 0) for stride in strides):
         return None
-    return View(value.buffer, value.sizes, strides, offset, value.dtype)
+    return View(home.buffer, value.sizes, strides, offset, value.dtype)
 
 
 def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr, ...]:

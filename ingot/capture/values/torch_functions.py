@@ -1,0 +1,245 @@
+"""What torch's functions, classes and modes mean during capture."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import overrides
+
+from ingot.capture.guards import Kind
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import Source
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.builtins import CONSTRUCTORS, PURE, RULES, BuiltinValue
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.tensor import SymIntValue
+from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_WHOLE_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._C._nn"})
+"""Python functions of these modules go into the graph as they are, when all they are given can."""
+
+_INLINED = {torch.functional.broadcast_shapes}
+
+_STATE_QUERIES = frozenset(
+    (
+        torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_default_dtype,
+        torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
+        torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
+        torch.get_autocast_gpu_dtype,
+    )
+)  # fmt: skip
+"""Questions about the state around the call, which GLOBAL_STATE guards: asked for real."""
+
+_CONSTANT_ANSWERS: dict[Any, Any] = {
+    torch.jit.is_scripting: False, torch.jit.is_tracing: False, torch.compiler.is_compiling: True,
+    torch.compiler.is_dynamo_compiling: False, torch.compiler.is_exporting: False, overrides.has_torch_function: False,
+    overrides.has_torch_function_unary: False, overrides.has_torch_function_variadic: False, torch._C._get_tracing_state: None,
+    torch.cuda.is_current_stream_capturing: False, torch._C._log_api_usage_once: None,
+}  # fmt: skip
+
+_RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
+
+
+class TorchFunction(Value):
+    """A function that goes into the graph as one node."""
+
+    __slots__ = ("fallback", "object")
+
+    def __init__(self, function: Any, source: Source, fallback: Value | None = None) -> None:
+        super().__init__(source)
+        self.object, self.fallback = function, fallback
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def describe(self) -> str:
+        return f"torch function {getattr(self.object, '__name__', self.object)}"
+
+    def constant(self) -> Any:
+        return self.object
+
+    def identity(self) -> Any:
+        return self.object
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        found = session.python(getattr, self.object, name)
+        return session.builtin(found)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        values, named = tuple(session.deep(a) for a in args), {k: session.deep(v) for k, v in kwargs.items()}
+        try:
+            return session.graph.call(session, "call_function", self.object, values, named)
+        except NotConstant as unknown:
+            if self.fallback is not None:
+                return session.inline(self.fallback, args, kwargs)  # type: ignore[arg-type]
+            raise session.unsupported(f"{self.describe()} is given {unknown.args[0].describe()}") from None
+
+
+def _answer(session: Session, function: Any, source: Source) -> Value | None:
+    """The value of a function that asks about the state around the call."""
+    if function not in _CONSTANT_ANSWERS and function not in _STATE_QUERIES:
+        return None
+    session.guard(source, Kind.IDENTITY, function)
+    return StateQuery(function)
+
+
+class StateQuery(BuiltinValue):
+    """A function that asks about the state around the call: its answer is a constant under the guards."""
+
+    __slots__ = ()
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if self.object in _CONSTANT_ANSWERS:
+            return ConstantValue(_CONSTANT_ANSWERS[self.object])
+        known = [session.known(a) for a in args]
+        return session.wrap_constant(session.python(self.object, *known, **{k: session.known(v) for k, v in kwargs.items()}))
+
+
+@wraps(FunctionType)
+def wrap_python_function(session: Session, object_: Any, source: Source) -> Value:
+    answer = _answer(session, object_, source)
+    if answer is not None:
+        return answer
+    made = wrap_function(session, object_, source)
+    if object_.__module__ in _WHOLE_MODULES and object_ not in _INLINED:
+        session.guard(source, Kind.IDENTITY, object_)
+        return TorchFunction(object_, source, made)
+    return made
+
+
+@wraps(BuiltinFunctionType)
+def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
+    answer = _answer(session, object_, source)
+    if answer is not None:
+        return answer
+    if object_.__name__ not in _RANDOM_STATE and _owner(object_) in _OPERATION_OWNERS:
+        session.guard(source, Kind.IDENTITY, object_)
+        return TorchFunction(object_, source)
+    return wrap_builtin(session, object_, source)
+
+
+_OPERATION_OWNERS = frozenset({"_VariableFunctionsClass", *(f"torch._C._{n}" for n in ("nn", "linalg", "special", "fft", "sparse"))})
+
+
+def _owner(function: Any) -> str:
+    """The class or module that a C function of torch belongs to."""
+    return getattr(function.__self__, "__name__", None) or function.__qualname__.partition(".")[0]
+
+
+@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+def wrap_operation(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return TorchFunction(object_, source)
+
+
+@wraps(torch.Tensor)
+def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
+    if type(object_) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a tensor subclass")
+    return session.graph.input(session, object_, source)
+
+
+WRAPPERS.update(dict.fromkeys((torch.dtype, torch.device, torch.layout, torch.memory_format), wrap_literal))
+WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_held))
+PURE.update({torch.device, torch.finfo, torch.iinfo})
+
+# -- modes -----------------------------------------------------------------------------------------------------------------------------
+
+
+class GradModeValue(Value):
+    """torch.no_grad(), enable_grad() or set_grad_enabled(mode), as a context manager."""
+
+    __slots__ = ("cls", "mode", "previous")
+
+    def __init__(self, cls: type, mode: bool, previous: bool | None = None) -> None:
+        super().__init__()
+        self.cls, self.mode, self.previous = cls, mode, previous
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "mode":
+            return ConstantValue(self.mode)
+        if name == "clone":
+            return session.class_attribute(self.cls, name, self)
+        return super().get_attribute(session, name)
+
+    def method___enter__(self, session: Session) -> Value:
+        self.previous = torch.is_grad_enabled()
+        session.graph.set_grad_enabled(session, self.mode)
+        return NONE
+
+    def method___exit__(self, session: Session, *raised: Value) -> Value:
+        session.graph.set_grad_enabled(session, bool(self.previous))
+        return ConstantValue(False)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raise session.unsupported(f"{self.cls.__name__}() as a decorator inside the compiled function")
+
+
+def _no_grad(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    made = GradModeValue(cls, cls is torch.enable_grad)
+    return session.call(made, args, kwargs) if args else made
+
+
+def _set_grad_enabled(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    mode = bool(session.known([*args, *kwargs.values()][0]))
+    made = GradModeValue(cls, mode, torch.is_grad_enabled())
+    session.graph.set_grad_enabled(session, mode)
+    return _SetGradMode(cls, mode, made.previous)
+
+
+class _SetGradMode(GradModeValue):
+    """set_grad_enabled takes effect when it is made, and `with` only undoes it."""
+
+    __slots__ = ()
+
+    def method___enter__(self, session: Session) -> Value:
+        session.graph.set_grad_enabled(session, self.mode)
+        return NONE
+
+
+def _refused_mode(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    raise session.unsupported(f"{cls.__qualname__} inside the compiled function", hint="enter it around the call")
+
+
+CONSTRUCTORS.update({torch.no_grad: _no_grad, torch.enable_grad: _no_grad, torch.set_grad_enabled: _set_grad_enabled})
+CONSTRUCTORS.update(dict.fromkeys((torch.inference_mode, torch.autocast, torch.Generator), _refused_mode))
+CONSTRUCTORS[torch.Tensor] = _refused_mode
+
+
+@wraps(torch.no_grad, torch.enable_grad)
+def wrap_grad_mode(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    return GradModeValue(type(object_), type(object_) is torch.enable_grad)
+
+
+# -- functions with a meaning of their own -----------------------------------------------------------------------------------------------
+
+
+def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    condition, message = [*args, *kwargs.values()]
+    if not session.truth(condition):
+        raise session.raised(AssertionError, session.realize(message))
+    return NONE
+
+
+def _warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    raise session.unsupported("side effect: warnings.warn")
+
+
+def _index(session: Session, value: Value) -> Value:
+    return value if isinstance(value, SymIntValue) else session.wrap_constant(session.python(operator.index, value.constant()))
+
+
+SPECIAL_FUNCTIONS[torch._assert] = _assert
+SPECIAL_FUNCTIONS[warnings.warn] = _warn
+RULES[operator.index] = _index

@@ -1,0 +1,15 @@
+"""Every program of the table, captured and in eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.capture.programs import PROGRAMS
+from tests.helpers import same
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name):
+    torch.manual_seed(0)
+    same(PROGRAMS[name], torch.randn(3, 4), torch.randn(3, 4))

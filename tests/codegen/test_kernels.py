@@ -1,0 +1,305 @@
+"""Kernels of every shape against the NumPy oracle, at sizes around the vector width, and under every split of their range."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
+from ingot.loops.ir import Body, Origin
+from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Store
+from tests.codegen.harness import body, check, flat, launch, parameter, scalar, stage
+
+SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 1000]
+NONE = Origin(())
+f32, f64, i64 = torch.float32, torch.float64, torch.int64
+a = ops.apply
+
+
+def pointwise(loops, index_in, index_out, count_in, count_out, parallel=1, vector=None, value=None, dtype=f32):
+    """Kernel and tensors of out[index_out] = value(x[index_in])."""
+    program = body(lambda: (value or (lambda x: a("add", x, x)))(ops.load("x", as_expr(index_in), dtype)))
+    only = stage((), program, (Store("out", as_expr(index_out), 0),))
+    kernel = Kernel("k", NONE, loops, (only,), (parameter("x", dtype), parameter("out", dtype, True)), (), parallel, vector)
+    x = torch.randn(count_in).to(dtype) if dtype.is_floating_point else torch.randint(0, 100, (count_in,)).to(dtype)
+    return kernel, [x, torch.zeros(count_out, dtype=dtype)]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_flat(n):
+    kernel = flat(n, [f32, f32], f32, lambda x, y: a("mul", a("add", x, y), y))
+    check(kernel, [torch.randn(n), torch.randn(n), torch.zeros(n)], n)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, f64, torch.uint8, torch.int32, i64, torch.bool], ids=str)
+def test_flat_in_every_dtype(n, dtype):
+    def value(x):
+        if dtype is torch.bool:
+            return a("logical_not", x)
+        wide = ops.to(x, f32) if dtype in ops.HALVES else x
+        return ops.to(a("mul", wide, wide), dtype)
+
+    x = torch.randn(n).to(dtype) if dtype.is_floating_point else torch.randint(0, 2, (n,)).to(dtype)
+    check(flat(n, [dtype], dtype, value), [x, torch.zeros(n, dtype=dtype)], n)
+
+
+@pytest.mark.parametrize("n", [1, 17, 64, 100])
+def test_inner_vector_loop_with_transposed_input(n):
+    i, j = loop_symbol("i", 5), loop_symbol("j", n)
+    check(*pointwise((i, j), j * 5 + i, i * n + j, 5 * n, 5 * n, 1, j), 5)
+
+
+@pytest.mark.parametrize("n", [1, 3, 17, 64, 100])
+def test_vector_loop_among_the_collapsed(n):
+    i, j = loop_symbol("i", 7), loop_symbol("j", n)
+    check(*pointwise((i, j), i * (2 * n) + j * 2, i * n + j, 14 * n, 7 * n, 2, j), 7 * n)
+
+
+def test_three_loops_two_shared():
+    i, j, k = loop_symbol("i", 3), loop_symbol("j", 4), loop_symbol("k", 19)
+    check(*pointwise((i, j, k), j * 57 + i * 19 + k, i * 76 + j * 19 + k, 228, 228, 2, k), 12)
+
+
+def test_reversed_broadcast_and_divided_indices():
+    i = loop_symbol("i", 90)
+    for index in (89 - i, integer(0), i // 9, i % 7, (i * 5) % 90, (i + 3) // 4):
+        check(*pointwise((i,), index, i, 90, 90, 1, i), 90)
+
+
+def test_symbolic_sizes():
+    """One compilation for several sizes, the batch and the row length both symbolic."""
+    n, m = size_symbol("n", 2), size_symbol("m", 2)
+    for rows, columns in ((2, 3), (4, 64), (3, 77)):
+        i, j = loop_symbol("i", n), loop_symbol("j", m)
+        kernel, _ = pointwise((i, j), j * n + i, i * m + j, 1, 1, 1, j)
+        tensors = [torch.randn(rows * columns), torch.zeros(rows * columns)]
+        check(kernel, tensors, rows, {n: rows, m: columns})
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+
+
+def reduction(kind, rows, columns, over_rows, dtype=f32, result=None, rows_first=True):
+    i, j = loop_symbol("i", rows), loop_symbol("j", columns)
+    result = result or dtype
+    kept, reduced = (j, i) if over_rows else (i, j)
+    stages = (
+        stage((reduced,), body(lambda: ops.load("x", i * columns + j, dtype)), (), (Accumulate(kind, 0, "r", result),)),
+        stage((), body(lambda: scalar("r", result)), (Store("out", kept, 0),)),
+    )
+    declared = (parameter("x", dtype), parameter("out", result, True))
+    extent = columns if over_rows else rows
+    kernel = Kernel("k", NONE, (kept,), stages, declared, (), 1, j if over_rows else None)
+    return kernel, extent
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min", "argmax", "argmin", "any", "all"])
+@pytest.mark.parametrize("over_rows", [False, True])
+@pytest.mark.parametrize("n", SIZES)
+def test_reductions(kind, over_rows, n):
+    dtype = torch.bool if kind in ("any", "all") else f32
+    shape = (n, 7) if over_rows else (7, n)
+    x = torch.rand(shape) > (0.1 if kind == "all" else 0.9) if dtype is torch.bool else torch.randn(shape)
+    if kind == "prod":
+        x = 1 + x * 0.01
+    kernel, extent = reduction(kind, *shape, over_rows, dtype, i64 if kind.startswith("arg") else dtype)
+    check(kernel, [x, torch.zeros(extent, dtype=i64 if kind.startswith("arg") else dtype)], extent, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin"])
+def test_extremes_of_nan_ties_and_infinities(kind):
+    x = torch.randint(0, 4, (6, 70)).float()
+    x[0, 33] = x[0, 40] = float("nan")
+    x[1] = -float("inf")
+    x[2] = float("inf")
+    x[3, 69] = float("nan")
+    result = i64 if kind.startswith("arg") else f32
+    for over_rows, data in ((False, x), (True, x.t().contiguous())):
+        kernel, extent = reduction(kind, *data.shape, over_rows, f32, result)
+        out = torch.zeros(extent, dtype=result)
+        assert launch(kernel, [data, out], [(0, extent)]) == 0
+        function = getattr(torch, {"max": "amax", "min": "amin"}.get(kind, kind))
+        torch.testing.assert_close(out, function(x, 1), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, i64, torch.uint8, f64], ids=str)
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "argmax"])
+def test_reductions_of_other_dtypes(kind, dtype):
+    x = torch.randint(0, 200, (9, 131)).to(dtype)
+    result = i64 if kind == "argmax" else dtype
+    kernel, extent = reduction(kind, 9, 131, False, dtype, result)
+    check(kernel, [x, torch.zeros(9, dtype=result)], extent)
+
+
+@pytest.mark.parametrize("over_rows", [False, True])
+def test_long_sums_are_as_accurate_as_eager(over_rows):
+    x = torch.rand(300_007)
+    shape = (300_007, 1) if over_rows else (1, 300_007)
+    kernel, _ = reduction("sum", *shape, over_rows)
+    out = torch.zeros(1)
+    assert launch(kernel, [x, out], [(0, 1)]) == 0
+    exact = x.double().sum()
+    assert (out - exact).abs() <= max((x.sum() - exact).abs(), 4 * torch.finfo(f32).eps * exact)
+
+
+def test_sum_over_several_loops():
+    """Sum over the first and last axis, long enough that partial sums are emptied."""
+    i, j, k = loop_symbol("i", 40), loop_symbol("j", 3), loop_symbol("k", 700)
+    stages = (
+        stage((i, k), body(lambda: ops.load("x", i * 2100 + j * 700 + k, f32)), (), (Accumulate("sum", 0, "r", f32),)),
+        stage((), body(lambda: scalar("r")), (Store("out", j, 0),)),
+    )
+    kernel = Kernel("k", NONE, (j,), stages, (parameter("x"), parameter("out", written=True)))
+    check(kernel, [torch.rand(40, 3, 700), torch.zeros(3)], 3)
+
+
+def test_whole_reduction_without_outer_loops():
+    i = loop_symbol("i", 1234)
+    stages = (
+        stage((i,), body(lambda: ops.load("x", i, f32)), (), (Accumulate("sum", 0, "r", f32), Accumulate("max", 0, "m", f32))),
+        stage((), body(lambda: a("div", scalar("r"), scalar("m"))), (Store("out", integer(0), 0),)),
+    )
+    kernel = Kernel("k", NONE, (), stages, (parameter("x"), parameter("out", written=True)), (), 0)
+    x, out = torch.rand(1234), torch.zeros(1)
+    assert launch(kernel, [x, out], [(0, 1)]) == 0
+    torch.testing.assert_close(out, (x.sum() / x.max())[None])
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def softmax(rows: int | Symbol, n: int | Symbol, across_rows: bool) -> Kernel:
+    """softmax over the last axis, or with lanes across rows over the first axis of the transposed matrix."""
+    i, j = loop_symbol("i", rows), loop_symbol("j", n)
+    index = j * as_expr(rows) + i if across_rows else i * as_expr(n) + j
+    stages = (
+        stage((j,), body(lambda: ops.load("x", index, f32)), (), (Accumulate("max", 0, "top", f32),)),
+        stage((j,), body(lambda: a("exp", a("sub", ops.load("x", index, f32), scalar("top")))), (Store("h", j, 0),),
+              (Accumulate("sum", 0, "total", f32),)),
+        stage((), body(lambda: a("reciprocal", scalar("total"))), (), (), (Define("scale", 0),)),
+        stage((j,), body(lambda: a("mul", ops.load("h", j, f32), scalar("scale"))), (Store("out", index, 0),)),
+    )  # fmt: skip
+    declared = (parameter("x"), parameter("out", written=True))
+    return Kernel("softmax", NONE, (i,), stages, declared, (Row("h", f32, as_expr(n)),), 1, i if across_rows else None)
+
+
+@pytest.mark.parametrize("across_rows", [False, True])
+@pytest.mark.parametrize("n", SIZES)
+def test_rows(n, across_rows):
+    shape = (n, 21) if across_rows else (21, n)
+    check(softmax(21, n, across_rows), [torch.randn(shape), torch.zeros(shape)], 21, tolerance=1e-5)
+
+
+def test_rows_with_symbolic_length():
+    n, m = size_symbol("n"), size_symbol("m")
+    for rows, columns in ((5, 40), (17, 3), (2, 1000)):
+        check(softmax(n, m, False), [torch.randn(rows, columns), torch.zeros(rows, columns)], rows, {n: rows, m: columns}, 1e-5)
+
+
+def test_row_of_bool_and_in_place_update():
+    i, j = loop_symbol("i", 4), loop_symbol("j", 37)
+    index = i * 37 + j
+    stages = (
+        stage((j,), body(lambda: a("gt", ops.load("x", index, f32), ops.constant(0.0, f32))), (Store("h", j, 0),)),
+        stage((j,), body(lambda: a("where", ops.load("h", 36 - j, torch.bool), ops.load("x", index, f32),
+                                   ops.constant(-1.0, f32))), (Store("x", index, 0),)),
+    )  # fmt: skip
+    declared = (Parameter("x", f32, True, True),)
+    check(Kernel("k", NONE, (i,), stages, declared, (Row("h", torch.bool, integer(37)),)), [torch.randn(4, 37)], 4)
+
+
+# -- masks, indirect indices, scatters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [5, 16, 40])
+def test_masked_loads_pad(n):
+    i, j = loop_symbol("i", 6), loop_symbol("j", n + 3)
+
+    def value():
+        inside = a("logical_and", a("ge", ops.index(j), ops.constant(2, i64)), a("lt", ops.index(j), ops.constant(n + 2, i64)))
+        row = a("lt", ops.index(i), ops.constant(4, i64))
+        with ops.masked(a("logical_and", inside, row)):
+            x = ops.load("x", i * n + j - 2, f32)
+        with ops.masked(row):
+            y = ops.load("y", i, f32)
+        return a("add", x, y)
+
+    only = stage((), body(value), (Store("out", i * (n + 3) + j, 0),))
+    declared = (parameter("x"), parameter("y"), parameter("out", written=True))
+    kernel = Kernel("k", NONE, (i, j), (only,), declared, (), 1, j)
+    check(kernel, [torch.randn(4, n), torch.randn(4), torch.zeros(6, n + 3)], 6)
+
+
+def embedding(tokens: int, width: int, vocabulary: int) -> Kernel:
+    i, j = loop_symbol("i", tokens), loop_symbol("j", width)
+
+    def value():
+        token = ops.indirect(ops.load("t", i, i64), vocabulary, "index out of range in self")
+        return ops.load("w", token * width + j, f32)
+
+    only = stage((), body(value), (Store("out", i * width + j, 0),))
+    declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
+    return Kernel("embedding", NONE, (i, j), (only,), declared, (), 1, j)
+
+
+def test_embedding_wraps_and_checks():
+    tokens = torch.tensor([3, -1, 0, -10, 9])
+    tensors = [tokens, torch.randn(10, 33), torch.zeros(5, 33)]
+    check(embedding(5, 33, 10), tensors, 5)
+    for bad in (10, -11, 2**40):
+        tokens[2] = bad
+        assert launch(embedding(5, 33, 10), tensors, [(0, 5)]) == 1
+        assert launch(embedding(5, 33, 10), tensors, [(0, 2), (3, 5)]) == 0
+
+
+@pytest.mark.parametrize("n", [3, 16, 21])
+def test_gather_of_lanes_checks_only_lanes_in_range(n):
+    i = loop_symbol("i", n)
+
+    def value():
+        return ops.load("w", ops.indirect(ops.load("t", i, i64), 50, "bad"), f32)
+
+    declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
+    kernel = Kernel("k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i)
+    t = torch.randint(-50, 50, (n,))
+    check(kernel, [t, torch.randn(50), torch.zeros(n)], n)
+    t[n - 1] = 50
+    assert launch(kernel, [t, torch.randn(50), torch.zeros(n)], [(0, n)]) == 1
+    assert launch(kernel, [t, torch.randn(50), torch.zeros(n)], [(0, n - 1)]) == 0
+
+
+@pytest.mark.parametrize("dtype", [f32, torch.bfloat16, i64], ids=str)
+def test_scatter_add_with_collisions(dtype):
+    n = 100
+    i = loop_symbol("i", n)
+    with ops.recording() as recorder:
+        where = ops.indirect(ops.load("t", i, i64), 7, "bad")
+        value = ops.load("x", i, dtype)
+        program = Body(tuple(recorder.instructions), (value,))
+    only = stage((), program, (Store("out", as_expr(where), 0, "add"),))
+    declared = (parameter("t", i64), parameter("x", dtype), Parameter("out", dtype, True, True))
+    kernel = Kernel("k", NONE, (i,), (only,), declared, (), 1, i)
+    t, x = torch.randint(0, 7, (n,)), torch.randint(0, 3, (n,)).to(dtype)
+    out = torch.zeros(7, dtype=dtype)
+    assert launch(kernel, [t, x, out], [(0, 40), (40, n)]) == 0
+    assert torch.equal(out, torch.zeros(7, dtype=dtype).index_add(0, t, x))
+
+
+def test_strided_store_is_a_scatter():
+    i = loop_symbol("i", 45)
+    check(*pointwise((i,), i, i * 3, 45, 135, 1, i), 45)
+
+
+def test_two_stores_of_one_body():
+    i = loop_symbol("i", 70)
+
+    def value():
+        x = ops.load("x", i, f32)
+        return a("sin", x), a("gt", x, ops.constant(0.0, f32))
+
+    only = stage((), body(value), (Store("y", i, 0), Store("b", i, 1)))
+    declared = (parameter("x"), parameter("y", written=True), parameter("b", torch.bool, True))
+    kernel = Kernel("k", NONE, (i,), (only,), declared, (), 1, i)
+    check(kernel, [torch.randn(70), torch.zeros(70), torch.zeros(70, dtype=torch.bool)], 70)

@@ -1,0 +1,89 @@
+"""Compilation as a whole: sharing, other targets, lifetimes, and what a compiled module can tell."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ingot.codegen.llvm import compile_kernels, named
+from ingot.loops import ops
+from ingot.loops.ir import Origin
+from tests.codegen.harness import flat, launch
+from tests.codegen.test_kernels import embedding, reduction, softmax
+
+f32 = torch.float32
+
+
+def doubled(count: int = 100):
+    return flat(count, [f32], f32, lambda x: ops.apply("add", x, x))
+
+
+def test_equal_bodies_compile_once():
+    """Also when their buffers have other names."""
+    first, second = doubled(), doubled()
+    stage = second.stages[0]
+    instructions = tuple(i._replace(attrs=("b7", *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions)
+    stage = replace(stage, body=stage.body._replace(instructions=instructions), stores=(stage.stores[0]._replace(buffer="b8"),))
+    parameters = (second.parameters[0]._replace(name="b7"), second.parameters[1]._replace(name="b8"))
+    second = replace(second, name="other", origin=Origin(("aten.add",)), stages=(stage,), parameters=parameters)
+    longer = doubled(101)  # a thread's range says how far a flat kernel runs
+    third = flat(100, [f32], f32, lambda x: ops.apply("mul", x, x))
+    compiled = compile_kernels([first, second, longer, third], [])
+    assert compiled.address(first) == compiled.address(second) == compiled.address(longer) != compiled.address(third)
+    assert compiled.function_count == 2
+
+
+def test_text_and_times():
+    kernel = doubled()
+    compiled = compile_kernels([kernel], [])
+    assert "define i32 @kernel0" in compiled.ir(kernel)
+    assert "kernel0" in compiled.assembly()
+    assert set(compiled.seconds) == {"emit", "parse", "optimize", "generate", "load"}
+    assert compiled.scratch_bytes(kernel).constant == 0
+    assert compiled.errors(kernel) == ()
+
+
+def test_errors_are_listed_in_order():
+    kernel = embedding(3, 8, 10)
+    assert compile_kernels([kernel], []).errors(kernel) == ("index out of range in self",)
+
+
+def test_no_kernels():
+    assert compile_kernels([], []).function_count == 0
+
+
+@pytest.mark.parametrize("name, register", [("avx2", "%ymm"), ("avx512", "%zmm"), ("neon", "v0.4s")])
+def test_other_targets_compile(name, register):
+    kernels = [
+        flat(1000, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("tanh", x))),
+        flat(1000, [torch.bfloat16], torch.float16, lambda x: ops.to(x, torch.float16)),
+        softmax(5, 100, False), softmax(5, 100, True), embedding(5, 33, 10), reduction("argmax", 5, 70, False, f32, torch.int64)[0],
+    ]  # fmt: skip
+    compiled = compile_kernels(kernels, [], named(name), load=False)
+    assert register in compiled.assembly()
+    assert len(compiled.object_code) > 1000
+
+
+def test_code_is_freed_with_its_owner():
+    """Many compilations in one process do not pile up, and the ones still held still work."""
+    kept = doubled(33)
+    held = compile_kernels([kept], [])
+    for count in range(1, 60):
+        compile_kernels([doubled(count)], [])
+    gc.collect()
+    x, out = torch.randn(33), torch.zeros(33)
+    assert launch(kept, [x, out], [(0, 33)], compiled=held) == 0
+    assert torch.equal(out, x + x)
+
+
+def test_compiling_is_fast():
+    """Sixty different kernels take about a second at most; three here for a machine that is busy."""
+    kernels = [
+        flat(1000, [f32], f32, lambda x, k=k: ops.apply("tanh", ops.apply("mul", x, ops.constant(k + 0.5, f32)))) for k in range(60)
+    ]
+    compiled = compile_kernels(kernels, [])
+    assert compiled.function_count == 60
+    assert sum(compiled.seconds.values()) < 3

@@ -1,0 +1,119 @@
+"""The passes over ATen graphs: what they remove, what they must keep, and the verifier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ingot.errors import CompilerBug
+from ingot.graph.passes.verify import verify
+from tests.graph.tracing import same
+
+aten = torch.ops.aten
+X, W, B = torch.randn(4, 6), torch.randn(5, 6), torch.randn(5)
+
+
+def calls(graph) -> int:
+    return sum(n.op == "call_function" for n in graph.graph.nodes)
+
+
+def test_dead_matmuls_are_removed() -> None:
+    def f(x, w, b):
+        unused = F.linear(x, w) @ w
+        return F.relu(F.linear(x, w, b)) + unused.sum().new_zeros(())
+
+    assert len(same(f, X, W, B).nodes_of(aten.linear.default)) == 1
+
+
+def test_common_subexpressions_are_shared() -> None:
+    assert calls(same(lambda x: x.sin() * 2 + x.sin() * 2, X)) == 3
+
+
+def test_numbers_of_different_type_are_not_common() -> None:
+    assert calls(same(lambda x: (torch.full((2,), 1), torch.full((2,), 1.0)), X)) == 2
+
+
+def test_random_ops_are_never_shared_or_removed() -> None:
+    graph = same(lambda x: (torch.rand_like(x), torch.rand_like(x), torch.rand_like(x))[1], X)
+    assert len(graph.nodes_of(aten.rand_like.default)) == 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * 1 + x, lambda x: x.view(4, 6) + 1, lambda x: x.expand(4, 6) + 1, lambda x: x.t().t() + 1,
+        lambda x: x.clone() + 1, lambda x: x.to(torch.float32) + 1, lambda x: -(-x) + 1, lambda x: (x - 0.0) + 1,
+        lambda x: x.contiguous()[:] + 1, lambda x: x / 1 + 1, lambda x: x.detach() + 1, lambda x: (x + -0.0) + 1,
+    ],
+)  # fmt: skip
+def test_no_ops_are_removed(fn) -> None:
+    assert calls(same(fn, X)) == 1
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: x + 0.0, lambda x: x * 1.0j, lambda x: x.t() + 1, lambda x: x.to(torch.float64), lambda x: x.neg()]
+)
+def test_what_changes_a_bit_stays(fn) -> None:
+    x = X.clone()
+    x[0, 0] = -0.0
+    graph = same(fn, x)
+    assert calls(graph) >= 1
+    if x.dtype == graph.outputs[0].dtype:
+        assert torch.equal(torch.signbit(graph.function()(x)[0]), torch.signbit(fn(x)))
+
+
+def test_constants_are_folded() -> None:
+    graph = same(lambda x: x * (torch.tensor([2.0] * 6) + 1).sqrt(), X)
+    assert calls(graph) == 1 and len(graph.constants) == 1
+
+
+def test_a_constant_that_is_returned_is_a_fresh_tensor_each_time() -> None:
+    graph = same(lambda x: torch.tensor([1.0, 2.0]), X)
+    run = graph.function()
+    first = run(X)[0]
+    first.add_(1)
+    assert torch.equal(run(X)[0], torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("x", [X, torch.randn(2, 4, 6), torch.randn(2, 3, 4, 6)])
+@pytest.mark.parametrize(
+    "fn", [lambda x, w, b: F.linear(x, w, b), lambda x, w, b: F.linear(x, w), lambda x, w, b: x @ w.t()]
+)
+def test_linear_layers_are_one_call_on_the_weight_as_it_lies(fn, x) -> None:
+    graph = same(fn, x, W, B)
+    assert calls(graph) == 1 and len(graph.nodes_of(aten.linear.default)) == 1
+
+
+def test_a_matmul_with_two_readers_keeps_its_value() -> None:
+    same(lambda x, w: ((x.view(-1, 6) @ w.t()).view(2, 4, 5), (x.view(-1, 6) @ w.t()).sum()), torch.randn(2, 4, 6), W)
+
+
+def test_outputs_do_not_alias_what_eager_keeps_apart() -> None:
+    same(lambda x: (x.clone(), x * 1, x + 1, x + 1, x.t().clone().t()), X)
+
+
+def test_swapped_inputs() -> None:
+    def swap(x, y):
+        old = x.clone()
+        x.copy_(y)
+        y.copy_(old)
+
+    same(lambda x, y: (swap(x, y), x.sum())[1:], torch.randn(3), torch.randn(3))
+
+
+def test_verifier_names_the_node_and_the_line() -> None:
+    graph = same(lambda x: x.sin().cos(), X)
+    sin, cos = graph.nodes_of(aten.sin.default)[0], graph.nodes_of(aten.cos.default)[0]
+    sin.meta["where"] = cos.meta["where"] = "user.py:9"
+    cos.append(sin)
+    with pytest.raises(CompilerBug, match="before|after.*user.py:9"):
+        verify(graph)
+    cos.prepend(sin)
+    cos.target = aten.cos_.default
+    with pytest.raises(CompilerBug, match="side effects.*user.py:9"):
+        verify(graph)
+
+
+def test_every_pass_is_timed_by_name() -> None:
+    assert {"remove dead code", "share common subexpressions", "verify"} <= set(same(lambda x: x + 1, X).seconds)
