@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from benchmarks import show
 from benchmarks.compilers import PEERS
-from benchmarks.runner import Settings, measure_workload
+from benchmarks.runner import Row, Settings, measure_workload
 from benchmarks.workloads import WORKLOADS
 from ingot.explain.cli import console, positive, progress
 
@@ -53,28 +54,36 @@ def names(text: str, known: Mapping[str, Any], what: str) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure what is asked for. An interrupt or SIGTERM ends it early, and what was measured until then is kept."""
     arguments = parse(argv)
     output = console()
-    settings = Settings(
-        arguments.device, arguments.compilers, arguments.rounds, arguments.first_calls, float(arguments.timeout)
-    )
-    rows = []
+    chosen = (arguments.device, arguments.compilers, arguments.rounds, arguments.first_calls, float(arguments.timeout))
+    settings = Settings(*chosen)
+    rows: list[Row] = []
+    status = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with progress(output) as bar:
             processes = len(arguments.only) * (len(arguments.compilers) * arguments.first_calls + 1)
             task = bar.add_task("", total=processes)
+
+            def step(what: str) -> None:
+                bar.update(task, description=what, advance=1)
+                if not output.is_terminal:
+                    print(what, file=sys.stderr)
+
             for name in arguments.only:
-                rows += measure_workload(name, settings, lambda what: bar.update(task, description=what, advance=1))
+                rows += measure_workload(name, settings, step)
+                if arguments.json:
+                    show.write_json(rows, settings, arguments.json)
     except KeyboardInterrupt:
         print("benchmarks: interrupted; what was measured until then follows", file=sys.stderr)
-    if not rows:
-        return 130
-    output.print(show.table(rows, settings))
-    if arguments.json:
-        show.write_json(rows, settings, arguments.json)
-    if arguments.plot:
+        status = 130
+    if rows:
+        output.print(show.table(rows, settings))
+    if rows and arguments.plot:
         show.plot(rows, arguments.plot)
-    return 0
+    return status
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Micro-benchmarks of generated CPU kernels, made by hand from the loop IR: python -m benchmarks.kernels [NAME...]
 
-Each is run on torch's OpenMP threads and compared with eager: milliseconds (median), relative error of both against float64,
+Each is run on torch's OpenMP threads and compared with eager: milliseconds (median), relative error of both against
+float64,
 and the time to compile.
 """
 
@@ -52,7 +53,8 @@ def stage(
 ) -> Stage:  # fmt: skip
     """A stage whose `value` numbers count the results of `program`."""
     renumbered = [
-        tuple(item._replace(value=program.results[item.value]) for item in items) for items in (stores, reductions, scalars)
+        tuple(item._replace(value=program.results[item.value]) for item in items)
+        for items in (stores, reductions, scalars)
     ]
     return Stage(loops, program, *renumbered)
 
@@ -154,7 +156,11 @@ def masked_softmax() -> Case:
               (Accumulate("sum", 0, "total", f32),)),
         stage((j,), body(lambda: a("div", ops.load("h", j, f32), scalar("total"))), (Store("out", i * n + j, 0),)),
     )  # fmt: skip
-    declared = (Parameter("x", f32, True, False), Parameter("m", torch.bool, True, False), Parameter("out", f32, False, True))
+    declared = (
+        Parameter("x", f32, True, False),
+        Parameter("m", torch.bool, True, False),
+        Parameter("out", f32, False, True),
+    )
     kernel = Kernel("masked_softmax", NO_ORIGIN, (i,), stages, declared, (Row("h", f32, integer(n)),))
     mask = torch.rand(rows, n) > 0.2
     return Case(
@@ -191,7 +197,8 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-# -- launching -------------------------------------------------------------------------------------------------------------
+# -- launching
+# -------------------------------------------------------------------------------------------------------------
 
 KERNEL = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -295,7 +302,8 @@ def measure(name: str) -> None:
     ours, eagers = error(output, exact), error(case.eager(*inputs), exact)
     eager_ms, kernel_ms, _, least = median_ms([lambda: case.eager(*inputs), run])
     print(
-        f"{name:16} eager {eager_ms:7.3f} ms   kernel {kernel_ms:7.3f} ms (least {least:6.3f})   {eager_ms / kernel_ms:5.2f}x   "
+        f"{name:16} eager {eager_ms:7.3f} ms   kernel {kernel_ms:7.3f} ms (least {least:6.3f})   "
+        f"{eager_ms / kernel_ms:5.2f}x   "
         f"error {ours:.1e} (eager {eagers:.1e})   compiled in {seconds * 1e3:.0f} ms",
         flush=True,
     )

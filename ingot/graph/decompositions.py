@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ingot.graph import geometry
+
 aten = torch.ops.aten
 Rule = Callable[..., Any]
 
@@ -445,3 +447,52 @@ def dropout(x: Tensor, p: float, train: bool | None) -> Any:
     if train or train is None:
         return NotImplemented
     return x.clone(), torch.ones_like(x, dtype=torch.bool)
+
+
+# -- factories that look at a tensor's metadata only: they must not keep its value alive ---------------------------------
+
+
+def _filled(x: Tensor, sizes: Any, value: Any, dtype: Any, device: Any) -> Tensor:
+    return torch.full(sizes, value, dtype=dtype or x.dtype, device=device or x.device)
+
+
+@rule(aten.zeros_like.default)
+def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _filled(x, x.shape, 0, dtype, device)
+
+
+@rule(aten.ones_like.default)
+def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _filled(x, x.shape, 1, dtype, device)
+
+
+@rule(aten.full_like.default)
+def full_like(x: Tensor, value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _filled(x, x.shape, value, dtype, device)
+
+
+@rule(aten.new_zeros.default)
+def new_zeros(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _filled(x, size, 0, dtype, device)
+
+
+@rule(aten.new_ones.default)
+def new_ones(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _filled(x, size, 1, dtype, device)
+
+
+@rule(aten.new_full.default)
+def new_full(x: Tensor, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _filled(x, size, value, dtype, device)
+
+
+@rule(aten.empty_like.default)
+def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
+    if memory_format not in (None, torch.preserve_format):
+        return torch.empty(x.shape, dtype=dtype or x.dtype, device=device or x.device, memory_format=memory_format)
+    return torch.empty_strided(x.shape, geometry.preserved(x), dtype=dtype or x.dtype, device=device or x.device)
+
+
+@rule(aten.new_empty.default)
+def new_empty(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return torch.empty(size, dtype=dtype or x.dtype, device=device or x.device)

@@ -47,8 +47,8 @@ class FakeTensor(torch.Tensor):
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        # Reaching a subclass without a mode makes torch import torch.distributed.tensor, and sympy with it: a second lost
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
+        # Without a mode torch first imports torch.distributed.tensor, and sympy with it, to ask whether this is a DTensor
         raise CompilerBug("fakes", f"{op} was called on fakes outside of `with context:`")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

@@ -430,15 +430,13 @@ def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 _FAMILIES: dict[Rule, str] = {
     like_self: """fill zero scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy
-    index_fill
-        index_reduce masked_fill masked_scatter select_scatter slice_scatter diagonal_scatter uniform bernoulli
-        normal_functional random exponential cauchy geometric log_normal put flip""",
-    exact_self: "copy as_strided_scatter",
+        index_fill index_reduce masked_fill masked_scatter put flip uniform bernoulli normal_functional random exponential
+        cauchy geometric log_normal""",
+    exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
     contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu roll _safe_softmax",
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
     reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
-    linalg_vector_norm
-        norm aminmax count_nonzero""",
+        linalg_vector_norm norm aminmax count_nonzero""",
     matmul: "mm addmm bmm baddbmm mv addmv dot",
     linear: "linear",
     layer_norm: "native_layer_norm",

@@ -131,13 +131,16 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(monkeypatch, caps
     assert "needs the package matplotlib" in capsys.readouterr().err
 
 
-def test_an_interrupt_still_shows_what_there_is(monkeypatch, capsys):
+def test_an_interrupt_still_shows_what_there_is(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("signal.signal", lambda *args: None)
+
     def interrupted(name, settings, step):
         if name == "tanh_gelu":
             raise KeyboardInterrupt
         return [Row(name, "eager", [0.1], [1.0])]
 
     monkeypatch.setattr("benchmarks.__main__.measure_workload", interrupted)
-    assert main(["--only", "eight_elements,tanh_gelu"]) == 0
+    assert main(["--only", "eight_elements,tanh_gelu", "--json", str(tmp_path / "rows.json")]) == 130
     captured = capsys.readouterr()
     assert "eight_elements" in captured.out and "interrupted" in captured.err
+    assert [row["workload"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]] == ["eight_elements"]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ingot.codegen.llvm import CompiledKernels, compile_kernels
+from ingot.codegen.reference import run_kernel
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, loop_symbol
-from ingot.codegen.reference import run_kernel
 from ingot.loops.ir import Body, Origin
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Stage, Store
 
@@ -56,8 +56,8 @@ def flat(count: int | Symbol, inputs: Sequence[torch.dtype], result: torch.dtype
 
 
 def launch(
-    kernel: Kernel, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]], sizes: dict[Symbol, int] | None = None,
-    compiled: CompiledKernels | None = None,
+    kernel: Kernel, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]],
+    sizes: dict[Symbol, int] | None = None, compiled: CompiledKernels | None = None,
 ) -> int:  # fmt: skip
     """Run the kernel over each range; the status of the last run, or the first that is not 0."""
     sizes = sizes or {}
@@ -75,7 +75,11 @@ def launch(
 
 
 def check(
-    kernel: Kernel, tensors: Sequence[Tensor], extent: int, sizes: dict[Symbol, int] | None = None, tolerance: float = 2e-6
+    kernel: Kernel,
+    tensors: Sequence[Tensor],
+    extent: int,
+    sizes: dict[Symbol, int] | None = None,
+    tolerance: float = 2e-6,
 ) -> None:
     """The compiled kernel agrees with the NumPy oracle, and any split of its range gives the same bits."""
     sizes = sizes or {}
@@ -84,7 +88,11 @@ def check(
     compiled = compile_kernels([kernel], list(sizes))
     middle = extent // 3
     results = []
-    for ranges in ([(0, extent)], [(0, middle), (middle, middle), (middle, extent)], [(0, 1), (1, extent)] if extent else []):
+    for ranges in (
+        [(0, extent)],
+        [(0, middle), (middle, middle), (middle, extent)],
+        [(0, 1), (1, extent)] if extent else [],
+    ):
         copies = [t.clone() for t in tensors]
         assert launch(kernel, copies, ranges, sizes, compiled) == 0
         results.append(copies)

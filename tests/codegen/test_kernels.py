@@ -1,4 +1,5 @@
-"""Kernels of every shape against the NumPy oracle, at sizes around the vector width, and under every split of their range."""
+"""Kernels of every shape against the NumPy oracle, at sizes around the vector width, and under every split of their
+range."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def pointwise(loops, index_in, index_out, count_in, count_out, parallel=1, vecto
     """Kernel and tensors of out[index_out] = value(x[index_in])."""
     program = body(lambda: (value or (lambda x: a("add", x, x)))(ops.load("x", as_expr(index_in), dtype)))
     only = stage((), program, (Store("out", as_expr(index_out), 0),))
-    kernel = Kernel("k", NONE, loops, (only,), (parameter("x", dtype), parameter("out", dtype, True)), (), parallel, vector)
+    kernel = Kernel(
+        "k", NONE, loops, (only,), (parameter("x", dtype), parameter("out", dtype, True)), (), parallel, vector
+    )
     x = torch.randn(count_in).to(dtype) if dtype.is_floating_point else torch.randint(0, 100, (count_in,)).to(dtype)
     return kernel, [x, torch.zeros(count_out, dtype=dtype)]
 
@@ -33,7 +36,9 @@ def test_flat(n):
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, f64, torch.uint8, torch.int32, i64, torch.bool], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, f64, torch.uint8, torch.int32, i64, torch.bool], ids=str
+)
 def test_flat_in_every_dtype(n, dtype):
     def value(x):
         if dtype is torch.bool:
@@ -158,7 +163,12 @@ def test_sum_over_several_loops():
 def test_whole_reduction_without_outer_loops():
     i = loop_symbol("i", 1234)
     stages = (
-        stage((i,), body(lambda: ops.load("x", i, f32)), (), (Accumulate("sum", 0, "r", f32), Accumulate("max", 0, "m", f32))),
+        stage(
+            (i,),
+            body(lambda: ops.load("x", i, f32)),
+            (),
+            (Accumulate("sum", 0, "r", f32), Accumulate("max", 0, "m", f32)),
+        ),
         stage((), body(lambda: a("div", scalar("r"), scalar("m"))), (Store("out", integer(0), 0),)),
     )
     kernel = Kernel("k", NONE, (), stages, (parameter("x"), parameter("out", written=True)), (), 0)
@@ -195,7 +205,13 @@ def test_rows(n, across_rows):
 def test_rows_with_symbolic_length():
     n, m = size_symbol("n"), size_symbol("m")
     for rows, columns in ((5, 40), (17, 3), (2, 1000)):
-        check(softmax(n, m, False), [torch.randn(rows, columns), torch.zeros(rows, columns)], rows, {n: rows, m: columns}, 1e-5)
+        check(
+            softmax(n, m, False),
+            [torch.randn(rows, columns), torch.zeros(rows, columns)],
+            rows,
+            {n: rows, m: columns},
+            1e-5,
+        )
 
 
 def test_row_of_bool_and_in_place_update():
@@ -210,7 +226,8 @@ def test_row_of_bool_and_in_place_update():
     check(Kernel("k", NONE, (i,), stages, declared, (Row("h", torch.bool, integer(37)),)), [torch.randn(4, 37)], 4)
 
 
-# -- masks, indirect indices, scatters -----------------------------------------------------------------------------------
+# -- masks, indirect indices, scatters
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [5, 16, 40])
@@ -218,7 +235,9 @@ def test_masked_loads_pad(n):
     i, j = loop_symbol("i", 6), loop_symbol("j", n + 3)
 
     def value():
-        inside = a("logical_and", a("ge", ops.index(j), ops.constant(2, i64)), a("lt", ops.index(j), ops.constant(n + 2, i64)))
+        inside = a(
+            "logical_and", a("ge", ops.index(j), ops.constant(2, i64)), a("lt", ops.index(j), ops.constant(n + 2, i64))
+        )
         row = a("lt", ops.index(i), ops.constant(4, i64))
         with ops.masked(a("logical_and", inside, row)):
             x = ops.load("x", i * n + j - 2, f32)

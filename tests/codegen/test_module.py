@@ -25,8 +25,12 @@ def test_equal_bodies_compile_once():
     """Also when their buffers have other names."""
     first, second = doubled(), doubled()
     stage = second.stages[0]
-    instructions = tuple(i._replace(attrs=("b7", *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions)
-    stage = replace(stage, body=stage.body._replace(instructions=instructions), stores=(stage.stores[0]._replace(buffer="b8"),))
+    instructions = tuple(
+        i._replace(attrs=("b7", *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions
+    )
+    stage = replace(
+        stage, body=stage.body._replace(instructions=instructions), stores=(stage.stores[0]._replace(buffer="b8"),)
+    )
     parameters = (second.parameters[0]._replace(name="b7"), second.parameters[1]._replace(name="b8"))
     second = replace(second, name="other", origin=Origin(("aten.add",)), stages=(stage,), parameters=parameters)
     longer = doubled(101)  # a thread's range says how far a flat kernel runs
@@ -60,7 +64,8 @@ def test_other_targets_compile(name, register):
     kernels = [
         flat(1000, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("tanh", x))),
         flat(1000, [torch.bfloat16], torch.float16, lambda x: ops.to(x, torch.float16)),
-        softmax(5, 100, False), softmax(5, 100, True), embedding(5, 33, 10), reduction("argmax", 5, 70, False, f32, torch.int64)[0],
+        softmax(5, 100, False), softmax(5, 100, True), embedding(5, 33, 10),
+        reduction("argmax", 5, 70, False, f32, torch.int64)[0],
     ]  # fmt: skip
     compiled = compile_kernels(kernels, [], named(name), load=False)
     assert register in compiled.assembly()
@@ -82,7 +87,8 @@ def test_code_is_freed_with_its_owner():
 def test_compiling_is_fast():
     """Sixty different kernels take about a second at most; three here for a machine that is busy."""
     kernels = [
-        flat(1000, [f32], f32, lambda x, k=k: ops.apply("tanh", ops.apply("mul", x, ops.constant(k + 0.5, f32)))) for k in range(60)
+        flat(1000, [f32], f32, lambda x, k=k: ops.apply("tanh", ops.apply("mul", x, ops.constant(k + 0.5, f32))))
+        for k in range(60)
     ]
     compiled = compile_kernels(kernels, [])
     assert compiled.function_count == 60

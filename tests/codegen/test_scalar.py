@@ -14,13 +14,37 @@ from ingot.loops.ops import OPS
 from tests.codegen.harness import flat, launch
 
 COUNT = 4001
-SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, 1e-40, -1e-40, 1e-310]
+SPECIAL = [
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.0,
+    -2.0,
+    3.0,
+    1e-40,
+    -1e-40,
+    1e-310,
+]
 SPECIAL += [3e38, -3e38, 88.8, -88.8, -104.5, 2.5, -2.5, 1e5, -1e5, 3e9, -7e12, 1e30, 8388609.0, -16777217.0]
 SMOOTH = {
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh",
     "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "rsqrt", "sqrt", "pow", "atan2", "reciprocal",
 }  # fmt: skip
-EXTENDED = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+EXTENDED = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+}
 EXTENDED |= {"atan2": "arctan2", "pow": "power"}
 
 
@@ -90,7 +114,8 @@ OTHER_CASES = [(n, d) for n in sorted(set(supported_ops) - SMOOTH) for d in sort
 
 @pytest.mark.parametrize("name, dtype", SMOOTH_CASES, ids=str)
 def test_accuracy(name: str, dtype: torch.dtype) -> None:
-    """No further from the exact value than 2 ulp, or 1.1 times eager's error where that is more; infinities, NaN and the
+    """No further from the exact value than 2 ulp, or 1.1 times eager's error where that is more; infinities, NaN and
+    the
     signs of zeros are eager's."""
     inputs = arguments(dtype, OPS[name].arity, seed=1)
     ours, theirs = computed(name, inputs, dtype), eager(name, inputs)
@@ -137,7 +162,11 @@ def test_shifts_out_of_range(name: str, dtype: torch.dtype) -> None:
     bits = torch.iinfo(dtype).bits
     values = torch.tensor([1, 5, 100, torch.iinfo(dtype).min], dtype=dtype).repeat(4)
     amounts = torch.tensor([bits, bits + 1, 120, 0], dtype=dtype).repeat_interleave(4)
-    expected = torch.bitwise_left_shift(values, amounts) if name == "shift_left" else torch.bitwise_right_shift(values, amounts)
+    expected = (
+        torch.bitwise_left_shift(values, amounts)
+        if name == "shift_left"
+        else torch.bitwise_right_shift(values, amounts)
+    )
     assert torch.equal(computed(name, [values, amounts], dtype), expected)
 
 

@@ -14,7 +14,8 @@ from ingot.graph import FakeContext, trace
 start = time.perf_counter()
 functions = [
     (lambda x: F.gelu(x, approximate="tanh"), [torch.rand(8, 6)]),
-    (lambda x, w, b: F.layer_norm(F.relu(F.linear(x, w, b)), (6,)).softmax(-1), [torch.rand(8, 6), torch.rand(6, 6), torch.rand(6)]),
+    (lambda x, w, b: F.layer_norm(F.relu(F.linear(x, w, b)), (6,)).softmax(-1), [torch.rand(8, 6), torch.rand(6, 6),
+     torch.rand(6)]),
     (lambda x, w: F.max_pool2d(F.conv2d(x, w).relu(), 2).flatten(1), [torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)]),
     (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), [torch.rand(1, 2, 4, 8)]),
     (lambda x: x.add_(1)[1:].sum(), [torch.rand(4)]),
@@ -30,7 +31,8 @@ for dynamic in (frozenset(), frozenset({0})):
             fn(*fakes)
         trace(torch.fx.symbolic_trace(fn), fakes, context)
         seconds.append(time.perf_counter() - begin)
-heavy = ["torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "torch.fx.experimental.symbolic_shapes", "sympy"]
+heavy = ["torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy"]
+heavy.append("torch.fx.experimental.symbolic_shapes")
 print([name for name in heavy if name in sys.modules], seconds[0] < 0.1, start - import_start < 0.2)
 """
 

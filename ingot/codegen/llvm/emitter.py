@@ -1,6 +1,7 @@
 """Writes one LLVM function as text.
 
-The function is a nest of scopes, one per open loop. A value knows the depth of the scope it was computed in and how many
+The function is a nest of scopes, one per open loop. A value knows the depth of the scope it was computed in and how
+many
 lanes it has; an operation is placed in the outermost scope where all its operands exist, as a scalar while none of them
 is a vector, and only once: loop-invariant code motion and common subexpression elimination happen while writing.
 """
@@ -20,7 +21,8 @@ Operand = Union["Value", int, float]
 class Value:
     """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that defines it.
 
-    The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python number beside a value
+    The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python number beside a
+    value
     becomes a constant of its type.
     """
 
@@ -152,15 +154,22 @@ class Emitter:
         if value.constant:
             return f"splat ({value.type} {value.text})"
         vector = vector_type(value.type, lanes)
-        first = self.place(f"insertelement {vector} poison, {value.type} {value.text}, i64 0", value.type, lanes, value.depth)
+        first = self.place(
+            f"insertelement {vector} poison, {value.type} {value.text}, i64 0", value.type, lanes, value.depth
+        )
         mask = vector_type("i32", lanes)
         return self.place(
-            f"shufflevector {vector} {first.text}, {vector} poison, {mask} zeroinitializer", value.type, lanes, value.depth
+            f"shufflevector {vector} {first.text}, {vector} poison, {mask} zeroinitializer",
+            value.type,
+            lanes,
+            value.depth,
         ).text
 
     def splat(self, value: Value, lanes: int) -> Value:
         """`value` with `lanes` lanes."""
-        return value if value.lanes == lanes else Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
+        return (
+            value if value.lanes == lanes else Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
+        )
 
     def iota(self, type: str) -> Value:
         """The lane numbers 0, 1, 2, ..."""
@@ -228,7 +237,8 @@ class Emitter:
         return self.place(text, a.type, lanes, max(condition.depth, a.depth, b.depth))
 
     def intrinsic(self, name: str, args: Sequence[Operand], type: str | None = None, extra: str = "") -> Value:
-        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type; `extra` ends the argument list."""
+        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type; `extra` ends the argument
+        list."""
         model = next(a for a in args if isinstance(a, Value))
         values = [self.like(model, a) for a in args]
         lanes = max(a.lanes for a in values)
@@ -275,7 +285,8 @@ class Emitter:
         return halves[0], halves[1]
 
     def unless_rare(self, rare: Value, usual: Value, slow_call: str) -> Value:
-        """`usual`, but where any lane of `rare` is set the result of the expression `slow_call` (a call that is worth a branch)."""
+        """`usual`, but where any lane of `rare` is set the result of the expression `slow_call` (a call that is worth
+        a branch)."""
         condition = self.any_lane(rare)
         depth = max(condition.depth, usual.depth)
         fast, slow, join = self.name("fast"), self.name("slow"), self.name("join")
@@ -299,7 +310,8 @@ class Emitter:
         index = index if isinstance(index, Value) else self.constant(index, "i64")
         if index.constant and index.text == "0":
             return base
-        text = f"getelementptr {type}, {vector_type('ptr', base.lanes)} {base.text}, {vector_type(index.type, index.lanes)} {index.text}"
+        first, second = vector_type("ptr", base.lanes), vector_type(index.type, index.lanes)
+        text = f"getelementptr {type}, {first} {base.text}, {second} {index.text}"
         return self.place(text, "ptr", max(base.lanes, index.lanes), max(base.depth, index.depth))
 
     def variable(self, type: str, lanes: int) -> Variable:

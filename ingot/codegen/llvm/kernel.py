@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from ingot.codegen.llvm.emitter import Emitter, Value, Variable
+from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.memory import Memory
 from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
 from ingot.codegen.llvm.target import Target
@@ -24,7 +24,8 @@ from ingot.schedule.kernel import Accumulate, Kernel, Stage
 
 ZERO_DIVISION = "ZeroDivisionError"
 EXPENSIVE = frozenset(TABLE) & set(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid pow atan2".split()
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid "
+    "pow atan2".split()
 )
 BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
 
@@ -43,7 +44,8 @@ def emit_kernel(kernel: Kernel, symbols: Sequence[Symbol], target: Target) -> Fu
     return _KernelEmitter(kernel, symbols, target).function()
 
 
-# -- choices -------------------------------------------------------------------------------------------------------------
+# -- choices
+# -------------------------------------------------------------------------------------------------------------
 
 
 def cost(stages: Sequence[Stage]) -> int:
@@ -59,7 +61,9 @@ def choose_unroll(stages: Sequence[Stage]) -> int:
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:
     """Lanes that fill a vector with the dtype most values have; fewer where the vector loops are shorter."""
-    dtypes = {i.dtype for s in kernel.stages for i in s.body.instructions if i.op not in ("constant", "index", "indirect")}
+    dtypes = {
+        i.dtype for s in kernel.stages for i in s.body.instructions if i.op not in ("constant", "index", "indirect")
+    }
     if torch.float64 in dtypes:
         size = 8
     elif dtypes & {torch.float32, torch.int32, torch.bfloat16, torch.float16}:
@@ -90,13 +94,17 @@ def surely_runs(symbol: Symbol) -> bool:
     return (symbol.extent.bounds[0] or 0) > 0
 
 
-# -- reductions ----------------------------------------------------------------------------------------------------------
+# -- reductions
+# ----------------------------------------------------------------------------------------------------------
 
 
 class _Reduction:
-    """The accumulators of one `Accumulate`: one per unrolled copy, and for long sums a wider one that they are emptied into."""
+    """The accumulators of one `Accumulate`: one per unrolled copy, and for long sums a wider one that they are emptied
+    into."""
 
-    def __init__(self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool) -> None:
+    def __init__(
+        self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool
+    ) -> None:
         self.emitter, self.spec, self.dtype, self.lanes = emitter, spec, dtype, lanes
         self.start = identity(spec.kind, dtype, emitter.constant)
         self.copies = [[emitter.variable(v.type, lanes) for v in self.start] for _ in range(copies)]
@@ -145,7 +153,8 @@ class _Reduction:
         return convert(values[0], dtype, self.spec.dtype)
 
 
-# -- the function --------------------------------------------------------------------------------------------------------
+# -- the function
+# --------------------------------------------------------------------------------------------------------
 
 
 class _KernelEmitter:
@@ -170,7 +179,8 @@ class _KernelEmitter:
         fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.errors)))
         lines = self.e.entry + self.e.scopes[0].lines
         text = (
-            f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, i64 %end, ptr noalias %scratch) "
+            f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, i64 %end, "
+            "ptr noalias %scratch) "
             "nounwind {\n"
             "  %nowhere = alloca i64\n  " + "\n  ".join(lines) + "\n  ret i32 0\n" + fails + "}\n"
             "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
@@ -223,7 +233,8 @@ class _KernelEmitter:
             self.memory.bound[loops[0]] = point
 
     def _divided_vector_loop(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> None:
-        """The vector loop is the last of several collapsed loops: only the first and the last run over it may be partial."""
+        """The vector loop is the last of several collapsed loops: only the first and the last run over it may be
+        partial."""
         e, vector = self.e, shared[-1]
         assert vector.extent is not None
         extent = self.memory.index(vector.extent)
@@ -262,7 +273,8 @@ class _KernelEmitter:
     ) -> None:  # fmt: skip
         """`run(copy)` for each vector of [start, stop): unrolled while that many are left, then single and masked.
 
-        `size` is the constant number of iterations, from 0, where known. After every `block` vectors of the unrolled loop,
+        `size` is the constant number of iterations, from 0, where known. After every `block` vectors of the unrolled
+        loop,
         `flush()`.
         """
         e, memory = self.e, self.memory
@@ -345,8 +357,10 @@ class _KernelEmitter:
             self.scalars[reduction.spec.name] = reduction.result(across)
 
     def _accuracy(self, stage: Stage) -> tuple[int, int | None]:
-        """Additions that one lane does in one run of the last loop, and the level whose completion empties the accumulators
-        into wider ones (None: the sum is short enough without). A level equal to the number of loops stands for blocks of
+        """Additions that one lane does in one run of the last loop, and the level whose completion empties the
+        accumulators
+        into wider ones (None: the sum is short enough without). A level equal to the number of loops stands for blocks
+        of
         the last loop."""
         if not any(r.kind == "sum" and r.dtype.is_floating_point for r in stage.reductions):
             return 0, None
@@ -363,7 +377,13 @@ class _KernelEmitter:
         return counts[-1], None
 
     def _stage_loops(
-        self, stage: Stage, level: int, reductions: list[_Reduction], unroll: int, wide: int | None, flush: Callable[[], None]
+        self,
+        stage: Stage,
+        level: int,
+        reductions: list[_Reduction],
+        unroll: int,
+        wide: int | None,
+        flush: Callable[[], None],
     ) -> None:
         loop = stage.loops[level]
         assert loop.extent is not None
@@ -373,7 +393,14 @@ class _KernelEmitter:
         block = BLOCK if last and wide == len(stage.loops) else None
         if last and self.kernel.vector is None:
             self._vector_loop(
-                loop, zero, extent, size, unroll, lambda copy: self._body(stage, reductions, copy, memory.mask), block, flush
+                loop,
+                zero,
+                extent,
+                size,
+                unroll,
+                lambda copy: self._body(stage, reductions, copy, memory.mask),
+                block,
+                flush,
             )
             return
 

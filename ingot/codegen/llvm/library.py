@@ -1,4 +1,5 @@
-"""The LLVM library, loaded on first use: it is 180 MB of shared object, and a program that compiles nothing needs none of it."""
+"""The LLVM library, loaded on first use: it is 180 MB of shared object, and a program that compiles nothing needs none
+of it."""
 
 from __future__ import annotations
 

@@ -17,8 +17,10 @@ SHORT = 2**31
 class Memory:
     """The buffers of one kernel and the index symbols in scope.
 
-    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the lanes, or None while code runs
-    once per point; it is bound to lane 0's value less `shift`, a constant that differs between unrolled copies. `mask` says
+    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the lanes, or None while
+    code runs
+    once per point; it is bound to lane 0's value less `shift`, a constant that differs between unrolled copies. `mask`
+    says
     which lanes are in range (None: all).
     """
 
@@ -97,7 +99,8 @@ class Memory:
     # -- addresses -----------------------------------------------------------------------------------------------------
 
     def address(self, buffer: str, expr: Expr) -> tuple[Value, bool]:
-        """A scalar pointer, or one per lane; and whether the scalar pointer starts a run of `lanes` adjacent elements."""
+        """A scalar pointer, or one per lane; and whether the scalar pointer starts a run of `lanes` adjacent
+        elements."""
         e = self.emitter
         base, type = self.base[buffer], REPRESENTATIONS[self.dtypes[buffer]].memory
         if buffer in self.per_lane:
@@ -181,7 +184,8 @@ class Memory:
         e.declare(vector, function, f"{addresses}, i32, {masks}, {vector}")
         allowed = e.argument(mask, e.lanes) if mask is not None else "splat (i1 true)"
         text = (
-            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, {masks} {allowed}, {vector} zeroinitializer)"
+            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, {masks} {allowed}, "
+            f"{vector} zeroinitializer)"
         )
         depth = max(pointers.depth, mask.depth if mask is not None else 0)
         return self._fetch(text, type, e.lanes, depth, buffer)

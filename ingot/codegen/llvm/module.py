@@ -87,7 +87,8 @@ def compile_kernels(
 ) -> CompiledKernels:
     """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies once.
 
-    `target` is this machine by default; another can be compiled for with `load=False`. Raises Unsupported for an op that has
+    `target` is this machine by default; another can be compiled for with `load=False`. Raises Unsupported for an op
+    that has
     no code.
     """
     start = perf_counter()
@@ -115,7 +116,9 @@ def compile_kernels(
 
 def anonymous(kernel: Kernel) -> Kernel:
     """The kernel with its name and origin dropped and its buffers named by position: equal for equal code."""
-    names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {r.name: f"r{k}" for k, r in enumerate(kernel.rows)}
+    names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
+        r.name: f"r{k}" for k, r in enumerate(kernel.rows)
+    }
 
     def rename(i: Instruction) -> Instruction:
         return i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i

@@ -21,7 +21,8 @@ NUMBERS = INTS | REALS
 UNSIGNED = "unsigned"  # the kind of uint8, the one integer type whose order and shifts differ
 
 
-# -- conversion ----------------------------------------------------------------------------------------------------------
+# -- conversion
+# ----------------------------------------------------------------------------------------------------------
 
 
 def convert(a: Value, source: torch.dtype, target: torch.dtype) -> Value:
@@ -78,7 +79,8 @@ def _truncated(a: Value, want: str) -> Value:
     return e.cast("trunc", result, want)
 
 
-# -- arithmetic ----------------------------------------------------------------------------------------------------------
+# -- arithmetic
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _extreme(wanted: str) -> Callable[..., Value]:
@@ -121,7 +123,8 @@ def _sign(kind: str, a: Value) -> Value:
 
 
 def _quotient(kind: str, a: Value, b: Value) -> Value:
-    """a / b toward zero, b not 0. Narrow types divide as floats, exactly; the quotient of the least number by -1 wraps."""
+    """a / b toward zero, b not 0. Narrow types divide as floats, exactly; the quotient of the least number by -1
+    wraps."""
     e = a.emitter
     if BITS[a.type] < 64:
         wide = "float" if BITS[a.type] < 32 else "double"
@@ -252,7 +255,8 @@ supported_ops: dict[str, set[torch.dtype]] = {name: row[0] for name, row in TABL
 INTEGER_DIVISIONS = frozenset(("floordiv", "remainder", "fmod"))
 
 
-# -- reductions ----------------------------------------------------------------------------------------------------------
+# -- reductions
+# ----------------------------------------------------------------------------------------------------------
 
 Accumulator = tuple[Value, ...]  # (value,), or (value, position) for argmax and argmin
 
@@ -284,7 +288,9 @@ def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Ac
     if kind in ("any", "all"):
         raise ValueError(f"{kind} of {dtype}: convert to bool first")
     op = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[kind]
-    return (TABLE[op][1](REPRESENTATIONS[dtype].kind, y, x),)  # the new value first: the maximum of floats is then cheaper
+    return (
+        TABLE[op][1](REPRESENTATIONS[dtype].kind, y, x),
+    )  # the new value first: the maximum of floats is then cheaper
 
 
 def _further(largest: bool, kind: str, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -301,4 +307,3 @@ def _further(largest: bool, kind: str, a: Accumulator, b: Accumulator) -> Accumu
         tie = e.compare("eq", y, x)
     take = beyond | (tie & e.compare("slt", j, i))
     return e.select(take, y, x), e.select(take, j, i)
-

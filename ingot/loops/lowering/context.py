@@ -26,7 +26,7 @@ from ingot.loops.lowering.values import (
     view_of,
 )
 
-# A value is computed again at each use while it costs at most this many cheap ops ...
+# A value is computed again at each use while it costs at most this many cheap ops and joins no tensors ...
 CHEAP_TO_REPEAT = 4
 # ... and is put in memory when its body would grow beyond this.
 LARGEST_BODY = 96
@@ -91,17 +91,20 @@ class Lowering:
     ) -> TensorValue:
         """A lazy value made from `args`, whose cost adds to its own."""
         origin = self.origin
-        for arg in dict.fromkeys(a.root for a in args):
+        roots = list(dict.fromkeys(a.root for a in args))
+        whole = numel(out.sizes)
+        joins = any(r.joins for r in roots) or sum(numel(r.sizes) is whole for r in roots) > 1
+        for arg in roots:
             cost += arg.cost
             heavy = heavy or arg.heavy
             if arg.origin.ops:
                 origin = arg.origin.merged(origin)
-        return TensorValue(out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, origin=origin)
+        return TensorValue(out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, joins=joins, origin=origin)
 
     def share(self, value: TensorValue) -> TensorValue:
         """`value`, in memory if it is worth more than computing it again at each use."""
         root = value.root
-        if root.buffer is None and (root.heavy or root.cost > CHEAP_TO_REPEAT):
+        if root.buffer is None and (root.heavy or root.joins or root.cost > CHEAP_TO_REPEAT):
             self.realize_root(value)
         return value
 

@@ -65,7 +65,8 @@ class TensorValue:
     """A tensor that is computed where it is used, until `home` says where it is in memory.
 
     `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says
-    that one of them is worth more than a trip through cache. `strides` is the layout that eager gives it.
+    that one of them is worth more than a trip through cache, `joins` that it reads more memory than its result would take.
+    `strides` is the layout that eager gives it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class TensorValue:
         *,
         cost: int = 0,
         heavy: bool = False,
+        joins: bool = False,
         origin: Origin = NOWHERE,
     ) -> None:
         self.sizes = tuple(sizes)
@@ -85,6 +87,7 @@ class TensorValue:
         self.compute = compute
         self.cost = cost
         self.heavy = heavy
+        self.joins = joins
         self.origin = origin
         self._home: Home | None = None
 
@@ -118,7 +121,7 @@ class TensorValue:
 
         self._home = Home(buffer, address)
         self.compute = lambda index: widen(ops.load(buffer, address(index), self.dtype))
-        self.cost, self.heavy, self.origin = 0, False, NOWHERE
+        self.cost, self.heavy, self.joins, self.origin = 0, False, False, NOWHERE
 
     def pieces(self, strides: Sequence[Expr]) -> list[tuple[TensorValue, Expr]]:
         """What to write, and at which offset, to lay the whole tensor out by `strides`."""
