@@ -1,8 +1,7 @@
 """Micro-benchmarks of generated CPU kernels, made by hand from the loop IR: python -m benchmarks.kernels [NAME...]
 
 Each is run on torch's OpenMP threads and compared with eager: milliseconds (median), relative error of both against
-float64,
-and the time to compile.
+float64, and the time to compile.
 """
 
 from __future__ import annotations
@@ -211,32 +210,13 @@ def openmp() -> ctypes.CDLL:
     return ctypes.CDLL(glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*"))[0])
 
 
-LAUNCHER = """
-declare i32 @omp_get_thread_num()
-define void @part(ptr %a) {
-  %function = load ptr, ptr %a
-  %b1 = getelementptr i64, ptr %a, i64 1
-  %buffers = load ptr, ptr %b1
-  %b2 = getelementptr i64, ptr %a, i64 2
-  %extent = load i64, ptr %b2
-  %b3 = getelementptr i64, ptr %a, i64 3
-  %scratch = load ptr, ptr %b3
-  %b4 = getelementptr i64, ptr %a, i64 4
-  %each = load i64, ptr %b4
-  %b5 = getelementptr i64, ptr %a, i64 5
-  %threads = load i64, ptr %b5
-  %number = call i32 @omp_get_thread_num()
-  %t = sext i32 %number to i64
-  %next = add i64 %t, 1
-  %m0 = mul i64 %extent, %t
-  %begin = sdiv i64 %m0, %threads
-  %m1 = mul i64 %extent, %next
-  %end = sdiv i64 %m1, %threads
-  %o = mul i64 %each, %t
-  %mine = getelementptr i8, ptr %scratch, i64 %o
-  %s = call i32 %function(ptr %buffers, ptr null, i64 %begin, i64 %end, ptr %mine)
-  ret void
-}
+LAUNCHER = """ declare i32 @omp_get_thread_num() define void @part(ptr %a) { %function = load ptr, ptr %a %b1 =
+getelementptr i64, ptr %a, i64 1 %buffers = load ptr, ptr %b1 %b2 = getelementptr i64, ptr %a, i64 2 %extent = load i64,
+ptr %b2 %b3 = getelementptr i64, ptr %a, i64 3 %scratch = load ptr, ptr %b3 %b4 = getelementptr i64, ptr %a, i64 4 %each
+= load i64, ptr %b4 %b5 = getelementptr i64, ptr %a, i64 5 %threads = load i64, ptr %b5 %number = call i32
+@omp_get_thread_num() %t = sext i32 %number to i64 %next = add i64 %t, 1 %m0 = mul i64 %extent, %t %begin = sdiv i64
+%m0, %threads %m1 = mul i64 %extent, %next %end = sdiv i64 %m1, %threads %o = mul i64 %each, %t %mine = getelementptr
+i8, ptr %scratch, i64 %o %s = call i32 %function(ptr %buffers, ptr null, i64 %begin, i64 %end, ptr %mine) ret void }
 """
 
 

@@ -23,7 +23,7 @@ from ingot.explain.trial import STEPS, Trial, try_target
 
 TOKENS = 20
 REPORTED = "layer_norm_gelu"
-ROUNDS, MODEL_ROUNDS = 30, 7
+ROUNDS, MODEL_ROUNDS = 30, 5
 
 
 def main() -> int:

@@ -111,9 +111,7 @@ def make_rms_norm_rotary(
     return rms_norm_rotary, (normal(shape, device, dtype), normal((width,), device, dtype, 1), cos, sin)
 
 
-def make_eight_elements(
-    shape: Sequence[int] = (8,), device: str = "cpu", dtype: torch.dtype = torch.float32
-) -> Made:
+def make_eight_elements(shape: Sequence[int] = (8,), device: str = "cpu", dtype: torch.dtype = torch.float32) -> Made:
     return eight_elements, (normal(shape, device, dtype), normal(shape, device, dtype, 1))
 
 

@@ -1,1 +1,21 @@
-"""Ingot: a just-in-time compiler for PyTorch programs."""
+"""Ingot: a just-in-time compiler for PyTorch programs. `model = ingot.compile(model)`."""
+
+from ingot.api import compile, explain, reset
+from ingot.backends import list_backends, register_backend
+from ingot.errors import CompilerBug, GraphBreakError, IngotError, Unsupported
+from ingot.explain.report import Report
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompilerBug",
+    "GraphBreakError",
+    "IngotError",
+    "Report",
+    "Unsupported",
+    "compile",
+    "explain",
+    "list_backends",
+    "register_backend",
+    "reset",
+]

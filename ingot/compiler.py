@@ -100,6 +100,7 @@ class Compiler:
             with stage(compilation, "backend"):
                 target = backend(captured.graph_module, [s.load(slots) for s in sources])
         with stage(compilation, "guards"):
+            captured.collect_shape_guards()  # those that later stages added
             tree = GuardTree(captured.guards.native_spec(sources))
         failed = captured.guards.check_python(slots)
         if failed is not None:

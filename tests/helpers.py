@@ -1,4 +1,5 @@
-"""Eager is the oracle: run a function captured, run it in eager, and compare values, types, structure, aliasing and mutation."""
+"""Eager is the oracle: run a function captured, run it in eager, and compare values, types, structure, aliasing and
+mutation."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from ingot.capture import Captured, argument_slots, capture_call
 from ingot.options import Options
 
 
-def run_captured(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> tuple[Any, Captured]:
+def run_captured(
+    fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any
+) -> tuple[Any, Captured]:
     """The result of a captured call, by the graph module as it is, and what was captured."""
     captured = capture_call(fn, args, kwargs, Options(dynamic=dynamic))
     return rerun(captured, fn, *args, **kwargs), captured
@@ -28,7 +31,8 @@ def rerun(captured: Captured, fn: Callable[..., Any], *args: Any, **kwargs: Any)
 
 
 def same(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Captured:
-    """Asserts that `fn` captured does what it does in eager: its result, and what it leaves in its arguments. No gradients."""
+    """Asserts that `fn` captured does what it does in eager: its result, and what it leaves in its arguments. No
+    gradients."""
     eager_fn, eager_args, eager_kwargs = copy.deepcopy((fn, args, kwargs))
     with torch.no_grad():
         state = torch.get_rng_state()

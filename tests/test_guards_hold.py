@@ -73,7 +73,7 @@ def describe(x, by):
         (slice(0, 2), slice(1, 2)),
         (torch.sin, torch.cos),
     ],
-    ids=repr,
+    ids=lambda v: getattr(v, "__name__", repr(v)),
 )
 def test_argument_kind_and_constant(first, second):
     check_change(Tracked(describe), (X, first), (X, second))

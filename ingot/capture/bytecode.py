@@ -1,9 +1,11 @@
-"""Instructions as data: every version of CPython's bytecode, translated to one vocabulary. All version differences live here.
+"""Instructions as data: every version of CPython's bytecode, translated to one vocabulary. All version differences
+live here.
 
-The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split, fused instructions (BINARY_SLICE,
-FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's argument is the index of an instruction, a variable is a slot of `localsplus`
-(so that a name which is both a local and a cell needs no special care), and the marker beneath or above a callable is always pushed by
-PUSH_NULL. The depth of the operand stack stays CPython's own, as exception tables and continuations count on it.
+The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split, fused instructions
+(BINARY_SLICE, FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's argument is the index of an instruction, a
+variable is a slot of `localsplus` (so that a name which is both a local and a cell needs no special care), and the
+marker beneath or above a callable is always pushed by PUSH_NULL. The depth of the operand stack stays CPython's own, as
+exception tables and continuations count on it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ VERSION = sys.version_info[:2]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One normalized instruction: `arg` is a constant, a name, a slot, a count or a jump target; `line` the user's line."""
+    """One normalized instruction: `arg` is a constant, a name, a slot, a count or a jump target; `line` the user's
+    line."""
 
     op: str
     arg: Any
@@ -70,7 +73,7 @@ def program_of(code: CodeType) -> Program:
     return found
 
 
-# -- the vocabulary ----------------------------------------------------------------------------------------------------------------------
+# -- the vocabulary ----------------------------------------------------------------------------------------------------
 
 Emitted = list[tuple[str, Any]]
 
@@ -203,10 +206,12 @@ _SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
     "UNPACK_EX": lambda ins: [("UNPACK_EX", (ins.arg & 255, ins.arg >> 8))],  # type: ignore[operator]
     "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", bool(ins.arg & 1))],  # type: ignore[operator]
     "END_FOR": lambda ins: [("POP_TOP", None)],  # never reached: FOR_ITER jumps beyond it
-    "END_SEND": lambda ins: [("SWAP", 2), ("POP_TOP", None)],
+    "END_SEND": lambda ins: [],  # SEND leaves the result alone, as in 3.11
 }
 
-_BY_ARG = frozenset({"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
+_BY_ARG = frozenset(
+    {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"}
+)
 _BY_ARG |= {"LOAD_CLOSURE", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "IS_OP", "CONTAINS_OP"}
 """Instructions whose raw argument is wanted, not what dis makes of it."""
 
@@ -215,7 +220,8 @@ _JUMPS |= {f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE
 
 
 def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
-    """The normalized instructions of one instruction; `keywords` are the names that a KW_NAMES before a CALL announced."""
+    """The normalized instructions of one instruction; `keywords` are the names that a KW_NAMES before a CALL
+    announced."""
     name = ins.opname
     if name == "CALL" and keywords is not None:
         return [("LOAD_CONST", keywords), ("CALL_KW", ins.arg)]
@@ -243,7 +249,9 @@ def normalize(code: CodeType) -> Program:
         if ins.opname in _DROPPED:
             keywords = code.co_consts[ins.arg] if ins.opname == "KW_NAMES" else keywords  # type: ignore[index]
             continue
-        if ins.opname == "END_FOR":  # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
+        if (
+            ins.opname == "END_FOR"
+        ):  # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
             behind = position + (1 if VERSION < (3, 13) else 2)
             after_end_for[ins.offset] = listing[behind].offset
         made += [Instruction(op, arg, line, ins.offset) for op, arg in _translate(ins, keywords)]
@@ -273,7 +281,8 @@ def _index(index_at: dict[int, int], offset: int) -> int:
 
 
 def _exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
-    """The rows of `co_exceptiontable` in bytes: start, end, target, stack depth, whether the instruction's index is pushed."""
+    """The rows of `co_exceptiontable` in bytes: start, end, target, stack depth, whether the instruction's index is
+    pushed."""
     data = iter(code.co_exceptiontable)
 
     def number() -> int:

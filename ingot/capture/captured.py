@@ -1,4 +1,5 @@
-"""`capture_call`: one call of a function becomes a graph, the guards under which it holds, and what is left to do in Python."""
+"""`capture_call`: one call of a function becomes a graph, the guards under which it holds, and what is left to do in
+Python."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _TABLES = (handlers, module, torch_functions)  # imported for the rows that they
 
 @dataclass
 class Captured:
-    """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and the arguments of
+    """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and
+    the arguments of
     the call make the result through `residual`."""
 
     graph_module: fx.GraphModule
@@ -40,23 +42,31 @@ class Captured:
     context: FakeContext
     ops: int
 
+    def collect_shape_guards(self) -> None:
+        """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
+        before the guards are used."""
+        for left, relation, right, where in self.context.shapes.guards:
+            self.guards.add_shape(left, relation, right, where)
+
 
 def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """The Python function that a call of `fn` runs, and the arguments it is bound to: for a module, `(__call__, (module,))`."""
+    """The Python function that a call of `fn` runs, and the arguments it is bound to: for a module, `(__call__,
+    (module,))`."""
     if isinstance(fn, torch.nn.Module):
         fn = type(fn).__call__.__get__(fn)
     if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
         return fn.__func__, (fn.__self__,)
     if isinstance(fn, FunctionType):
         return fn, ()
-    call = getattr(type(fn), "__call__", None)
+    call = vars(type(fn)).get("__call__")
     if isinstance(call, FunctionType):
         return call, (fn,)
     raise Unsupported(f"{type(fn).__name__} is not a Python function, method or module")
 
 
 def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The slots that ArgSource counts: parameters in the order of `co_varnames` (a bound self first), *args a tuple, **kwargs a dict.
+    """The slots that ArgSource counts: parameters in the order of `co_varnames` (a bound self first), *args a tuple,
+    **kwargs a dict.
 
     Raises TypeError as the call itself would.
     """
@@ -74,7 +84,11 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
         else:
             given[name] = value
     defaults = function.__defaults__ or ()
-    given = {**dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults)), **(function.__kwdefaults__ or {}), **given}
+    given = {
+        **dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults)),
+        **(function.__kwdefaults__ or {}),
+        **given,
+    }
     surplus = args[code.co_argcount :]
     if len(given) < len(names) or (surplus and not code.co_flags & 4) or (extra and not code.co_flags & 8):
         raise TypeError(f"{function.__qualname__}() is called with the wrong arguments")
@@ -87,7 +101,8 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it.
 
-    Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be captured.
+    Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
+    captured.
     """
     guards = GuardSet()
     guards.add_global_state()
@@ -96,7 +111,8 @@ def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], option
     modes = torch.is_grad_enabled()
     try:
         function, _ = entry(fn)
-        return _capture(session, function, argument_slots(fn, args, kwargs))
+        with torch.random.fork_rng(devices=()):  # modules that torch loads on the way draw random numbers
+            return _capture(session, function, argument_slots(fn, args, kwargs))
     except Raised as raised:
         assert isinstance(raised.value, ExceptionValue)
         reason = Unsupported(f"the program raises {raised.value.message()}", raised.where)
@@ -104,10 +120,6 @@ def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], option
         raise reason from None
     except NotConstant as unknown:
         reason = session.unsupported(f"the value of {unknown.args[0].describe()} is not known during capture")
-        reason.guards = guards
-        raise reason from None
-    except RecursionError:
-        reason = Unsupported("the calls are nested too deeply", session.where)
         reason.guards = guards
         raise reason from None
     except Unsupported as reason:
@@ -127,8 +139,8 @@ def _capture(session: Session, function: FunctionType, slots: tuple[Any, ...]) -
     recorder: GraphRecorder = session.graph
     recorder.guard_memory(session)
     graph_module, inputs = recorder.finish(results.outputs)
-    return Captured(
+    captured = Captured(
         graph_module, inputs, session.guards, Residual(recipe, len(results.outputs)), recorder.context, recorder.steps
     )
-
-
+    captured.collect_shape_guards()
+    return captured

@@ -1,6 +1,7 @@
 """Frames of captured code and their step loop.
 
-A frame keeps its instruction index, its variables and its operand stack explicit, laid out as CPython's own, so that a frame can stand
+A frame keeps its instruction index, its variables and its operand stack explicit, laid out as CPython's own, so that
+a frame can stand
 still (a generator between two elements) and later be left in the middle (a graph break) with its state restored.
 """
 
@@ -22,7 +23,8 @@ HANDLERS: dict[str, OpcodeHandler] = {}
 
 
 def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
-    """Registers the handler of normalized instructions. A handler that returns a value ends the run of its frame (return, yield)."""
+    """Registers the handler of normalized instructions. A handler that returns a value ends the run of its frame
+    (return, yield)."""
 
     def register(handler: OpcodeHandler) -> OpcodeHandler:
         for name in names:
@@ -86,6 +88,8 @@ class InterpreterFrame:
                     continue
                 if value is not None:
                     return value
+        except RecursionError:
+            raise session.unsupported("the calls are nested too deeply") from None
         finally:
             session.leave()
 

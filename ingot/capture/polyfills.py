@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+OF_BUILTINS = "all any sum enumerate zip map filter max min sorted reversed".split()
+OF_ITERTOOLS = "accumulate chain combinations count cycle dropwhile islice pairwise permutations product repeat".split()
+OF_ITERTOOLS += "starmap takewhile zip_longest".split()
+
 _MISSING: Any = object()
 
 

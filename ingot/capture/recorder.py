@@ -48,7 +48,7 @@ class GraphRecorder:
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which its GraphInput keeps alive
         self._by_fake: dict[int, TensorValue] = {}
 
-    # -- inputs --------------------------------------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------------
 
     def input(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
         """The value of a tensor from outside, guarded; one that is met again on another path is the same value."""
@@ -82,12 +82,14 @@ class GraphRecorder:
     def _first_operation(self) -> fx.Node:
         return next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
 
-    # -- operations ----------------------------------------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def call(self, session: Session, op: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
-        """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes and records it as one node. What gives
+        """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes and records it as
+        one node. What gives
         no tensor is not recorded: the result is known."""
         self.steps += 1
+        where = self.context.shapes.where = session.where
         fakes = [a.argument(fake_of) for a in args]
         fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
         result = self._run(session, op, target, fakes, fakes_by_name)
@@ -99,7 +101,7 @@ class GraphRecorder:
         node = self.graph.create_node(
             op, target, tuple([a.argument(node_of) for a in args]), {k: v.argument(node_of) for k, v in kwargs.items()}
         )
-        node.meta.update(val=result, where=session.where)
+        node.meta.update(val=result, where=where)
         return result_value(session, result, node)
 
     def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -112,7 +114,15 @@ class GraphRecorder:
             if not reason.where:
                 reason.where = session.where
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError, AttributeError) as error:
+        except (
+            RuntimeError,
+            ValueError,
+            TypeError,
+            IndexError,
+            NotImplementedError,
+            AssertionError,
+            AttributeError,
+        ) as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", target)
             raise session.unsupported(f"{name} raises {type(error).__name__}: {error}") from error
 
@@ -144,16 +154,22 @@ class GraphRecorder:
         return next(entry.value for entry, node in self.inputs if node is tensor.fx_node)
 
     def guard_memory(self, session: Session) -> None:
-        """States how the inputs share memory, when an operation may write one: which are apart, and which lie where in one storage."""
+        """States how the inputs share memory, when an operation may write one: which are apart, and which lie where
+        in one storage."""
         if not self.writes:
             return
         entries = [entry for entry, _ in self.inputs]
+        for entry in entries:
+            if entry.fake.requires_grad and not entry.value.requires_grad:
+                raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written")
         apart = []
         for i, entry in enumerate(entries):
             others = [other for other in entries[:i] if overlaps(entry.value, other.value)]
             for other in others:
                 if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
-                    raise session.unsupported(f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic")
+                    raise session.unsupported(
+                        f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic"
+                    )
                 distance = entry.value.data_ptr() - other.value.data_ptr()
                 session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
             if not others:
@@ -161,10 +177,11 @@ class GraphRecorder:
         if len(apart) > 1:
             session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
 
-    # -- the end -------------------------------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def finish(self, outputs: list[TensorValue | SymIntValue]) -> tuple[fx.GraphModule, list[GraphInput]]:
-        """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are dropped."""
+        """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are
+        dropped."""
         self.graph.output(tuple(self.node_of(value) for value in outputs))
         inputs = []
         for entry, node in self.inputs:
@@ -188,7 +205,9 @@ def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "input"
 
 
-_IN_PLACE_OPERATORS = {getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"}
+_IN_PLACE_OPERATORS = {
+    getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
+}
 _IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
 
 

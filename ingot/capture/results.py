@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-
 from ingot.capture import residual
 from ingot.capture.residual import Recipe
 from ingot.capture.values.base import LazyValue, NotConstant, Value
@@ -14,6 +13,7 @@ from ingot.capture.values.containers import DictValue, ListValue, RangeValue, Se
 from ingot.capture.values.functions import PartialValue
 from ingot.capture.values.objects import ExceptionValue, ObjectValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -53,7 +53,10 @@ class Results:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
         if value.fake.requires_grad:
-            raise self.session.unsupported("gradients are wanted", hint="call it under torch.no_grad(), or wait for training support")
+            where = value.fx_node.meta["where"]
+            raise Unsupported(
+                "gradients are wanted", where, hint="call it under torch.no_grad(): training is not compiled yet"
+            )
         return self._output(value)
 
     def _output(self, value: TensorValue | SymIntValue) -> Recipe:
@@ -116,4 +119,3 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     ExceptionValue: Results._exception,
     ObjectValue: Results._object,
 }
-

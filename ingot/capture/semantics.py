@@ -1,4 +1,5 @@
-"""What Python's operators and protocols mean on values: calls, truth, identity, equality, iteration, indexing, arithmetic."""
+"""What Python's operators and protocols mean on values: calls, truth, identity, equality, iteration, indexing,
+arithmetic."""
 
 from __future__ import annotations
 
@@ -17,13 +18,22 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _PLAIN_OF_INPLACE = {inplace: plain for inplace, (_, plain) in INPLACE_METHODS.items()}
-_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()", "matmul": "@"}
+_SYMBOLS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "** or pow()",
+    "matmul": "@",
+}
 
 
 class Semantics:
     """Mixed into Session."""
 
-    # -- conversions ---------------------------------------------------------------------------------------------------------------------
+    # -- conversions ---------------------------------------------------------------------------------------------------
 
     def realize_all(self: Session, values: Keywords) -> Keywords:  # type: ignore[misc]
         return {name: self.realize(value) for name, value in values.items()}
@@ -83,10 +93,14 @@ class Semantics:
                 return value._build([self.known(item) for item in value.items])
             if isinstance(value, DictValue):
                 return {key: self.known(item) for key, item in value.entries.items()}
+            if isinstance(value, SetValue):
+                return value.cls([self.known(item) for item in value.entries.values()])
             specialize = getattr(value, "specialize", None)
             return specialize(self) if specialize else value.constant()
         except NotConstant as unknown:
-            raise self.unsupported(f"the value of {unknown.args[0].describe()} is needed, which is not known during capture") from None
+            raise self.unsupported(
+                f"the value of {unknown.args[0].describe()} is needed, which is not known during capture"
+            ) from None
 
     def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """The value with all that it holds realized, to be given to an operation of the graph."""
@@ -113,17 +127,17 @@ class Semantics:
                 made = special(self, name)
                 if made is not None:
                     return made.constant()
-        return self.python(make, self._textual(value))
+        return self.python(make, self.textual(value))
 
-    def _textual(self: Session, value: Value) -> Any:  # type: ignore[misc]
+    def textual(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """A Python object that prints as the value would."""
         if isinstance(value, (ListValue, TupleValue)):
-            return value._build([self._textual(self.realize(item)) for item in value.items])
+            return value._build([self.textual(self.realize(item)) for item in value.items])
         if isinstance(value, DictValue) and value.cls is dict:
-            return {k: self._textual(self.realize(v)) for k, v in value.entries.items()}
+            return {k: self.textual(self.realize(v)) for k, v in value.entries.items()}
         return self.known(value)
 
-    # -- protocols -----------------------------------------------------------------------------------------------------------------------
+    # -- protocols -----------------------------------------------------------------------------------------------------
 
     def call(self: Session, callable_: Value, args: Arguments, kwargs: Keywords) -> Value:  # type: ignore[misc]
         return self.realize(callable_).call(self, args, kwargs)
@@ -149,7 +163,13 @@ class Semantics:
         a, b = self.realize(a), self.realize(b)
         answer = a.identity() is b.identity()
         held = (ConstantValue, type(NULL))
-        if a.source is not None and b.source is not None and a.source is not b.source and not isinstance(a, held) and not isinstance(b, held):
+        if (
+            a.source is not None
+            and b.source is not None
+            and a.source is not b.source
+            and not isinstance(a, held)
+            and not isinstance(b, held)
+        ):
             if a.python_type() is b.python_type():
                 if not (isinstance(a.source, ConstSource) and isinstance(b.source, ConstSource)):
                     self.guard(a.source, Kind.SAME if answer else Kind.DISTINCT, b.source)
@@ -184,7 +204,8 @@ class Semantics:
         return _PLAIN_OF_INPLACE.get(function, function)
 
     def comes_first(self, right: Value, left: Value) -> bool:
-        """Whether the right operand's rule is asked first: a tensor beside a Python object, or an instance of a subclass."""
+        """Whether the right operand's rule is asked first: a tensor beside a Python object, or an instance of a
+        subclass."""
         if getattr(right, "decides_operators", False):
             return not getattr(left, "decides_operators", False)
         return issubclass(right.python_type(), left.python_type()) and hasattr(right, "special")
@@ -192,13 +213,18 @@ class Semantics:
     def _no_operator(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
         name = function.__name__.rstrip("_")
         plain = (ConstantValue, ListValue, TupleValue, DictValue, SetValue)
-        if isinstance(left, plain) and isinstance(right, plain) or function in BINARY_METHODS and hasattr(left, "special"):
+        if (
+            isinstance(left, plain)
+            and isinstance(right, plain)
+            or function in BINARY_METHODS
+            and hasattr(left, "special")
+        ):
             symbol = _SYMBOLS.get(name, name)
             kinds = f"'{left.python_type().__name__}' and '{right.python_type().__name__}'"
             raise self.raised(TypeError, f"unsupported operand type(s) for {symbol}: {kinds}")
         raise self.unsupported(f"operator.{name} of {left.describe()} and {right.describe()}")
 
-    def until_stop(self, step: Callable[[], Value]) -> Value | None:
+    def until_stop(self, step: Callable[[], Value | None]) -> Value | None:
         """What a `__next__` gives; None where it raises StopIteration."""
         try:
             return step()
@@ -206,4 +232,3 @@ class Semantics:
             if issubclass(raised.value.python_type(), StopIteration):
                 return None
             raise
-

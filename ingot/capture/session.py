@@ -38,25 +38,27 @@ SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 
 
 class Session(Semantics):
-    """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the tensor work, and may be None in code
+    """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the tensor work, and may
+    be None in code
     that has none."""
 
     def __init__(self, guards: Any, graph: Any = None) -> None:
         self.guards, self.graph = guards, graph
         self.frames: list[InterpreterFrame] = []
         self.handled: Value = ConstantValue(None)
+        self.left: InterpreterFrame | None = None
         self.steps = 0
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
 
-    # -- frames and places -----------------------------------------------------------------------------------------------------------
+    # -- frames and places ---------------------------------------------------------------------------------------------
 
     def enter(self, frame: InterpreterFrame) -> None:
         self.frames.append(frame)
 
     def leave(self) -> None:
-        self.frames.pop()
+        self.left = self.frames.pop()
 
     def count_step(self) -> None:
         self.steps += 1
@@ -69,7 +71,8 @@ class Session(Semantics):
         for frame in reversed(self.frames):
             if not self.is_trusted(frame.function.namespace.get("__name__", "")):
                 return frame.where
-        return self.frames[-1].where if self.frames else ""
+        innermost = self.frames[-1] if self.frames else self.left
+        return innermost.where if innermost is not None else ""
 
     def is_trusted(self, module: str | None) -> bool:
         """Whether a module is torch's or Python's own, which nobody is expected to change under way."""
@@ -90,7 +93,7 @@ class Session(Semantics):
             raise self.unsupported("a generator or coroutine function")
         return InterpreterFrame(self, program_of(function.code), function, arguments).run()
 
-    # -- errors ----------------------------------------------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------------------------
 
     def unsupported(self, reason: str, hint: str = "") -> Unsupported:
         """The error for what cannot be captured, with the user's line."""
@@ -109,7 +112,7 @@ class Session(Semantics):
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise Raised(ExceptionValue(type(error), [self.wrap_constant(a) for a in error.args])) from None
 
-    # -- guards ----------------------------------------------------------------------------------------------------------------------
+    # -- guards --------------------------------------------------------------------------------------------------------
 
     def guard(self, source: Source | None, kind: Kind, data: Any = None) -> None:
         """States a fact about an outside object."""
@@ -129,11 +132,13 @@ class Session(Semantics):
             except AttributeError:
                 found = MISSING
             self._class_lookups[cls, name] = found
-            if not (cls.__module__ in sys.stdlib_module_names or cls.__flags__ & (1 << 8)):  # an immutable type stays as it is
+            if not (
+                cls.__module__ in sys.stdlib_module_names or cls.__flags__ & (1 << 8)
+            ):  # an immutable type stays as it is
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, found))
         return found
 
-    # -- outside objects -------------------------------------------------------------------------------------------------------------
+    # -- outside objects -----------------------------------------------------------------------------------------------
 
     def wrap(self, object: Any, source: Source) -> Value:
         """An outside object that was met; nothing is guarded until it is used."""
@@ -209,11 +214,13 @@ class Session(Semantics):
             package = namespace.get("__package__") or ""
             name = ".".join(filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name]))
         if name not in sys.modules:
-            raise self.unsupported(f"import of {name}, which is not loaded yet", hint="import it at the top of the module")
+            raise self.unsupported(
+                f"import of {name}, which is not loaded yet", hint="import it at the top of the module"
+            )
         module = sys.modules[name if wants_leaf else name.partition(".")[0]]
         return self.wrap(module, ConstSource(module))
 
-    # -- callables -------------------------------------------------------------------------------------------------------------------
+    # -- callables -----------------------------------------------------------------------------------------------------
 
     def special_function(self, function: FunctionType | None) -> Callable[..., Value] | None:
         """The handler of a Python function that has a meaning of its own."""

@@ -144,7 +144,6 @@ def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
     return run_user_code(lambda: tools.explain(target.function)(*target.args, **target.kwargs), "the call")
 
 
-
 # -- what is printed ---------------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
 
 from ingot.errors import Unsupported
 from ingot.loops.expr import Symbol
@@ -18,10 +15,9 @@ from ingot.schedule.plan import KernelStep, Plan
 class Compilation:
     """One entry of a compiled function. A field is None for a stage that was not reached.
 
-    `seconds` holds the stages in the order they ran. `sizes` gives each size symbol the value it had in the call that
-    led here, so that sizes in bytes can be stated as numbers. `skipped` says why the call runs in eager instead.
-    `recompiled` names the fact that differed when this is not the function's first entry. `decisions` are the
-    schedule's notes and `rewrites` those of the graph passes, in order.
+    `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager instead. `recompiled`
+    names the fact that differed when this is not the function's first entry. `decisions` are the schedule's notes and
+    `rewrites` those of the graph passes, in order.
     """
 
     name: str
@@ -33,19 +29,16 @@ class Compilation:
     compiled: Any = None
     program: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
-    sizes: dict[Symbol, int] = field(default_factory=dict)
     first_call: float | None = None
     skipped: Unsupported | None = None
     recompiled: str = ""
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
 
-    def note_sizes(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Fill `sizes` from the call's tensor inputs, in graph order. Needs `loops`."""
-        assert self.loops is not None
-        for symbol, position, what, dimension in self.loops.symbols:
-            geometry = inputs[position].shape if what == "size" else inputs[position].stride()
-            self.sizes[symbol] = int(geometry[dimension])
+    @property
+    def sizes(self) -> dict[Symbol, int]:
+        """What each size symbol was in the call that led here, so that sizes in bytes can be stated as numbers."""
+        return self.captured.context.shapes.hints if self.captured is not None else {}
 
     @property
     def guards(self) -> list[str]:

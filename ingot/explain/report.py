@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation
-from ingot.explain.stages import stage_text
+from ingot.explain.stages import function_name, stage_text
 from ingot.explain.traffic import step_bytes
 from ingot.schedule.plan import KernelStep, LibraryStep
 
@@ -107,7 +108,7 @@ class Report:
     def __str__(self) -> str:
         head = head_lines(self) + cut(break_lines(self.breaks), 9, "line")
         head += listed("compiled again because", self.recompiles, 5, "reason")
-        guards = listed("guards", self.guards, 7, "guard")
+        guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
 
@@ -127,7 +128,8 @@ def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> K
         source = compilation.compiled.ir(kernel) if compilation.compiled is not None else ""
         return KernelReport(kernel.name, "fused", kernel.origin.ops, reads, writes, source, kernel.origin.where)
     node = step.node
-    return KernelReport(node.name, "extern", node.origin.ops, reads, writes, str(node.function), node.origin.where)
+    name = function_name(node.function)
+    return KernelReport(name, "extern", node.origin.ops, reads, writes, str(node.function), node.origin.where)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -208,8 +210,8 @@ def cut(lines: Sequence[str], room: int, noun: str) -> list[str]:
 
 
 def ops_text(ops: Iterable[str]) -> str:
-    """ATen names without "aten." and the default overload; one that repeats is counted."""
-    counts = Counter(op.removeprefix("aten.").removesuffix(".default") for op in ops)
+    """ATen names without "aten." and the overload; one that repeats is counted."""
+    counts = Counter(op.removeprefix("aten.").partition(".")[0] for op in ops)
     return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
 
 
@@ -228,6 +230,11 @@ def place_text(where: str) -> str:
     if relative.startswith(os.pardir):
         relative = os.path.join(*file.split(os.sep)[-2:])
     return f"{relative}:{line}"
+
+
+def short_places(text: str) -> str:
+    """The text with each "(/path/file:line)" in it shortened as `place_text` does."""
+    return re.sub(r"\((/[^()]*:\d+)\)", lambda match: f"({place_text(match[1])})", text)
 
 
 def code_at(where: str) -> str:

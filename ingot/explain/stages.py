@@ -7,11 +7,19 @@ from typing import Any
 
 from ingot.explain.compilation import Compilation
 from ingot.loops.ir import View
+from ingot.loops.show import show
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
 
 def show_captured(compilation: Compilation) -> str:
-    return compilation.captured.graph_module.print_readable(print_output=False)
+    """The graph's Python code, each line followed by the user's place."""
+    module = compilation.captured.graph_module
+    places = {node.name: node.meta.get("where", "") for node in module.graph.nodes}
+    lines = []
+    for line in module.code.strip().splitlines():
+        where = places.get(line.strip().partition(" ")[0], "")
+        lines.append(f"{line}  # {where}" if where else line)
+    return "\n".join(lines)
 
 
 def show_guards(compilation: Compilation) -> str:
@@ -23,8 +31,7 @@ def show_aten(compilation: Compilation) -> str:
 
 
 def show_loops(compilation: Compilation) -> str:
-    from ingot.loops.show import show
-
+    assert compilation.loops is not None
     return show(compilation.loops)
 
 
@@ -50,7 +57,12 @@ def step_text(step: KernelStep | LibraryStep) -> str:
     node = step.node
     targets = ", ".join(target or "_" for target in node.targets)
     arguments = [argument_text(a) for a in node.args] + [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()]
-    return f"{targets} = {node.function}({', '.join(arguments)})  # {node.origin.where}"
+    return f"{targets} = {function_name(node.function)}({', '.join(arguments)})  # {node.origin.where}"
+
+
+def function_name(function: Any) -> str:
+    """A library function's name, without the default overload's."""
+    return getattr(function, "__name__", str(function)).removesuffix(".default")
 
 
 def argument_text(argument: Any) -> str:

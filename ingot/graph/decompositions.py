@@ -449,7 +449,7 @@ def dropout(x: Tensor, p: float, train: bool | None) -> Any:
     return x.clone(), torch.ones_like(x, dtype=torch.bool)
 
 
-# -- factories that look at a tensor's metadata only: they must not keep its value alive ---------------------------------
+# -- factories that look at a tensor's metadata only: they must not keep its value alive -------------------------------
 
 
 def _filled(x: Tensor, sizes: Any, value: Any, dtype: Any, device: Any) -> Tensor:

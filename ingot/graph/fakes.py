@@ -48,7 +48,7 @@ class FakeTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
-        # Without a mode torch first imports torch.distributed.tensor, and sympy with it, to ask whether this is a DTensor
+        # Without a mode torch has by now imported torch.distributed.tensor, and sympy, to ask whether this is a DTensor
         raise CompilerBug("fakes", f"{op} was called on fakes outside of `with context:`")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

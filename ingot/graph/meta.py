@@ -77,20 +77,20 @@ def _key(value: Any) -> Any:
     return type(value)
 
 
-def dtypes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.dtype, ...]:
-    """The dtypes of the op's results for arguments of these dtypes and ranks, from a run on one-element tensors."""
+def dtypes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int = 1) -> tuple[torch.dtype, ...]:
+    """The dtypes of the op's results for arguments of these dtypes and ranks, run on tensors of size `extent`."""
     key = (op, _key(args), tuple((k, _key(v)) for k, v in kwargs.items()), torch.get_default_dtype())
     found = _dtypes.get(key)
     if found is None:
-        result = _run_small(op, args, kwargs)
+        result = _run_small(op, args, kwargs, extent)
         found = tuple(t.dtype for t in tensors_in(result))
         _dtypes[key] = found
     return found
 
 
-def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int) -> Any:
     def small(t: Tensor) -> Tensor:
-        return torch.ones((1,) * t.dim(), dtype=t.dtype, device="cpu")
+        return torch.ones((extent,) * t.dim(), dtype=t.dtype, device="cpu")
 
     def concrete(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -161,7 +161,7 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if any(isinstance(s, int) and s == 0 for s in t.shape):
         return _probe(op, args, kwargs)  # whether this raises depends on the op
     sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
-    results = tuple(_fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs))
+    results = tuple(_fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))  # one element has no variance
     return results[0] if len(results) == 1 else results
 
 
@@ -430,8 +430,8 @@ def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 _FAMILIES: dict[Rule, str] = {
     like_self: """fill zero scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy
-        index_fill index_reduce masked_fill masked_scatter put flip uniform bernoulli normal_functional random exponential
-        cauchy geometric log_normal""",
+        index_fill index_reduce masked_fill masked_scatter put flip uniform bernoulli normal_functional random
+        exponential cauchy geometric log_normal""",
     exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
     contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu roll _safe_softmax",
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",

@@ -24,6 +24,7 @@ from ingot.graph.functional import OVERWRITES, Storage, Tracked, same_strides, v
 from ingot.graph.passes import run_passes
 from ingot.graph.schemas import bind, functional_form, is_composite, written
 from ingot.graph.symbols import to_expr
+from ingot.loops.expr import Expr
 
 aten = torch.ops.aten
 
@@ -277,6 +278,12 @@ class Recorder(TorchDispatchMode):
 
     def finish(self, outputs: list[Any]) -> AtenGraph:
         """Close the graph: its outputs in terms of the storages they live in, and the inputs that were written."""
+        simplified = self.context.shapes.simplified
+        if self.context.shapes.guards:  # which may have pinned symbols that earlier nodes name
+            for node in self.graph.nodes:
+                node.args = torch.fx.node.map_aggregate(
+                    node.args, lambda a: simplified(a) if isinstance(a, Expr) else a
+                )
         outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
         specs = [self._output(o) for o in outputs]
         mutations = [(t.storage.position, self.node_of(t)) for t in self._inputs if t.storage.version]

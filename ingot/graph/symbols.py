@@ -68,6 +68,7 @@ class ShapeContext:
 
     def __init__(self) -> None:
         self.hints: dict[Symbol, int] = {}
+        self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
         self.where = ""
@@ -98,12 +99,22 @@ class ShapeContext:
             inner.append(d)
         return sizes, strides
 
+    @staticmethod
+    def to_expr(value: Any) -> Expr:
+        """The expression of an int, an Expr or a SymInt, in terms of the symbols that are still free."""
+        return to_expr(value)
+
+    def simplified(self, e: Expr) -> Expr:
+        """The expression with symbols that guards have pinned replaced by what they are."""
+        return e.substitute(self._pinned) if self._pinned else e
+
     def hint(self, e: Expr) -> int:
         """The value of the expression in the present call."""
         return e.evaluate(self.hints)
 
     def holds(self, left: Expr, relation: str, right: Expr) -> bool:
         """Decide a relation: by algebra, else by the hints, leaving a guard."""
+        left, right = self.simplified(left), self.simplified(right)
         if _PROVE[relation](left, right):
             return True
         negated, swapped = _NOT[relation]
@@ -118,7 +129,16 @@ class ShapeContext:
         )
         if not any(g[:3] == known[:3] for g in self.guards):
             self.guards.append(known)
+        if known.relation == "==":
+            self._pin(left, right)
         return answer
+
+    def _pin(self, left: Expr, right: Expr) -> None:
+        """Use an equality from here on, if it says what a symbol is."""
+        symbol, value = (left, right) if isinstance(left, Symbol) else (right, left)
+        if isinstance(symbol, Symbol) and symbol not in value.symbols:
+            self._pinned = {s: as_expr(e).substitute({symbol: value}) for s, e in self._pinned.items()}
+            self._pinned[symbol] = value
 
     def specialize(self, e: Expr) -> int:
         """The expression as a plain int, on which the compiled code then depends."""
@@ -184,8 +204,12 @@ class SizeNode(_Node):
     """The node of a SymInt."""
 
     def __init__(self, expr: Expr, context: ShapeContext) -> None:
-        self.expr = expr
+        self._expr = expr
         self.context = context
+
+    @property
+    def expr(self) -> Expr:
+        return self.context.simplified(self._expr)
 
     def is_int(self) -> bool:
         return True

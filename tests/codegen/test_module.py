@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, named
+from ingot.codegen.llvm import compile_kernels, host, named
 from ingot.loops import ops
 from ingot.loops.ir import Origin
 from tests.codegen.harness import flat, launch
@@ -70,6 +70,30 @@ def test_other_targets_compile(name, register):
     compiled = compile_kernels(kernels, [], named(name), load=False)
     assert register in compiled.assembly()
     assert len(compiled.object_code) > 1000
+
+
+@pytest.mark.skipif("avx2" not in host().features, reason="this machine cannot run AVX2 code")
+def test_avx2_code_runs():
+    """The code for narrower vectors gives the results of this machine's own, to a rounding of the sums."""
+    narrow = replace(host(), cpu="haswell", features="", vector_bytes=32)
+    wave = flat(1003, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("exp", x)))
+    brain = flat(
+        77, [torch.bfloat16], torch.bfloat16, lambda x: ops.to(ops.apply("neg", ops.to(x, f32)), torch.bfloat16)
+    )
+    cases = [
+        (wave, [torch.randn(1003) * 40, torch.zeros(1003)], 1003),
+        (brain, [torch.randn(77).bfloat16(), torch.zeros(77).bfloat16()], 77),
+        (softmax(5, 100, False), [torch.randn(5, 100), torch.zeros(5, 100)], 5),
+        (softmax(21, 9, True), [torch.randn(9, 21), torch.zeros(9, 21)], 21),
+        (embedding(5, 33, 10), [torch.randint(-10, 10, (5,)), torch.randn(10, 33), torch.zeros(5, 33)], 5),
+    ]
+    kernels = [kernel for kernel, _, _ in cases]
+    wide, narrowed = compile_kernels(kernels, []), compile_kernels(kernels, [], narrow)
+    for kernel, tensors, extent in cases:
+        other = [t.clone() for t in tensors]
+        assert launch(kernel, tensors, [(0, extent)], compiled=wide) == 0
+        assert launch(kernel, other, [(0, extent)], compiled=narrowed) == 0
+        torch.testing.assert_close(tensors[-1], other[-1], rtol=1e-6, atol=1e-7, equal_nan=True)
 
 
 def test_code_is_freed_with_its_owner():

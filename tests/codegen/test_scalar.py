@@ -115,8 +115,7 @@ OTHER_CASES = [(n, d) for n in sorted(set(supported_ops) - SMOOTH) for d in sort
 @pytest.mark.parametrize("name, dtype", SMOOTH_CASES, ids=str)
 def test_accuracy(name: str, dtype: torch.dtype) -> None:
     """No further from the exact value than 2 ulp, or 1.1 times eager's error where that is more; infinities, NaN and
-    the
-    signs of zeros are eager's."""
+    the signs of zeros are eager's."""
     inputs = arguments(dtype, OPS[name].arity, seed=1)
     ours, theirs = computed(name, inputs, dtype), eager(name, inputs)
     reference = exact(name, inputs)

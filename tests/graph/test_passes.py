@@ -43,8 +43,9 @@ def test_random_ops_are_never_shared_or_removed() -> None:
     "fn",
     [
         lambda x: x * 1 + x, lambda x: x.view(4, 6) + 1, lambda x: x.expand(4, 6) + 1, lambda x: x.t().t() + 1,
-        lambda x: x.clone() + 1, lambda x: x.to(torch.float32) + 1, lambda x: x.neg().neg() + 1, lambda x: (x - 0.0) + 1,
-        lambda x: x.contiguous()[:] + 1, lambda x: x / 1 + 1, lambda x: x.detach() + 1, lambda x: (x + -0.0) + 1,
+        lambda x: x.clone() + 1, lambda x: x.to(torch.float32) + 1, lambda x: x.neg().neg() + 1,
+        lambda x: (x - 0.0) + 1, lambda x: x.contiguous()[:] + 1, lambda x: x / 1 + 1,
+        lambda x: x.detach() + 1, lambda x: (x + -0.0) + 1,
     ],
 )  # fmt: skip
 def test_no_ops_are_removed(fn) -> None:

@@ -91,6 +91,32 @@ def test_one_graph_serves_every_batch() -> None:
         same(mlp, *mlp_inputs(batch), graph=graph)
 
 
+def test_sizes_that_meet_fixed_ones_are_pinned() -> None:
+    graph = traced(mlp, *mlp_inputs(5), dynamic={0: {0, 1}, 1: {0}, 4: {0}})
+    assert [str(g) for g in graph.shapes.guards][:1] == ["s1 == 8"]
+    for batch in (5, 2):
+        same(mlp, *mlp_inputs(batch), graph=graph)
+
+
+def test_sizes_that_must_agree_become_one_symbol() -> None:
+    graph = traced(lambda x, y: (x + y).view(-1), torch.rand(3, 4), torch.rand(3, 4), dynamic={0: {0, 1}, 1: {0, 1}})
+    assert [str(g) for g in graph.shapes.guards] == ["s0 == s2", "s1 == s3"]
+    assert (
+        len({s for node in graph.graph.nodes if node.op == "call_function" for s in map(str, node.meta["val"].shape)})
+        == 2
+    )
+    same(lambda x, y: (x + y).view(-1), torch.rand(5, 2), torch.rand(5, 2), graph=graph)
+
+
+def test_nodes_recorded_before_a_size_was_pinned_name_no_dead_symbol() -> None:
+    def f(x, y):
+        return x.new_zeros(x.shape[1], 3) + y
+
+    graph = traced(f, torch.rand(3, 4), torch.rand(4, 3), dynamic={0: {0, 1}})
+    assert [str(g) for g in graph.shapes.guards] == ["s1 == 4"]
+    same(f, torch.rand(6, 4), torch.rand(4, 3), graph=graph)
+
+
 def test_three_dimensional_input_keeps_its_linear_layers_whole() -> None:
     def f(x, w, b):
         return F.gelu(F.linear(x, w, b)).transpose(1, 2)

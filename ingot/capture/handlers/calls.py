@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
 from ingot.capture.values.base import NULL, Keywords
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
 from ingot.capture.values.base import LazyValue, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue, SliceValue, TupleValue
-from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SliceValue, TupleValue
 
 
 @handles("BUILD_TUPLE")
@@ -155,6 +153,4 @@ def match_class(frame: InterpreterFrame, positional: int) -> None:
         frame.push(TupleValue([subject], tuple))
         return
     names = (*getattr(cls, "__match_args__", ())[:positional], *names)
-    if not isinstance(subject, (ObjectValue, TupleValue)):
-        raise frame.session.unsupported(f"a class pattern on {subject.describe()}")
     frame.push(TupleValue([subject.get_attribute(frame.session, name) for name in names], tuple))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import ClassValue, ExceptionValue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
 from ingot.capture.values.base import Value
 from ingot.capture.values.containers import DictValue, TupleValue
 from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import GeneratorValue
 
@@ -33,10 +32,10 @@ def get_yield_from_iter(frame: InterpreterFrame, _: Any) -> None:
 @handles("SEND")
 def send(frame: InterpreterFrame, behind: int) -> None:
     sent, receiver = frame.pop(), frame.stack[-1]
-    is_generator = isinstance(receiver, GeneratorValue)
-    element = receiver.resume(frame.session, sent) if is_generator else receiver.next(frame.session)
+    generator = receiver if isinstance(receiver, GeneratorValue) else None
+    element = generator.resume(frame.session, sent) if generator else receiver.next(frame.session)
     if element is not None:
         frame.push(element)
     else:
-        frame.stack[-1] = receiver.result if is_generator else NONE
+        frame.stack[-1] = generator.result if generator else NONE
         frame.index = behind

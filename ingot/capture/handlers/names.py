@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
 from ingot.capture.values.base import NULL
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import CellValue
@@ -13,7 +12,9 @@ from ingot.capture.values.functions import CellValue
 
 def _unbound(frame: InterpreterFrame, slot: int) -> Exception:
     name = frame.program.names[slot]
-    return frame.session.raised(UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value")
+    return frame.session.raised(
+        UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+    )
 
 
 @handles("LOAD_CONST")
@@ -68,7 +69,9 @@ def load_deref(frame: InterpreterFrame, slot: int) -> None:
     content = _cell(frame, slot).content
     if content is NULL:
         name = frame.program.names[slot]
-        raise frame.session.raised(NameError, f"cannot access free variable '{name}' where it is not associated with a value")
+        raise frame.session.raised(
+            NameError, f"cannot access free variable '{name}' where it is not associated with a value"
+        )
     frame.push(content)
 
 
@@ -104,7 +107,9 @@ def store_global(frame: InterpreterFrame, name: str) -> None:
 def import_name(frame: InterpreterFrame, name: str) -> None:
     wanted = frame.pop()
     level = frame.pop().constant()
-    frame.push(frame.session.imported(name, level, frame.function.namespace, wanted is not NONE and bool(wanted.constant())))
+    frame.push(
+        frame.session.imported(name, level, frame.function.namespace, wanted is not NONE and bool(wanted.constant()))
+    )
 
 
 @handles("IMPORT_FROM")

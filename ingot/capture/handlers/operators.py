@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-
-import operator
-
 from ingot.capture.values.constant import ConstantValue
 
 

@@ -1,7 +1,7 @@
 """What the interpreter holds in place of Python objects, and the protocol that all values answer.
 
-A value that came from outside knows its source. Facts are guarded when they are used: what is merely passed along stays a `LazyValue`,
-which answers no question at all, until `Session.realize` guards its nature and gives the real value.
+A value that came from outside knows its source. Facts are guarded when they are used: what is merely passed along stays
+a `LazyValue`, which answers no question at all, until `Session.realize` guards its nature and gives the real value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Value:
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
-    # -- what it is --------------------------------------------------------------------------------------------------------------------
+    # -- what it is ----------------------------------------------------------------------------------------------------
 
     def python_type(self) -> type:
         """What type() of it is."""
@@ -46,7 +46,9 @@ class Value:
 
     def describe(self) -> str:
         """A few words for messages."""
-        return f"{self.python_type().__name__} {self.source.name}" if self.source else f"a {self.python_type().__name__}"
+        return (
+            f"{self.python_type().__name__} {self.source.name}" if self.source else f"a {self.python_type().__name__}"
+        )
 
     def constant(self) -> Any:
         """The Python object itself, where capture knows all of it. Raises NotConstant."""
@@ -75,7 +77,7 @@ class Value:
         """Its form as an argument of a graph node; `leaf` turns tensors and symbolic integers into nodes or fakes."""
         return self.constant()
 
-    # -- what Python asks of it --------------------------------------------------------------------------------------------------------
+    # -- what Python asks of it ----------------------------------------------------------------------------------------
 
     def truth(self, session: Session) -> bool:
         return True
@@ -129,7 +131,9 @@ class Value:
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         """`function(self, other)`, or `function(other, self)` if reflected; None where this value has no say in it."""
         return None
 

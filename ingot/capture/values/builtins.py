@@ -1,4 +1,5 @@
-"""Built-in functions and classes: the pure ones are called when all is known, the others have a rule here or a polyfill in Python."""
+"""Built-in functions and classes: the pure ones are called when all is known, the others have a rule here or a
+polyfill in Python."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import itertools
 import math
 import operator
 import typing
+import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,14 @@ from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Ra
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ingot.capture.values.functions import BoundMethod, CellValue, PartialValue
-from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ExceptionValue, ObjectValue, SuperValue, find_missing
+from ingot.capture.values.objects import (
+    BINARY_METHODS,
+    INPLACE_METHODS,
+    ExceptionValue,
+    ObjectValue,
+    SuperValue,
+    find_missing,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -32,33 +41,31 @@ RULES: dict[Any, Rule] = {}
 """By built-in function or class: rule(session, *args, **kwargs) on realized values."""
 
 PURE: set[Any] = {
-    builtins.abs, builtins.ascii, builtins.bin, builtins.chr, builtins.divmod, builtins.format, builtins.hash, builtins.hex,
-    builtins.oct, builtins.ord, builtins.pow, builtins.repr, builtins.round,
+    *(getattr(builtins, name) for name in "abs ascii bin chr divmod format hash hex oct ord round".split()),
+    *(getattr(operator, name) for name in "concat countOf indexOf length_hint".split()),
     *(f for name, f in vars(math).items() if callable(f) and not name.startswith("_")),
-    *(f for f in vars(operator).values() if callable(f) and getattr(f, "__module__", "") == "_operator" and not isinstance(f, type)),
-    complex, bytes, frozenset, str.join, str.format, str.lower, str.upper, int.from_bytes, dict.fromkeys, math.prod,
-}  # fmt: skip
-PURE -= {dict.fromkeys, math.prod, frozenset}
+    complex,
+    bytes,
+}
+"""Called for real when all their arguments are known; none changes what it is given."""
 
-POLYFILLS: dict[Any, FunctionType] = {
-    builtins.all: polyfills.all_, builtins.any: polyfills.any_, builtins.sum: polyfills.sum_, builtins.enumerate: polyfills.enumerate_,
-    builtins.zip: polyfills.zip_, builtins.map: polyfills.map_, builtins.filter: polyfills.filter_, builtins.max: polyfills.max_,
-    builtins.min: polyfills.min_, builtins.sorted: polyfills.sorted_, builtins.reversed: polyfills.reversed_,
-    functools.reduce: polyfills.reduce, math.prod: polyfills.prod, itertools.chain: polyfills.chain,
-    itertools.chain.from_iterable: polyfills.chain_from_iterable, itertools.product: polyfills.product,
-    itertools.islice: polyfills.islice, itertools.accumulate: polyfills.accumulate, itertools.repeat: polyfills.repeat,
-    itertools.starmap: polyfills.starmap, itertools.pairwise: polyfills.pairwise, itertools.count: polyfills.count,
-    itertools.takewhile: polyfills.takewhile, itertools.dropwhile: polyfills.dropwhile,
-    itertools.zip_longest: polyfills.zip_longest, itertools.combinations: polyfills.combinations, itertools.cycle: polyfills.cycle,
-    itertools.permutations: polyfills.permutations, dict.fromkeys: polyfills.fromkeys,
-}  # fmt: skip
+POLYFILLS: dict[Any, Any] = {
+    math.prod: polyfills.prod,
+    functools.reduce: polyfills.reduce,
+    itertools.chain.from_iterable: polyfills.chain_from_iterable,
+    dict.fromkeys: polyfills.fromkeys,
+    **{getattr(builtins, n): getattr(polyfills, n + "_") for n in polyfills.OF_BUILTINS},
+    **{getattr(itertools, n): getattr(polyfills, n) for n in polyfills.OF_ITERTOOLS},
+}
+"""Inlined in place of the built-in."""
 
 _OPERATORS = set(BINARY_METHODS) | set(INPLACE_METHODS)
 _UNARY = {operator.neg, operator.pos, operator.invert, builtins.abs}
 
 
 def knows(function: Any) -> bool:
-    """Whether a C function has a rule, a polyfill, or is pure. The lists hold functions only: an unhashable object is in none."""
+    """Whether a C function has a rule, a polyfill, or is pure. The lists hold functions only: an unhashable object
+    is in none."""
     try:
         return function in RULES or function in POLYFILLS or function in PURE or function in _OPERATORS
     except TypeError:
@@ -106,7 +113,8 @@ class BuiltinValue(Value):
 
 
 def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
-    """Calls a C function on values: by rule, by polyfill, as an operator, as a method of a built-in type, or for real if it is pure."""
+    """Calls a C function on values: by rule, by polyfill, as an operator, as a method of a built-in type, or for
+    real if it is pure."""
     if function in RULES:
         try:
             return RULES[function](session, *map(session.realize, args), **session.realize_all(kwargs))
@@ -137,10 +145,12 @@ def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords
 
 def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception:
     name = getattr(function, "__qualname__", function)
-    return session.unsupported(f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during capture")
+    return session.unsupported(
+        f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during capture"
+    )
 
 
-# -- questions ---------------------------------------------------------------------------------------------------------------------------
+# -- questions ---------------------------------------------------------------------------------------------------------
 
 
 @rule(builtins.len)
@@ -210,6 +220,40 @@ def contains(session: Session, container: Value, item: Value) -> Value:
     return ConstantValue(session.contains(container, item))
 
 
+@rule(operator.setitem)
+def setitem(session: Session, owner: Value, key: Value, value: Value) -> Value:
+    owner.set_item(session, key, value)
+    return NONE
+
+
+@rule(operator.delitem)
+def delitem(session: Session, owner: Value, key: Value) -> Value:
+    owner.delete_item(session, key)
+    return NONE
+
+
+@rule(operator.is_)
+def is_(session: Session, a: Value, b: Value) -> Value:
+    return ConstantValue(session.same(a, b))
+
+
+@rule(operator.is_not)
+def is_not(session: Session, a: Value, b: Value) -> Value:
+    return ConstantValue(not session.same(a, b))
+
+
+@rule(operator.not_)
+def not_(session: Session, value: Value) -> Value:
+    return ConstantValue(not session.truth(value))
+
+
+@rule(builtins.pow)
+def pow_(session: Session, base: Value, exponent: Value, *modulus: Value) -> Value:
+    if not modulus:
+        return session.binary(operator.pow, base, exponent)
+    return session.wrap_constant(session.python(pow, *[session.known(v) for v in (base, exponent, *modulus)]))
+
+
 @rule(builtins.iter)
 def iter_(session: Session, value: Value, *sentinel: Value) -> Value:
     if sentinel:
@@ -235,6 +279,11 @@ def print_(session: Session, *args: Value, **kwargs: Value) -> Value:
     raise session.unsupported("side effect: print", hint="print outside the compiled function")
 
 
+@rule(warnings.warn)
+def warn(session: Session, *args: Value, **kwargs: Value) -> Value:
+    raise session.unsupported("side effect: warnings.warn")
+
+
 @rule(builtins.id)
 def id_(session: Session, value: Value) -> Value:
     raise session.unsupported("id() of an object")
@@ -250,7 +299,7 @@ def object_init(session: Session, *args: Value, **kwargs: Value) -> Value:
     return NONE
 
 
-# -- classes -----------------------------------------------------------------------------------------------------------------------------
+# -- classes -----------------------------------------------------------------------------------------------------------
 
 
 def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
@@ -270,7 +319,7 @@ def type_(session: Session, value: Value, *rest: Value) -> Value:
     return session.wrap_constant(value.python_type())
 
 
-@rule(bool)
+@rule(bool, operator.truth)
 def bool_(session: Session, value: Value = NONE) -> Value:
     return ConstantValue(session.truth(value))
 
@@ -288,8 +337,8 @@ RULES[int], RULES[float] = _number(int), _number(float)
 
 
 @rule(str)
-def str_(session: Session, value: Value = ConstantValue("")) -> Value:
-    return ConstantValue(session.text_of(value, str))
+def str_(session: Session, value: Value | None = None) -> Value:
+    return ConstantValue("" if value is None else session.text_of(value, str))
 
 
 @rule(builtins.repr)
@@ -371,7 +420,9 @@ def getter(session: Session, *args: Value) -> Value:
 
 @rule(dataclasses.fields)
 def fields(session: Session, value: Value) -> Value:
-    return session.wrap_constant(dataclasses.fields(value.python_type() if isinstance(value, ObjectValue) else value.constant()))
+    return session.wrap_constant(
+        dataclasses.fields(value.python_type() if isinstance(value, ObjectValue) else value.constant())
+    )
 
 
 @rule(property, staticmethod, classmethod)
@@ -399,7 +450,7 @@ def _construct_object(session: Session, cls: type, args: Arguments, kwargs: Keyw
 def _construct_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     names = getattr(cls, "_fields", None)
     if names is None:
-        if cls.__init__ is not object.__init__ or cls.__name__ != "Size":
+        if cls.__name__ != "Size":
             raise session.unsupported(f"an instance of {cls.__qualname__} is made: a subclass of tuple")
         return TupleValue(session.list_of(args[0]).items if args else [], cls)
     given = {**dict(zip(names, args)), **kwargs}
@@ -418,7 +469,7 @@ def _construct_exception(session: Session, cls: type, args: Arguments, kwargs: K
     return made
 
 
-@rule(BaseException.__init__, Exception.__init__)
+@rule(*(vars(cls)["__init__"] for cls in (BaseException, Exception)))
 def exception_init(session: Session, exception: Value, *args: Value) -> Value:
     assert isinstance(exception, ExceptionValue)
     exception.args = list(args)

@@ -1,7 +1,9 @@
-"""Immutable Python objects that capture knows in full: numbers, strings, None, dtypes, devices, enum members, code, ..."""
+"""Immutable Python objects that capture knows in full: numbers, strings, None, dtypes, devices, enum members, code,
+..."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,11 @@ class ConstantValue(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         found = session.python(getattr, self.object, name)
-        return ConstantMethod(self, name) if callable(found) and not isinstance(found, type) else session.wrap_constant(found)
+        return (
+            ConstantMethod(self, name)
+            if callable(found) and not isinstance(found, type)
+            else session.wrap_constant(found)
+        )
 
     def get_item(self, session: Session, key: Value) -> Value:
         return session.wrap_constant(session.python(lambda o, k: o[k], self.object, key.constant()))
@@ -55,7 +61,11 @@ class ConstantValue(Value):
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return session.wrap_constant(session.python(function, self.object))
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if type(self.object) in (str, bytes) and function is operator.mod and not reflected:
+            return session.wrap_constant(session.python(function, self.object, session.textual(other)))
         try:
             pair = (self.object, other.constant())
         except NotConstant:

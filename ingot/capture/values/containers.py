@@ -69,14 +69,18 @@ class SequenceValue(_Container):
     def _build(self, objects: list[Any]) -> Any:
         return self.cls(*objects) if hasattr(self.cls, "_fields") else self.cls(objects)
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         if function in (operator.add, operator.iadd) and isinstance(other, type(self)) and not reflected:
             return self._like(self.items + other.items)
         if function in (operator.mul, operator.imul) and other.is_constant():
             return self._like(session.python(operator.mul, self.items, other.constant()))
         if function in (operator.eq, operator.ne) and isinstance(other, SequenceValue):
             same = isinstance(self, ListValue) == isinstance(other, ListValue) and len(self.items) == len(other.items)
-            same = same and all(session.equal(session.realize(a), session.realize(b)) for a, b in zip(self.items, other.items))
+            same = same and all(
+                session.equal(session.realize(a), session.realize(b)) for a, b in zip(self.items, other.items)
+            )
             return ConstantValue(same == (function is operator.eq))
         if function in (operator.lt, operator.le, operator.gt, operator.ge) and isinstance(other, SequenceValue):
             pair = (session.known(self), session.known(other))
@@ -134,7 +138,9 @@ class ListValue(SequenceValue):
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return [item.argument(leaf) for item in self.items]
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         if function is operator.iadd and not reflected:
             self.method_extend(session, other)
             return self
@@ -273,7 +279,9 @@ class RangeValue(Value):
     def iterate(self, session: Session) -> Value:
         return RangeIterator(iter(self.range))
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         return ConstantValue(self.range).binary(session, function, other, reflected)
 
 
@@ -302,7 +310,9 @@ class KeyedValue(_Container):
 
     __slots__ = ("cls", "entries")
 
-    def __init__(self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(source, object)
         self.entries = dict(entries)
         self.cls = cls
@@ -327,7 +337,9 @@ class DictValue(KeyedValue):
 
     __slots__ = ("factory",)
 
-    def __init__(self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(entries, cls, source, object)
         self.factory: Value = NONE
 
@@ -359,7 +371,9 @@ class DictValue(KeyedValue):
     def keys(self, session: Session) -> SequenceValue:
         return TupleValue([session.wrap_key(key) for key in self.entries], tuple)
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         if not isinstance(other, DictValue) or reflected:
             return None
         if function is operator.or_:
@@ -449,7 +463,9 @@ class DictView(Value):
             return self.owner.contains(session, item)
         return super().contains(session, item)
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         return session.set_of(self).binary(session, function, session.set_of(other), reflected)
 
 
@@ -470,17 +486,19 @@ class SetValue(KeyedValue):
     def iterate(self, session: Session) -> Value:
         return SequenceIterator(TupleValue(self.entries.values(), tuple))
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         if not isinstance(other, SetValue):
             return None
         first, second = (other, self) if reflected else (self, other)
-        result = function(set(first.entries), set(second.entries)) if function in _SET_RESULTS + _SET_TESTS else None
         if function in _SET_TESTS:
-            return ConstantValue(result)
-        if function in _SET_RESULTS:
-            members = {**first.entries, **second.entries}
-            return SetValue([(k, v) for k, v in members.items() if k in result], first.cls)
-        return None
+            return ConstantValue(function(set(first.entries), set(second.entries)))
+        if function not in _SET_RESULTS:
+            return None
+        kept = function(set(first.entries), set(second.entries))
+        members = {**first.entries, **second.entries}
+        return SetValue([(key, value) for key, value in members.items() if key in kept], first.cls)
 
     def method_add(self, session: Session, item: Value) -> Value:
         self._writable(session)

@@ -30,7 +30,8 @@ class CellValue(Value):
 
 
 class FunctionValue(Value):
-    """A Python function, which is inlined when called: from outside (`object` is the function), or made during capture."""
+    """A Python function, which is inlined when called: from outside (`object` is the function), or made during
+    capture."""
 
     __slots__ = ("annotations", "attributes", "cells", "code", "defaults", "keyword_defaults", "namespace", "object")
 
@@ -55,11 +56,18 @@ class FunctionValue(Value):
             if not isinstance(source, ConstSource):  # a function's globals are fixed, another function's may differ
                 session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, function.__globals__)
 
+            if function.__defaults__:  # which item is whose default depends on how many there are
+                session.guard(FunctionFieldSource(source, "__defaults__"), Kind.LENGTH, len(function.__defaults__))
+
         def field_item(field: Any, key: Any, value: Any) -> Value:
-            return session.wrap(value, ConstSource(value) if trusted else ItemSource(FunctionFieldSource(source, field), key))
+            return session.wrap(
+                value, ConstSource(value) if trusted else ItemSource(FunctionFieldSource(source, field), key)
+            )
 
         made.defaults = [field_item("__defaults__", i, v) for i, v in enumerate(function.__defaults__ or ())]
-        made.keyword_defaults = {k: field_item("__kwdefaults__", k, v) for k, v in (function.__kwdefaults__ or {}).items()}
+        made.keyword_defaults = {
+            k: field_item("__kwdefaults__", k, v) for k, v in (function.__kwdefaults__ or {}).items()
+        }
         made.cells = tuple(
             session.outside_cell(cell, CellSource(source, i, function.__code__.co_freevars[i]))
             for i, cell in enumerate(function.__closure__ or ())
@@ -214,7 +222,9 @@ def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Key
     bound[: min(len(args), positional)] = args[:positional]
     rest: dict[str, Value] = {}
     for name, value in kwargs.items():
-        slot = names.index(name, code.co_posonlyargcount, total) if name in names[code.co_posonlyargcount : total] else -1
+        slot = (
+            names.index(name, code.co_posonlyargcount, total) if name in names[code.co_posonlyargcount : total] else -1
+        )
         if slot < 0:
             rest[name] = value
         elif bound[slot] is not NULL:
@@ -224,7 +234,9 @@ def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Key
     if rest and not code.co_flags & 8:
         raise session.raised(TypeError, f"{code.co_qualname}() got an unexpected keyword argument '{next(iter(rest))}'")
     if len(args) > positional and not code.co_flags & 4:
-        raise session.raised(TypeError, f"{code.co_qualname}() takes {positional} positional arguments but {len(args)} were given")
+        raise session.raised(
+            TypeError, f"{code.co_qualname}() takes {positional} positional arguments but {len(args)} were given"
+        )
     first_default = positional - len(function.defaults)
     for slot, value in enumerate(bound):
         if value is NULL:
@@ -239,5 +251,3 @@ def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Key
     if code.co_flags & 8:
         bound.append(session.dict_of_values(rest))
     return bound
-
-

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ingot.capture.guards import MISSING, Kind
-from ingot.capture.sources import AttrSource, GlobalSource, ItemSource, Source
 from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import AttrSource, GlobalSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import CONSTRUCTORS
 from ingot.capture.values.objects import ObjectValue, bind_member, instance_dict
@@ -35,7 +35,8 @@ class ModuleValue(ObjectValue):
         return self.length(session) > 0 if hasattr(self.cls, "__len__") else True
 
     def own_attribute(self, session: Session, name: str) -> Value | None:
-        """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of parameters, buffers and modules."""
+        """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of parameters,
+        buffers and modules."""
         assert self.source is not None
         namespace = instance_dict(self.object) or {}
         if name in namespace:
@@ -60,7 +61,9 @@ class ModuleValue(ObjectValue):
         raw = session.class_lookup(self.cls, "__call__")
         if raw is nn.Module.__call__:
             return call_forward(session, self, args, kwargs)
-        dispatcher = getattr(self.cls, "__ingot_dispatcher__", None)  # a compiled module inside a compiled one is inlined
+        dispatcher = getattr(
+            self.cls, "__ingot_dispatcher__", None
+        )  # a compiled module inside a compiled one is inlined
         if dispatcher is not None:
             return call_forward(session, self, args, kwargs)
         return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
@@ -105,4 +108,3 @@ def _call_impl(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 SPECIAL_FUNCTIONS[nn.Module._wrapped_call_impl] = _call_impl  # type: ignore[index]
 SPECIAL_FUNCTIONS[nn.Module._call_impl] = _call_impl  # type: ignore[index]
 CONSTRUCTORS[nn.Module] = _construct_module
-

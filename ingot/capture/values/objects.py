@@ -16,23 +16,25 @@ from ingot.capture.values.functions import BoundMethod
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
+_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def _operator(name: str) -> Any:
+    return getattr(operator, name + "_" if name in ("and", "or") else name)
+
+
 BINARY_METHODS: dict[Any, tuple[str, str]] = {
-    operator.add: ("__add__", "__radd__"), operator.sub: ("__sub__", "__rsub__"), operator.mul: ("__mul__", "__rmul__"),
-    operator.truediv: ("__truediv__", "__rtruediv__"), operator.floordiv: ("__floordiv__", "__rfloordiv__"),
-    operator.mod: ("__mod__", "__rmod__"), operator.pow: ("__pow__", "__rpow__"), operator.matmul: ("__matmul__", "__rmatmul__"),
-    operator.and_: ("__and__", "__rand__"), operator.or_: ("__or__", "__ror__"), operator.xor: ("__xor__", "__rxor__"),
-    operator.lshift: ("__lshift__", "__rlshift__"), operator.rshift: ("__rshift__", "__rrshift__"),
-    operator.lt: ("__lt__", "__gt__"), operator.le: ("__le__", "__ge__"), operator.gt: ("__gt__", "__lt__"),
-    operator.ge: ("__ge__", "__le__"), operator.eq: ("__eq__", "__eq__"), operator.ne: ("__ne__", "__ne__"),
-}  # fmt: skip
+    **{_operator(name): (f"__{name}__", f"__r{name}__") for name in _ARITHMETIC},
+    **{_operator(name): (f"__{name}__", f"__{mirror}__") for name, mirror in _MIRRORED.items()},
+}
+"""By operator: the left operand's method, and the right operand's."""
+
 UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
 INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
-    getattr(operator, f"i{name}"): (f"__i{name}__", getattr(operator, plain))
-    for name, plain in [
-        (n, n + "_" if n in ("and", "or") else n)
-        for n in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
-    ]
+    getattr(operator, f"i{name}"): (f"__i{name}__", _operator(name)) for name in _ARITHMETIC
 }
+"""By in-place operator: its method, and the operator that stands in for it."""
 
 
 class IdentityKey:
@@ -71,7 +73,7 @@ class ObjectValue(Value):
             raise session.unsupported(f"{self.describe()}, which defines __hash__, as a key of a dict or set")
         return session.identity_key(self)
 
-    # -- attributes --------------------------------------------------------------------------------------------------------------------
+    # -- attributes ----------------------------------------------------------------------------------------------------
 
     def own_attribute(self, session: Session, name: str) -> Value | None:
         """What the instance `__dict__` holds; None if it has no such name (guarded)."""
@@ -90,6 +92,8 @@ class ObjectValue(Value):
             return session.wrap_constant(self.cls)
         if name == "__dict__":
             return self.all_attributes(session)
+        if find_in_class(self.cls, "__getattribute__") is not find_in_class(_plain_base(self.cls), "__getattribute__"):
+            raise session.unsupported(f"{self.describe()} defines __getattribute__")
         raw = session.class_lookup(self.cls, name)
         if is_data_descriptor(raw):
             return self.bind(session, raw, name)
@@ -145,14 +149,17 @@ class ObjectValue(Value):
         if self.attributes.pop(name, None) is None:
             raise session.raised(AttributeError, name)
 
-    # -- operators by the class's own methods ------------------------------------------------------------------------------------------
+    # -- operators by the class's own methods --------------------------------------------------------------------------
 
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
         """Calls a special method of the class; None if it has none."""
         raw = session.class_lookup(self.cls, name)
         if raw is MISSING or raw is None:
             return None
-        if not isinstance(raw, (FunctionType, staticmethod, classmethod)) and getattr(raw, "__objclass__", None) is object:
+        if (
+            not isinstance(raw, (FunctionType, staticmethod, classmethod))
+            and getattr(raw, "__objclass__", None) is object
+        ):
             return None
         return session.call(bind_member(session, raw, self, self.cls, name), args, {})
 
@@ -182,7 +189,10 @@ class ObjectValue(Value):
         return self.special(session, "__iter__") or super().iterate(session)
 
     def next(self, session: Session) -> Value | None:
-        return session.until_stop(lambda: self.special(session, "__next__") or super(ObjectValue, self).next(session))
+        def step() -> Value | None:
+            return self.special(session, "__next__") or super(ObjectValue, self).next(session)
+
+        return session.until_stop(step)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raw = session.class_lookup(self.cls, "__call__")
@@ -194,7 +204,9 @@ class ObjectValue(Value):
         answer = self.special(session, UNARY_METHODS[function]) if function in UNARY_METHODS else None
         return answer or super().unary(session, function)
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         if function in INPLACE_METHODS:
             name, plain = INPLACE_METHODS[function]
             answer = None if reflected else self.special(session, name, other)
@@ -274,7 +286,9 @@ class ClassValue(Value):
             raise session.unsupported(f"attribute {name!r} of the metaclass of {self.describe()}")
         return bind_member(session, raw, None, self.object, name)
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         return ConstantValue(self.object).binary(session, function, other, reflected) if other.is_constant() else None
 
     def get_item(self, session: Session, key: Value) -> Value:
@@ -345,6 +359,15 @@ class ModuleObject(Value):
         raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")
 
 
+def _plain_base(cls: type) -> type:
+    """The first class of the resolution order that is written in C."""
+    return next(owner for owner in cls.__mro__ if not owner.__flags__ & HEAP_TYPE)
+
+
+HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: the class was made at run time."""
+
+
 def instance_dict(object_: Any) -> dict[str, Any] | None:
     """The `__dict__` of an instance, None if it has none."""
     try:
@@ -364,7 +387,8 @@ def find_missing(cls: type, name: str) -> bool:
 
 
 def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
-    """What the raw attribute of a class gives when it is read through an instance, or through the class (`instance` None)."""
+    """What the raw attribute of a class gives when it is read through an instance, or through the class (`instance`
+    None)."""
     if isinstance(raw, FunctionType):
         function = session.wrap_class_member(raw)
         return function if instance is None else BoundMethod(function, instance)
@@ -387,12 +411,12 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     getter = session.class_lookup(type(raw), "__get__")
     if isinstance(getter, FunctionType):
         owner = session.wrap_constant(cls)
-        return session.call(session.wrap_class_member(getter), [session.wrap_class_member(raw), instance or NONE, owner], {})
+        return session.call(
+            session.wrap_class_member(getter), [session.wrap_class_member(raw), instance or NONE, owner], {}
+        )
     if instance is None:
         return session.wrap_class_member(raw)
     native = session.native_slot(raw)
     if native is not None:
         return BoundMethod(native, instance)
     raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a {type(raw).__name__}")
-
-

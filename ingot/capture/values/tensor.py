@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
     from ingot.capture.session import Session
 
-_DATA = frozenset(
-    "item tolist numpy data_ptr __array__ __bool__ __int__ __float__ __index__ __complex__ storage untyped_storage cpu_data nonzero".split()
-)
+_DATA = frozenset("item tolist numpy data_ptr storage untyped_storage nonzero".split())
+_DATA |= frozenset("__array__ __bool__ __int__ __float__ __index__ __complex__".split())
 """Methods whose result depends on the data."""
 
 _REFUSED = frozenset(
     """
-    backward register_hook retain_grad requires_grad_ set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_
+    backward register_hook retain_grad requires_grad_ set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_
+    swapaxes_ swapdims_
     detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
     __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
     """.split()
@@ -34,9 +34,13 @@ _REFUSED = frozenset(
 """Methods that change the tensor object itself, or that have no place in a graph."""
 
 _PROPERTIES = frozenset(
-    "dtype device layout ndim requires_grad is_cuda is_cpu is_meta is_mps is_quantized is_sparse is_leaf itemsize is_nested names".split()
+    "dtype device layout ndim requires_grad is_leaf itemsize nbytes names is_nested is_quantized".split()
 )
-_PROPERTIES |= {"is_xpu", "is_mkldnn", "is_xla", "is_ipu", "is_vulkan", "is_maia", "is_mtia", "is_sparse_csr", "nbytes", "_is_view"}
+_PROPERTIES |= frozenset(
+    "is_cuda is_cpu is_meta is_mps is_xpu is_xla is_mkldnn is_sparse is_sparse_csr is_mtia".split()
+)
+"""Attributes whose value follows from what TENSOR guards."""
+
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
@@ -46,7 +50,9 @@ class TensorValue(Value):
     __slots__ = ("cls", "fake", "fx_node")
     decides_operators = True
 
-    def __init__(self, fake: torch.Tensor, node: fx.Node, source: Source | None = None, cls: type = torch.Tensor) -> None:
+    def __init__(
+        self, fake: torch.Tensor, node: fx.Node, source: Source | None = None, cls: type = torch.Tensor
+    ) -> None:
         super().__init__(source)
         self.fake, self.fx_node, self.cls = fake, node, cls
 
@@ -64,7 +70,8 @@ class TensorValue(Value):
 
     def truth(self, session: Session) -> bool:
         raise session.unsupported(
-            f"a branch on the values of {self.describe()}", hint="torch.where, or move the branch out of the compiled function"
+            f"a branch on the values of {self.describe()}",
+            hint="torch.where, or move the branch out of the compiled function",
         )
 
     def length(self, session: Session) -> Any:
@@ -124,7 +131,9 @@ class TensorValue(Value):
         return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
-        session.graph.call(session, "call_function", operator.setitem, (self, session.deep(key), session.realize(value)), {})
+        session.graph.call(
+            session, "call_function", operator.setitem, (self, session.deep(key), session.realize(value)), {}
+        )
 
     def contains(self, session: Session, item: Value) -> bool:
         raise session.unsupported(f"a membership test on the values of {self.describe()}")
@@ -137,7 +146,9 @@ class TensorValue(Value):
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return session.graph.call(session, "call_function", function, (self,), {})
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
         if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
             return None
         if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):
@@ -223,8 +234,12 @@ class SymIntValue(Value):
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return SymIntValue(function(self.fake), "call_function", function, (self,))
 
-    def binary(self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool) -> Value | None:
-        if not isinstance(other, SymIntValue) and not (isinstance(other, ConstantValue) and type(other.object) in (int, bool, float)):
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if not isinstance(other, SymIntValue) and not (
+            isinstance(other, ConstantValue) and type(other.object) in (int, bool, float)
+        ):
             return None
         pair: tuple[Any, Any] = (self, other.object if isinstance(other, ConstantValue) else other)
         pair = pair[::-1] if reflected else pair
@@ -257,4 +272,3 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise session.unsupported("an operation that gives a symbolic number")
     return session.wrap_constant(result)
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +37,18 @@ _STATE_QUERIES = frozenset(
 """Questions about the state around the call, which GLOBAL_STATE guards: asked for real."""
 
 _CONSTANT_ANSWERS: dict[Any, Any] = {
-    torch.jit.is_scripting: False, torch.jit.is_tracing: False, torch.compiler.is_compiling: True,
-    torch.compiler.is_dynamo_compiling: False, torch.compiler.is_exporting: False, overrides.has_torch_function: False,
-    overrides.has_torch_function_unary: False, overrides.has_torch_function_variadic: False, torch._C._get_tracing_state: None,
-    torch.cuda.is_current_stream_capturing: False, torch._C._log_api_usage_once: None,
-}  # fmt: skip
+    torch.jit.is_scripting: False,
+    torch.jit.is_tracing: False,
+    torch.compiler.is_compiling: True,
+    torch.compiler.is_dynamo_compiling: False,
+    torch.compiler.is_exporting: False,
+    overrides.has_torch_function: False,
+    overrides.has_torch_function_unary: False,
+    overrides.has_torch_function_variadic: False,
+    torch._C._get_tracing_state: None,
+    torch.cuda.is_current_stream_capturing: False,
+    torch._C._log_api_usage_once: None,
+}
 
 _RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
 
@@ -99,7 +105,9 @@ class StateQuery(BuiltinValue):
         if self.object in _CONSTANT_ANSWERS:
             return ConstantValue(_CONSTANT_ANSWERS[self.object])
         known = [session.known(a) for a in args]
-        return session.wrap_constant(session.python(self.object, *known, **{k: session.known(v) for k, v in kwargs.items()}))
+        return session.wrap_constant(
+            session.python(self.object, *known, **{k: session.known(v) for k, v in kwargs.items()})
+        )
 
 
 @wraps(FunctionType)
@@ -107,6 +115,12 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     answer = _answer(session, object_, source)
     if answer is not None:
         return answer
+    original = vars(object_).get(
+        "_torchdynamo_orig_callable"
+    )  # torch.compile, once loaded, wraps some of torch's own functions
+    if isinstance(original, FunctionType):
+        session.guard(source, Kind.IDENTITY, object_)
+        return session.builtin(original)
     made = wrap_function(session, object_, source)
     if object_.__module__ in _WHOLE_MODULES and object_ not in _INLINED:
         session.guard(source, Kind.IDENTITY, object_)
@@ -125,7 +139,9 @@ def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
     return wrap_builtin(session, object_, source)
 
 
-_OPERATION_OWNERS = frozenset({"_VariableFunctionsClass", *(f"torch._C._{n}" for n in ("nn", "linalg", "special", "fft", "sparse"))})
+_OPERATION_OWNERS = frozenset(
+    {"_VariableFunctionsClass", *(f"torch._C._{n}" for n in ("nn", "linalg", "special", "fft", "sparse"))}
+)
 
 
 def _owner(function: Any) -> str:
@@ -150,7 +166,7 @@ WRAPPERS.update(dict.fromkeys((torch.dtype, torch.device, torch.layout, torch.me
 WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_held))
 PURE.update({torch.device, torch.finfo, torch.iinfo})
 
-# -- modes -----------------------------------------------------------------------------------------------------------------------------
+# -- modes -------------------------------------------------------------------------------------------------------------
 
 
 class GradModeValue(Value):
@@ -222,7 +238,7 @@ def wrap_grad_mode(session: Session, object_: Any, source: Source) -> Value:
     return GradModeValue(type(object_), type(object_) is torch.enable_grad)
 
 
-# -- functions with a meaning of their own -----------------------------------------------------------------------------------------------
+# -- functions with a meaning of their own -----------------------------------------------------------------------------
 
 
 def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -232,14 +248,26 @@ def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return NONE
 
 
-def _warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported("side effect: warnings.warn")
+def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    raise session.unsupported("side effect: the random state is read or set (torch.manual_seed and its kin)")
 
 
 def _index(session: Session, value: Value) -> Value:
-    return value if isinstance(value, SymIntValue) else session.wrap_constant(session.python(operator.index, value.constant()))
+    return (
+        value
+        if isinstance(value, SymIntValue)
+        else session.wrap_constant(session.python(operator.index, value.constant()))
+    )
 
 
 SPECIAL_FUNCTIONS[torch._assert] = _assert
-SPECIAL_FUNCTIONS[warnings.warn] = _warn
+for _function in (
+    torch.manual_seed,
+    torch.seed,
+    torch.initial_seed,
+    torch.set_rng_state,
+    torch.get_rng_state,
+    torch.cuda.manual_seed,
+):
+    SPECIAL_FUNCTIONS[_function] = _random_state
 RULES[operator.index] = _index

@@ -1,4 +1,5 @@
-"""Which kind of value stands for an outside object: a table keyed by its type, searched along the method resolution order."""
+"""Which kind of value stands for an outside object: a table keyed by its type, searched along the method resolution
+order."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from types import (
     MethodType,
     MethodWrapperType,
     ModuleType,
+    SimpleNamespace,
     UnionType,
     WrapperDescriptorType,
 )
@@ -25,9 +27,9 @@ from ingot.capture.sources import AttrSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
+from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SliceValue, TupleValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
-from ingot.capture.values.objects import ClassValue, IdentityKey, ModuleObject, ObjectValue
+from ingot.capture.values.objects import HEAP_TYPE, ClassValue, IdentityKey, ModuleObject, ObjectValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -59,7 +61,9 @@ def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
     if isinstance(object_, enum.Enum):
         return wrap_held(session, object_, source)
     if type(object_) not in WRAPPERS:
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {type(object_).__mro__[1].__name__}")
+        raise session.unsupported(
+            f"{source.name}, a {type(object_).__name__}: a subclass of {type(object_).__mro__[1].__name__}"
+        )
     session.guard(source, Kind.EQUALS, object_)
     return ConstantValue(object_, source)
 
@@ -98,7 +102,9 @@ def wrap_list(session: Session, object_: Any, source: Source) -> Value:
     _refuse_subclass(session, object_, source, (list,))
     session.guard(source, Kind.TYPE, type(object_))
     session.guard(source, Kind.LENGTH, len(object_))
-    return ListValue([session.wrap(item, ItemSource(source, i)) for i, item in enumerate(object_)], list, source, object_)
+    return ListValue(
+        [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(object_)], list, source, object_
+    )
 
 
 @wraps(dict)
@@ -133,7 +139,10 @@ def wrap_range(session: Session, object_: Any, source: Source) -> Value:
 @wraps(slice)
 def wrap_slice(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, slice)
-    parts = [session.realize(session.wrap(getattr(object_, n), AttrSource(source, n, "slot"))) for n in ("start", "stop", "step")]
+    parts = [
+        session.realize(session.wrap(getattr(object_, n), AttrSource(source, n, "slot")))
+        for n in ("start", "stop", "step")
+    ]
     return SliceValue(*parts)
 
 
@@ -159,7 +168,14 @@ def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
     return PartialValue(function, session.unpacked(args), session.entries_of(kwargs), source)
 
 
-@wraps(BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType, property, functools._lru_cache_wrapper)
+@wraps(
+    BuiltinFunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+    MethodWrapperType,
+    property,
+    functools._lru_cache_wrapper,
+)
 def wrap_builtin(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
     if isinstance(object_, functools._lru_cache_wrapper):
@@ -179,11 +195,17 @@ def wrap_module(session: Session, object_: Any, source: Source) -> Value:
     return ModuleObject(object_, source)
 
 
+@wraps(SimpleNamespace)
+def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    return ObjectValue(type(object_), source, object_)
+
+
 @wraps(object)
 def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is object:  # a sentinel
         return wrap_held(session, object_, source)
-    if not type(object_).__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE
+    if not type(object_).__flags__ & HEAP_TYPE:
         raise session.unsupported(f"{source.name}, a {type(object_).__module__}.{type(object_).__name__}")
     session.guard(source, Kind.TYPE, type(object_))
     return ObjectValue(type(object_), source, object_)
@@ -192,5 +214,3 @@ def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
 def _refuse_subclass(session: Session, object_: Any, source: Source, known: tuple[type, ...]) -> None:
     if type(object_) not in known:
         raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}")
-
-

@@ -1,9 +1,8 @@
 """Writes one LLVM function as text.
 
 The function is a nest of scopes, one per open loop. A value knows the depth of the scope it was computed in and how
-many
-lanes it has; an operation is placed in the outermost scope where all its operands exist, as a scalar while none of them
-is a vector, and only once: loop-invariant code motion and common subexpression elimination happen while writing.
+many lanes it has; an operation is placed in the outermost scope where all its operands exist, as a scalar while none of
+them is a vector, and only once: loop-invariant code motion and common subexpression elimination happen while writing.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ class Value:
     """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that defines it.
 
     The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python number beside a
-    value
-    becomes a constant of its type.
+    value becomes a constant of its type.
     """
 
     __slots__ = ("emitter", "text", "type", "lanes", "depth", "constant")

@@ -55,8 +55,9 @@ def cost(stages: Sequence[Stage]) -> int:
 
 
 def choose_unroll(stages: Sequence[Stage]) -> int:
+    """Copies of the body in the main loop: more gain nothing once the processor's window is full, and cost time."""
     weight = cost(stages)
-    return 4 if weight <= 50 else 2 if weight <= 100 else 1
+    return 4 if weight <= 16 else 2 if weight <= 60 else 1
 
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:
@@ -274,8 +275,7 @@ class _KernelEmitter:
         """`run(copy)` for each vector of [start, stop): unrolled while that many are left, then single and masked.
 
         `size` is the constant number of iterations, from 0, where known. After every `block` vectors of the unrolled
-        loop,
-        `flush()`.
+        loop, `flush()`.
         """
         e, memory = self.e, self.memory
         lanes = e.lanes
@@ -337,7 +337,7 @@ class _KernelEmitter:
             self._body(stage, [], 0, None)
             return
         across = self.kernel.vector is None
-        per_iteration, wide_level = self._accuracy(stage)
+        wide_level = self._wide_level(stage)
         unroll = choose_unroll((stage,)) if across else 1
         copies = unroll if across else 1
         reductions = [
@@ -356,25 +356,21 @@ class _KernelEmitter:
         for reduction in reductions:
             self.scalars[reduction.spec.name] = reduction.result(across)
 
-    def _accuracy(self, stage: Stage) -> tuple[int, int | None]:
-        """Additions that one lane does in one run of the last loop, and the level whose completion empties the
-        accumulators
-        into wider ones (None: the sum is short enough without). A level equal to the number of loops stands for blocks
-        of
-        the last loop."""
+    def _wide_level(self, stage: Stage) -> int | None:
+        """The loop level whose completion empties the accumulators of sums into wider ones; None for sums short enough
+        without. The number of loops stands for blocks of the last one."""
         if not any(r.kind == "sum" and r.dtype.is_floating_point for r in stage.reductions):
-            return 0, None
-        per_lane = self.e.lanes if self.kernel.vector is None else 1
+            return None
         counts = [extent_of(loop) for loop in stage.loops]
-        counts[-1] = -(-counts[-1] // per_lane)
+        counts[-1] = -(-counts[-1] // (self.e.lanes if self.kernel.vector is None else 1))
+        if counts[-1] > 4 * BLOCK:
+            return len(counts)
         total = 1
-        for level in range(len(counts) - 1, -1, -1):
-            if level == len(counts) - 1 and counts[level] > 4 * BLOCK:
-                return counts[-1], len(counts)
+        for level in range(len(counts) - 1, 0, -1):
             total *= counts[level]
-            if total > BLOCK and level > 0:
-                return counts[-1], level
-        return counts[-1], None
+            if total > BLOCK:
+                return level
+        return None
 
     def _stage_loops(
         self,

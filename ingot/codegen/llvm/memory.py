@@ -17,11 +17,9 @@ SHORT = 2**31
 class Memory:
     """The buffers of one kernel and the index symbols in scope.
 
-    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the lanes, or None while
-    code runs
-    once per point; it is bound to lane 0's value less `shift`, a constant that differs between unrolled copies. `mask`
-    says
-    which lanes are in range (None: all).
+    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the lanes, or None while code
+    runs once per point; it is bound to lane 0's value less `shift`, a constant that differs between unrolled copies.
+    `mask` says which lanes are in range (None: all).
     """
 
     def __init__(self, emitter: Emitter, sizes: dict[Symbol, int]) -> None:

@@ -15,8 +15,8 @@ from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Instruction, Origin
 from ingot.schedule.kernel import Kernel
 
-HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64
-!0 = !{!"branch_weights", i32 1, i32 4000}
+HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64 !0 = !{!"branch_weights", i32 1, i32
+4000}
 """
 
 _libraries = count()  # names of loaded libraries are never used twice
@@ -88,8 +88,7 @@ def compile_kernels(
     """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies once.
 
     `target` is this machine by default; another can be compiled for with `load=False`. Raises Unsupported for an op
-    that has
-    no code.
+    that has no code.
     """
     start = perf_counter()
     target = target or host()

@@ -1,0 +1,182 @@
+"""Module trees: one graph, its inputs by path, its nodes on the user's lines."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ingot.capture import capture_call
+from ingot.errors import Unsupported
+from ingot.options import Options
+from tests.helpers import assert_same, rerun, run_captured, same
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.project = nn.Linear(width, 3 * width)
+        self.heads = heads
+        self.register_buffer("mask", torch.tril(torch.ones(16, 16)).bool())
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        batch, length, width = x.size()
+        q, k, v = [
+            t.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for t in self.project(x).split(width, dim=2)
+        ]
+        scores = (q @ k.transpose(-2, -1)) * q.size(-1) ** -0.5
+        scores = scores.masked_fill(~self.mask[:length, :length], float("-inf"))
+        y = self.dropout(F.softmax(scores, dim=-1)) @ v
+        return y.transpose(1, 2).contiguous().view(batch, length, width)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, 2)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm(x))
+        return x + self.mlp(self.norm(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, width=8, blocks=2):
+        super().__init__()
+        self.parts = nn.ModuleDict({"tokens": nn.Embedding(20, width), "places": nn.Embedding(16, width)})
+        self.blocks = nn.ModuleList([Block(width) for _ in range(blocks)])
+        self.head = nn.Linear(width, 20, bias=False)
+        self.head.weight = self.parts.tokens.weight
+
+    def forward(self, tokens, targets=None):
+        places = torch.arange(tokens.size(1), device=tokens.device)
+        x = self.parts.tokens(tokens) + self.parts["places"](places)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(x)
+        loss = None if targets is None else F.cross_entropy(logits.view(-1, 20), targets.view(-1))
+        return {"logits": logits, "loss": loss}
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        self.shortcut = None if width == 3 else nn.Conv2d(3, width, 1)
+        self.pool = nn.MaxPool2d(2)
+        self.last = nn.AdaptiveAvgPool2d((1, 1))
+
+    def forward(self, x):
+        out = self.body(x)
+        out += x if self.shortcut is None else self.shortcut(x)
+        return torch.flatten(self.last(self.pool(out)), 1)
+
+
+TOKENS = torch.randint(0, 20, (2, 10))
+
+
+def test_transformer():
+    model = Transformer().eval()
+    captured = same(model, TOKENS)
+    same(model, TOKENS, targets=TOKENS)
+    paths = {entry.source.name for entry in captured.inputs}
+    assert {
+        "self.parts.tokens.weight",
+        "self.blocks[1].attention.project.bias",
+        "self.blocks[0].attention.mask",
+    } <= paths
+    assert "self.head.weight" not in paths  # shared, and an input once
+    nodes = [n for n in captured.graph_module.graph.nodes if n.op != "output"]
+    assert all(n.meta["where"].rpartition(":")[0] == __file__ for n in nodes if n.op != "placeholder")
+
+
+def test_transformer_in_training_mode_draws_the_same_random_numbers():
+    same(Transformer().train(), TOKENS)
+
+
+@pytest.mark.parametrize("width", [3, 5])
+@pytest.mark.parametrize("training", [False, True])
+def test_convolutions(width, training):
+    model = Residual(width).train(training)
+    eager = copy.deepcopy(model)
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.randn(2, 3, 8, 8)
+            assert_same(run_captured(model, x)[0], eager(x))
+    assert_same(dict(model.named_buffers()), dict(eager.named_buffers()))
+
+
+def test_function_that_closes_over_a_module():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    captured = same(lambda x: model(x) + model[0].bias, torch.randn(2, 4))
+    assert len(captured.inputs) == 3
+
+
+def test_bound_method_and_callable_object():
+    model = Transformer().eval()
+
+    class Wrapper:
+        def __init__(self, model):
+            self.model = model
+
+        def __call__(self, tokens):
+            return self.model(tokens)["logits"]
+
+    same(model.forward, TOKENS)
+    same(Wrapper(model), TOKENS)
+
+
+def test_hooks_are_refused():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda *a: None)
+    with pytest.raises(Unsupported, match="self\\[0\\]._forward_hooks has hooks"), torch.no_grad():
+        capture_call(model, (torch.randn(2, 4),), {}, Options())
+
+
+def test_compiling_is_known_during_capture():
+    def fn(x):
+        return x + 1 if torch.compiler.is_compiling() else x
+
+    with torch.no_grad():
+        assert torch.equal(run_captured(fn, torch.zeros(1))[0], torch.ones(1))
+    assert not torch.compiler.is_compiling()
+
+
+def test_symbolic_batch():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+    def fn(x):
+        batch, width = x.shape
+        return model(x).view(batch, -1).softmax(-1), x.reshape(batch * 2, -1).sum(), batch, width // 2
+
+    with torch.no_grad():
+        captured = same(fn, torch.randn(5, 4), dynamic=True)
+        for batch in (2, 7, 33):
+            x = torch.randn(batch, 4)
+            assert_same(rerun(captured, fn, x), fn(x))
+
+
+def test_branch_on_a_symbolic_size_is_guarded():
+    def fn(x):
+        return x + 1 if x.shape[0] > 4 else x - 1
+
+    with torch.no_grad():
+        captured = capture_call(fn, (torch.ones(6),), {}, Options(dynamic=True))
+        assert_same(rerun(captured, fn, torch.ones(9)), torch.ones(9) + 1)
+        assert captured.guards.check_python((torch.ones(3),)) is not None
+
+
+def test_loop_over_a_symbolic_size_specializes():
+    def fn(x):
+        return sum([x[i] for i in range(x.shape[0])])
+
+    with torch.no_grad():
+        captured = same(fn, torch.randn(3, 4), dynamic=True)
+        assert captured.guards.check_python((torch.ones(4, 4),)) is not None

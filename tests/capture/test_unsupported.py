@@ -1,0 +1,175 @@
+"""What capture leaves to eager: the reason, the user's line, and the guards that led there."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from ingot.capture import argument_slots, capture_call
+from ingot.errors import Unsupported
+from ingot.options import Options
+from tests.capture.programs import failing_assert
+
+OUTSIDE: list = []
+STATE = {"calls": 0}
+
+
+class Holder:
+    value = 1
+
+
+HOLDER = Holder()
+counter = 0
+
+
+def data_branch(x):
+    return x if x.sum() > 0 else -x
+
+
+def item(x):
+    return x * x.sum().item()
+
+
+def int_of_tensor(x):
+    return int(x[0])
+
+
+def appends_outside(x):
+    OUTSIDE.append(x)
+    return x
+
+
+def sets_outside_key(x):
+    STATE["calls"] += 1
+    return x
+
+
+def sets_attribute(x):
+    HOLDER.value = 3
+    return x
+
+
+def sets_global(x):
+    global counter
+    counter = 1
+    return x
+
+
+def prints(x):
+    print("hello")
+    return x
+
+
+def warns(x):
+    warnings.warn("careful", stacklevel=2)
+    return x
+
+
+def endless(x):
+    while True:
+        pass
+
+
+def wrong_shapes(x):
+    return x.view(2, 2)
+
+
+def raises(x):
+    raise ValueError("bad")
+
+
+def defines_class(x):
+    class Local:
+        pass
+
+    return x
+
+
+def makes_module(x):
+    return torch.nn.Linear(3, 4)(x)
+
+
+def identity_number(x):
+    return id(x)
+
+
+def deep(x):
+    def again(n):
+        return again(n + 1)
+
+    return again(0)
+
+
+def wants_gradient(x):
+    return x.relu() * WEIGHT
+
+
+def uses_randomness_seed(x):
+    torch.manual_seed(3)
+    return x
+
+
+WEIGHT = torch.nn.Parameter(torch.ones(3))
+
+CASES = {
+    data_branch: "a branch on the values of the tensor gt",
+    item: "Tensor.item depends on the data",
+    int_of_tensor: "int() depends on the data",
+    appends_outside: "side effect: list OUTSIDE existed before the call",
+    sets_outside_key: "side effect: dict STATE existed before the call",
+    sets_attribute: "side effect: attribute 'value' of Holder HOLDER is set",
+    sets_global: "side effect: the global 'counter'",
+    prints: "side effect: print",
+    warns: "side effect: warnings.warn",
+    endless: "more than 2,000,000 instructions",
+    wrong_shapes: "is invalid for input of size 3",
+    failing_assert: "the program raises AssertionError: not 99",
+    raises: "the program raises ValueError: bad",
+    defines_class: "a class is defined",
+    makes_module: "a module Linear is made",
+    identity_number: "id() of an object",
+    deep: "nested too deeply",
+    wants_gradient: "gradients are wanted",
+    uses_randomness_seed: "random state",
+}
+
+
+@pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
+def test_reason_and_place(fn):
+    x = torch.randn(3)
+    with pytest.raises(Unsupported, match=r"(?s).*") as caught:
+        capture_call(fn, (x,), {}, Options())
+    reason = caught.value
+    assert CASES[fn] in reason.reason
+    first = fn.__code__.co_firstlineno
+    file, _, line = reason.where.rpartition(":")
+    assert file == fn.__code__.co_filename and first <= int(line) <= first + 8
+    assert reason.guards.check_python(argument_slots(fn, (x,), {})) is None
+    assert not OUTSIDE and STATE == {"calls": 0} and HOLDER.value == 1
+    assert torch.is_grad_enabled()
+
+
+def test_guards_of_a_refusal_tell_calls_apart():
+    def fn(x, verbose):
+        if verbose:
+            print("on")
+        return x + 1
+
+    with pytest.raises(Unsupported) as caught:
+        capture_call(fn, (torch.ones(2), True), {}, Options())
+    guards = caught.value.guards
+    assert guards.check_python((torch.ones(2), True)) is None
+    assert guards.check_python((torch.ones(2), False)) is not None
+    assert guards.check_python((torch.ones(5), True)) is None  # x was never used
+
+
+def test_gradient_mode_is_restored_after_a_refusal():
+    def fn(x):
+        with torch.no_grad():
+            print(x)
+
+    with pytest.raises(Unsupported):
+        capture_call(fn, (torch.ones(2),), {}, Options())
+    assert torch.is_grad_enabled()
