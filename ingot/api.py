@@ -27,10 +27,12 @@ def compile(  # noqa: A001 - the field's name for it
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """A callable that does what `fn` does, faster: compiled at its first call, and again when a fact it relied on has changed.
+    """A callable that does what `fn` does, faster: compiled at its first call, and again when a fact it relied on
+    has changed.
 
-    `fn` is a function, a method, any callable object with a Python `__call__`, or a `torch.nn.Module`; without it, a decorator is returned. A
-    compiled module is still itself (isinstance, attributes, state_dict, pickle) and shares all state with `fn`.
+    `fn` is a function, a method, any callable object with a Python `__call__`, or a `torch.nn.Module`; without it, a
+    decorator is returned. A compiled module is still itself (isinstance, attributes, state_dict, pickle) and shares
+    all state with `fn`.
 
     fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in eager.
     dynamic: True makes tensor sizes symbols from the first call; None and False compile for the sizes seen.
@@ -38,7 +40,8 @@ def compile(  # noqa: A001 - the field's name for it
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
     disable: return `fn` as it is.
 
-    Raises TypeError or ValueError for an argument that is none of these. Errors of the program itself are raised as in eager.
+    Raises TypeError or ValueError for an argument that is none of these. Errors of the program itself are raised as
+    in eager.
     """
     chosen = Options.checked(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options)
     if fn is None:
@@ -57,7 +60,8 @@ def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
 
 
 def explain(fn: Any) -> Callable[..., Report]:
-    """`explain(fn)(*args, **kwargs)` runs `fn` once, compiled, and returns the `Report` of all that has been compiled for it.
+    """`explain(fn)(*args, **kwargs)` runs `fn` once, compiled, and returns the `Report` of all that has been
+    compiled for it.
 
     `fn` may be compiled already (its own options and entries are then reported) or not.
     """

@@ -1,7 +1,8 @@
 """Who compiles a captured graph: Ingot itself, a function the user gives or registers, or nobody.
 
-A backend is `backend(gm, example_inputs) -> callable`: it gets a `torch.fx.GraphModule` over torch functions and one tensor per
-placeholder, and returns a callable that takes the same inputs and returns a tuple or list of the graph's outputs.
+A backend is `backend(gm, example_inputs) -> callable`: it gets a `torch.fx.GraphModule` over torch functions and one
+tensor per placeholder, and returns a callable that takes the same inputs and returns a tuple or list of the graph's
+outputs.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ _registry: dict[str, Backend] = {"eager": _eager}
 
 
 def register_backend(backend: Backend | None = None, *, name: str | None = None) -> Any:
-    """Register a backend under `name` (its own name if none is given); also a decorator. Raises ValueError if the name is taken."""
+    """Register a backend under `name` (its own name if none is given); also a decorator. Raises ValueError if the
+    name is taken."""
     if backend is None:
         return lambda b: register_backend(b, name=name)
     key = name or getattr(backend, "__name__", "")
     if not key or key == NATIVE or (key in _registry and _registry[key] is not backend):
-        raise ValueError(f"ingot.register_backend: the name {key!r} cannot be used; taken are {', '.join(list_backends())}")
+        raise ValueError(
+            f"ingot.register_backend: the name {key!r} cannot be used; taken are {', '.join(list_backends())}"
+        )
     _registry[key] = backend
     return backend
 

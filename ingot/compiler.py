@@ -71,12 +71,16 @@ class Compiler:
         compilation.first_call = time.perf_counter() - start
         return result
 
-    def _compile(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Compilation, Run | None]:
+    def _compile(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Compilation, Run | None]:
         compilation = Compilation(display_name(self.fn), place_of(self.fn), recompiled=self._difference(slots))
         run: Run | None = None
         try:
             if len(self.guards) >= MAX_ENTRIES:
-                raise Unsupported(f"more than {MAX_ENTRIES} variants of this function", hint="Report.recompiles says what varies")
+                raise Unsupported(
+                    f"more than {MAX_ENTRIES} variants of this function", hint="Report.recompiles says what varies"
+                )
             with stage(compilation, "capture"):
                 captured = compilation.captured = capture_call(self.fn, args, kwargs, self.options)
             run = self._add_entry(compilation, captured, slots)
@@ -95,7 +99,7 @@ class Compiler:
         sources = [i.source for i in captured.inputs]
         backend = find_backend(self.options.backend)
         if backend is None:
-            target: Any = compile_graph(captured, compilation).native
+            target: Any = compile_graph(captured, compilation, self.options).native
         else:
             with stage(compilation, "backend"):
                 target = backend(captured.graph_module, [s.load(slots) for s in sources])
@@ -126,7 +130,9 @@ class Compiler:
         if guards is not None:
             self.guards.append(guards)
             self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None)
-        elif len(self.guards) == MAX_ENTRIES and not any(c.skipped and c.skipped.reason == reason.reason for c in self.compilations):
+        elif len(self.guards) == MAX_ENTRIES and not any(
+            c.skipped and c.skipped.reason == reason.reason for c in self.compilations
+        ):
             log.warning("%s: %s; further ones run in eager", compilation.name, reason)
 
     def _report_bug(self, compilation: Compilation, bug: Exception) -> None:
@@ -139,7 +145,8 @@ class Compiler:
 
 
 def entry_function(fn: Any) -> Any:
-    """The function or bound method whose call is a call of `fn`: for a module or another callable object, its `__call__`."""
+    """The function or bound method whose call is a call of `fn`: for a module or another callable object, its
+    `__call__`."""
     return type(fn).__call__.__get__(fn) if isinstance(fn, torch.nn.Module) else fn
 
 

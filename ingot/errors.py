@@ -12,8 +12,8 @@ class IngotError(Exception):
 class Unsupported(IngotError):
     """Something cannot be compiled (yet): the call runs in eager and this reason is kept for the report.
 
-    `where` is the user's "file:line", `hint` what to change. `guards` are the facts that led there, set by capture, so that the
-    decision to run in eager holds for as long as they do.
+    `where` is the user's "file:line", `hint` what to change. `guards` are the facts that led there, set by capture,
+    so that the decision to run in eager holds for as long as they do.
     """
 
     def __init__(self, reason: str, where: str = "", hint: str = "") -> None:

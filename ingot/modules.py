@@ -1,7 +1,7 @@
 """Compiled modules that are still themselves.
 
-The compiled module is an instance of a subclass made for it, and shares the very `__dict__` of the original: parameters, buffers,
-submodules and attributes set on either are set on both, and state_dict keys carry no prefix.
+The compiled module is an instance of a subclass made for it, and shares the very `__dict__` of the original:
+parameters, buffers, submodules and attributes set on either are set on both, and state_dict keys carry no prefix.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Mod
         "__deepcopy__": recompiled,
         "__reduce_ex__": reduced,
     }
-    compiled = object.__new__(type(original.__name__, (original,), members))
+    compiled: torch.nn.Module = object.__new__(type(original.__name__, (original,), members))
     object.__setattr__(compiled, "__dict__", module.__dict__)
     return compiled
 

@@ -1,4 +1,5 @@
-"""The way through: a captured graph becomes a program, in named steps that are timed and can be looked at one by one."""
+"""The way through: a captured graph becomes a program, in named steps that are timed and can be looked at one by
+one."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from ingot.codegen.llvm import compile_kernels
 from ingot.explain.compilation import Compilation
 from ingot.graph import trace
 from ingot.loops.lowering import lower
+from ingot.options import Options
 from ingot.runtime.program import Program
 from ingot.schedule import schedule
 
@@ -25,12 +27,13 @@ def stage(compilation: Compilation, name: str) -> Iterator[None]:
         compilation.seconds[name] = compilation.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def compile_graph(captured: Captured, compilation: Compilation) -> Program:
-    """Compile a captured graph for the CPU, leaving each artefact in `compilation`. Raises Unsupported for what cannot be compiled."""
+def compile_graph(captured: Captured, compilation: Compilation, options: Options) -> Program:
+    """Compile a captured graph for the CPU, leaving each artefact in `compilation`. Raises Unsupported for what
+    cannot be compiled."""
     with stage(compilation, "trace"):
         aten = compilation.aten = trace(captured.graph_module, [i.fake for i in captured.inputs], captured.context)
     with stage(compilation, "lower"):
-        loops = compilation.loops = lower(aten)
+        loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")
     with stage(compilation, "schedule"):
         plan = compilation.plan = schedule(loops, compilation.decisions.append)
     with stage(compilation, "codegen"):

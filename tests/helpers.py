@@ -33,6 +33,7 @@ def rerun(captured: Captured, fn: Callable[..., Any], *args: Any, **kwargs: Any)
 def same(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Captured:
     """Asserts that `fn` captured does what it does in eager: its result, and what it leaves in its arguments. No
     gradients."""
+    grad_mode = torch.is_grad_enabled()
     eager_fn, eager_args, eager_kwargs = copy.deepcopy((fn, args, kwargs))
     with torch.no_grad():
         state = torch.get_rng_state()
@@ -41,7 +42,7 @@ def same(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
         result, captured = run_captured(fn, *args, dynamic=dynamic, **kwargs)
     assert_same(result, expected)
     assert_same((args, kwargs), (eager_args, eager_kwargs))
-    assert torch.is_grad_enabled()
+    assert torch.is_grad_enabled() == grad_mode
     return captured
 
 

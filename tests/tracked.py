@@ -30,8 +30,9 @@ def assert_same(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 1e
 class Tracked:
     """`t(*args)` calls the function compiled, compares with eager, and returns how many compilations the call took.
 
-    Tensor arguments are cloned for eager (with one memo, so that aliasing among them is kept) and compared afterwards, so that
-    mutation is checked too. A callable argument list (`make`) is needed when arguments cannot be deep-copied.
+    Tensor arguments are cloned for eager (with one memo, so that aliasing among them is kept) and compared
+    afterwards, so that mutation is checked too. A callable argument list (`make`) is needed when arguments cannot be
+    deep-copied.
     """
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:

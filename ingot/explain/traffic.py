@@ -34,7 +34,7 @@ def points(index: Expr, kernel: Kernel, stage: Stage, sizes: Sizes) -> int:
     loops: Iterable[Symbol] = (*kernel.loops, *stage.loops)
     if not any(symbol.kind == "value" for symbol in index.symbols):
         loops = [loop for loop in loops if loop in index.symbols]
-    return product(loop.extent for loop in loops if loop.extent is not None).evaluate(sizes)
+    return product(loop.extent for loop in loops).evaluate(sizes)
 
 
 def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str, Buffer], sizes: Sizes) -> int:

@@ -461,7 +461,7 @@ _FAMILIES: dict[Rule, str] = {
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
     dropout: "native_dropout",
-    pointwise: "hardswish hardsigmoid complex polar _conj_physical",
+    pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical",
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor",
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}

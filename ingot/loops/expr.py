@@ -199,14 +199,20 @@ class Expr:
 class Symbol(Expr):
     """A named unknown: a "size" of the program, a "loop" index or an indirect "value" (both in 0 .. extent - 1)."""
 
-    __slots__ = ("name", "kind", "lower", "upper", "extent", "order")
+    __slots__ = ("name", "kind", "lower", "upper", "_extent", "order")
 
     name: str
     kind: str
     lower: int
     upper: int | None
-    extent: Expr | None
+    _extent: Expr | None
     order: tuple[str, int]
+
+    @property
+    def extent(self) -> Expr:
+        """How many values a loop index or an indirect value can take; a size has none."""
+        assert self._extent is not None, f"{self.name} is a size"
+        return self._extent
 
     @property
     def symbols(self) -> frozenset[Symbol]:
@@ -384,7 +390,7 @@ def _symbol(kind: str, name: str, lower: int, upper: int | None, extent: Expr | 
     symbol = _atoms.get(key)
     if symbol is None:
         symbol = Symbol()
-        symbol.kind, symbol.name, symbol.lower, symbol.upper, symbol.extent = key
+        symbol.kind, symbol.name, symbol.lower, symbol.upper, symbol._extent = key
         _intern_atom(key, symbol, name)
         symbol = _atoms[key]
     return symbol
@@ -667,7 +673,7 @@ def _at_least_end(e: Expr) -> Expr | None:
     """A lower bound of `e` with one index or remainder with a symbolic range eliminated; None if there is none left."""
     for monomial in e._coefficients:
         for atom in monomial:
-            extent = atom.extent if isinstance(atom, Symbol) else atom.right if isinstance(atom, Mod) else None
+            extent = atom._extent if isinstance(atom, Symbol) else atom.right if isinstance(atom, Mod) else None
             if extent is None or extent.constant is not None and len(monomial) == 1:
                 continue
             total: dict[Monomial, int] = {}

@@ -162,10 +162,11 @@ class View:
 class Library(Node):
     """A call of `function(*args, **kwargs)` at run time, for an op whose library kernel is the right answer.
 
-    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into tensors and ints.
-    With `out` set, the call writes into the buffers `targets` through that keyword (an out= variant); with `out` None it returns fresh
-    tensors (one, or a tuple matching `targets`, where None stands for a result nobody uses) which become the
-    buffers. `mutates` names the buffers among the arguments that the call writes; `random` calls keep their order.
+    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into tensors
+    and ints. With `out` set, the call writes into the buffers `targets` through that keyword (an out= variant); with
+    `out` None it returns fresh tensors (one, or a tuple matching `targets`, where None stands for a result nobody
+    uses) which become the buffers. `mutates` names the buffers among the arguments that the call writes; `random`
+    calls keep their order.
     """
 
     function: Any
@@ -199,9 +200,9 @@ class LoopGraph:
     """A program in loop IR.
 
     `inputs` names the buffer of each tensor input, in graph order. `symbols` says where each size symbol is read:
-    (symbol, position among the inputs, "size" | "stride", dimension). `outputs` are what the program returns: a View on a temporary (its storage
-    then belongs to the user), a View on an input (an alias: eager's output shares the input's storage), or an Expr (a Python int).
-    Writes to inputs are ordinary nodes whose target is an input buffer.
+    (symbol, position among the inputs, "size" | "stride", dimension). `outputs` are what the program returns: a View
+    on a temporary (its storage then belongs to the user), a View on an input (an alias: eager's output shares the
+    input's storage), or an Expr (a Python int). Writes to inputs are ordinary nodes whose target is an input buffer.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)

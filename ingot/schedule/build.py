@@ -1,11 +1,12 @@
-"""Kernels from fused groups: stages, forwarding of values, scratch, canonical names, and the choice of the vector loop."""
+"""Kernels from fused groups: stages, forwarding of values, scratch, canonical names, and the choice of the vector
+loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ingot.loops.expr import Expr, Symbol, as_expr, integer, loop_symbol, value_symbol
+from ingot.loops.expr import Expr, Symbol, integer, loop_symbol, value_symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
 from ingot.schedule.dependencies import SAME_POINT, relation
 from ingot.schedule.fuse import Overlay
@@ -30,8 +31,9 @@ def assign_stages(laid: Overlay) -> list[int]:
     """The stage of each member: the earliest that its conflicts with earlier members allow and that has its loops."""
     stage_loops: list[tuple[Symbol, ...]] = []
     result: list[int] = []
-    for k, member in enumerate(laid.members):
-        earliest = max((result[j] + _gap(laid, j, k) for j in range(k) if _gap(laid, j, k) is not None), default=0)
+    for k in range(len(laid.members)):
+        gaps = [(j, _gap(laid, j, k)) for j in range(k)]
+        earliest = max((result[j] + gap for j, gap in gaps if gap is not None), default=0)
         for s in range(earliest, len(stage_loops)):
             if stage_loops[s] == laid.inner[k]:
                 result.append(s)
@@ -101,7 +103,8 @@ class _Builder:
             self._add(member, drafts[self.stage_of[k]])
         drafts = self._with_final_stores(drafts)
         stages = [
-            Stage(d.loops, Body(tuple(d.instructions), ()), tuple(d.stores), tuple(d.reductions), tuple(d.scalars)) for d in drafts
+            Stage(d.loops, Body(tuple(d.instructions), ()), tuple(d.stores), tuple(d.reductions), tuple(d.scalars))
+            for d in drafts
         ]
         stages = [_without_dead(s) for s in stages]
         origin = Origin(())
@@ -131,7 +134,8 @@ class _Builder:
         return isinstance(member, Reduction) or (not self.laid.inner[writers[0]] and buffer in self.internal)
 
     def _row(self, buffer: str) -> Row | None:
-        """The scratch row of an internal buffer that crosses stages; None where its inner addresses are not known to be bounded."""
+        """The scratch row of an internal buffer that crosses stages; None where its inner addresses are not known to
+        be bounded."""
         if buffer in self.rows:
             return self.rows[buffer]
         length = ZERO
@@ -209,7 +213,8 @@ class _Builder:
         return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
 
     def _with_final_stores(self, drafts: list[_StageDraft]) -> list[_StageDraft]:
-        """Add the stores of reduction results that are wanted in memory, to the first scalar stage after the reduction."""
+        """Add the stores of reduction results that are wanted in memory, to the first scalar stage after the
+        reduction."""
         for k, member in enumerate(self.laid.members):
             if not isinstance(member, Reduction) or member.target in self.internal:
                 continue
@@ -229,7 +234,8 @@ def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
 
 
 def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
-    """One more than the largest value of an address over the loops; None unless linear with constant nonnegative strides."""
+    """One more than the largest value of an address over the loops; None unless linear with constant nonnegative
+    strides."""
     linear = address.linear(loops)
     if linear is None:
         return None
@@ -237,7 +243,7 @@ def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
     for s, stride in strides.items():
         if stride.constant is None or stride.constant < 0:
             return None
-        largest = largest + stride * (as_expr(s.extent) - 1)
+        largest = largest + stride * (s.extent - 1)
     return largest + 1
 
 
@@ -253,13 +259,10 @@ def _without_dead(stage: Stage) -> Stage:
     number = {old: new for new, old in enumerate(kept)}
     return Stage(
         stage.loops,
-        Body(
-            tuple(instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args)) for n in kept),
-            tuple(range(len(kept))),
-        ),
-        tuple(s._replace(value=number[s.value]) for s in stage.stores),
-        tuple(r._replace(value=number[r.value]) for r in stage.reductions),
-        tuple(d._replace(value=number[d.value]) for d in stage.scalars),
+        Body(tuple(instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args)) for n in kept), ()),
+        tuple(replace(s, value=number[s.value]) for s in stage.stores),
+        tuple(replace(r, value=number[r.value]) for r in stage.reductions),
+        tuple(replace(d, value=number[d.value]) for d in stage.scalars),
     )
 
 
@@ -283,7 +286,9 @@ def _canonical_kernel(
 
 def _merge_loops(outer: Sequence[Symbol], stages: Sequence[Stage]) -> tuple[list[Symbol], tuple[Stage, ...]]:
     substitution: dict[Symbol, Expr] = {}
-    outer = _renumber("o", merge_neighbours(outer, [e for s in stages for e in _stage_indices(s)], substitution), substitution)
+    outer = _renumber(
+        "o", merge_neighbours(outer, [e for s in stages for e in _stage_indices(s)], substitution), substitution
+    )
     result = []
     for s in stages:
         own = dict(substitution)
@@ -293,7 +298,7 @@ def _merge_loops(outer: Sequence[Symbol], stages: Sequence[Stage]) -> tuple[list
 
 
 def _renumber(prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, Expr]) -> list[Symbol]:
-    fresh = fresh_loops(prefix, [as_expr(s.extent) for s in loops])
+    fresh = fresh_loops(prefix, [s.extent for s in loops])
     names: dict[Symbol, Expr] = dict(zip(loops, fresh))
     for old, new in substitution.items():
         substitution[old] = new.substitute(names)
@@ -313,7 +318,7 @@ def _substitute_stage(stage: Stage, substitution: dict[Symbol, Expr], loops: Seq
     def put(e: Expr) -> Expr:
         return e.substitute(substitution)
 
-    stores = tuple(s._replace(index=put(s.index)) for s in stage.stores)
+    stores = tuple(replace(s, index=put(s.index)) for s in stage.stores)
     return replace(stage, loops=tuple(loops), body=map_indices(stage.body, put), stores=stores)
 
 
@@ -339,7 +344,7 @@ def _rename_buffers(stage: Stage, names: dict[str, str]) -> Stage:
         i._replace(attrs=(names.get(i.attrs[0], i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i
         for i in stage.body.instructions
     )
-    stores = tuple(s._replace(buffer=names.get(s.buffer, s.buffer)) for s in stage.stores)
+    stores = tuple(replace(s, buffer=names.get(s.buffer, s.buffer)) for s in stage.stores)
     return replace(stage, body=Body(instructions, stage.body.results), stores=stores)
 
 

@@ -14,7 +14,9 @@ NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
 _WEIGHTS = {
     **dict.fromkeys(("load", "div", "reciprocal", "sqrt", "rsqrt", "floordiv", "remainder", "fmod"), 4.0),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf", "erfc"), 15.0),
-    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow"), 30.0),
+    **dict.fromkeys(
+        ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow"), 30.0
+    ),
     **dict.fromkeys(("constant", "scalar", "index"), 0.0),
 }
 
@@ -28,7 +30,9 @@ def work_per_point(kernel: Kernel) -> float:
 
 def _stage_work(stage: Stage, vectorized: bool) -> float:
     points = estimate(product(s.extent for s in stage.loops))
-    operations = sum(_WEIGHTS.get(i.op, 1.0) for i in stage.body.instructions) + 2 * len(stage.stores) + len(stage.reductions)
+    operations = (
+        sum(_WEIGHTS.get(i.op, 1.0) for i in stage.body.instructions) + 2 * len(stage.stores) + len(stage.reductions)
+    )
     moved = sum(i.dtype.itemsize for i in stage.body.loads) + 4 * len(stage.stores)
     per_point = operations * NANOSECONDS_PER_OPERATION / (LANES if vectorized else 1.0)
     return points * max(per_point, moved * NANOSECONDS_PER_BYTE)

@@ -18,7 +18,8 @@ ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or drawn from the generator, or read by such nodes."""
+    """The nodes whose results are returned, or written to an input, or drawn from the generator, or read by such
+    nodes."""
     kept: list[Node] = []
     wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
     wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"}
@@ -32,8 +33,8 @@ def used_nodes(graph: LoopGraph) -> list[Node]:
 def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
     """For each node, the positions of earlier nodes that must run before it.
 
-    Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both write it wholly
-    by loops; anything that reads the buffer waits for all of its writers so far.
+    Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both
+    write it wholly by loops; anything that reads the buffer waits for all of its writers so far.
     """
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
@@ -60,8 +61,8 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
 
 
 def _disjoint_pieces(first: Node, second: Node) -> bool:
-    """Whether two writers of one buffer provably write different elements: their address ranges do not meet, or do so only
-    in strides that interleave (pieces of a concatenation along an inner dimension)."""
+    """Whether two writers of one buffer provably write different elements: their address ranges do not meet, or do
+    so only in strides that interleave (pieces of a concatenation along an inner dimension)."""
     a, b = _piece(first), _piece(second)
     if a is None or b is None:
         return False
@@ -122,10 +123,11 @@ SAME_ROW = "same row"  # the accesses of one outer point meet only accesses of t
 
 
 def relation(first: Expr, second: Expr, outer: Sequence[Symbol]) -> str | None:
-    """How two addresses in one buffer, both over the outer loops `outer`, relate; None when they may meet across outer points.
+    """How two addresses in one buffer, both over the outer loops `outer`, relate; None when they may meet across
+    outer points.
 
-    Equal expressions are the same point. Otherwise each must be `row + inner`, with one `row` linear in the outer loops that all
-    have nonzero strides, and 0 <= inner < the smallest of those strides.
+    Equal expressions are the same point. Otherwise each must be `row + inner`, with one `row` linear in the outer
+    loops that all have nonzero strides, and 0 <= inner < the smallest of those strides.
     """
     if first == second:
         return SAME_POINT
@@ -152,8 +154,8 @@ def _row_and_inner(address: Expr, outer: Sequence[Symbol]) -> tuple[dict[Symbol,
 
 
 def covers_once(address: Expr, loops: Sequence[Symbol]) -> bool:
-    """Whether an address is linear in `loops` with a nonzero stride for each loop that moves, so that it names an element once
-    (given that it is in bounds of a buffer whose strides do not overlap)."""
+    """Whether an address is linear in `loops` with a nonzero stride for each loop that moves, so that it names an
+    element once (given that it is in bounds of a buffer whose strides do not overlap)."""
     linear = address.linear(loops)
     if linear is None:
         return False

@@ -53,15 +53,19 @@ class Group:
         return {name for m in self.members for name in m.writes()}
 
 
-def fuse(nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None] = lambda text: None) -> list[Group]:
-    """Partition `nodes` into groups, returned in an order that respects all dependencies. `note` receives each decision."""
+def fuse(
+    nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None] = lambda text: None
+) -> list[Group]:
+    """Partition `nodes` into groups, returned in an order that respects all dependencies. `note` receives each
+    decision."""
     return _Fusion(nodes, buffers, note).run()
 
 
 def overlay(members: Sequence[Compute], points: Expr) -> Overlay | None:
     """Lay the members over outer loops of `points` points, or None if one of them cannot be.
 
-    Members whose inner parts have equally many elements get the same inner loops, so that their indices can be compared.
+    Members whose inner parts have equally many elements get the same inner loops, so that their indices can be
+    compared.
     """
     fits = []
     for m in members:
@@ -156,9 +160,14 @@ class _Fusion:
         """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile."""
         if len(first.members) + len(second.members) > MAX_MEMBERS:
             return 0
-        if sum(len(m.body.instructions) for g in (first, second) for m in g.members if isinstance(m, Compute)) > MAX_INSTRUCTIONS:
+        if (
+            sum(len(m.body.instructions) for g in (first, second) for m in g.members if isinstance(m, Compute))
+            > MAX_INSTRUCTIONS
+        ):
             return 0
-        shared = (first.writes() & second.reads()) | (second.writes() & first.reads()) | (first.reads() & second.reads())
+        shared = (
+            (first.writes() & second.reads()) | (second.writes() & first.reads()) | (first.reads() & second.reads())
+        )
         shared |= first.writes() & second.writes()
         return sum(self._bytes(name) for name in shared)
 
@@ -192,7 +201,9 @@ class _Fusion:
 
     @staticmethod
     def _in_order(first: Group, second: Group) -> list[tuple[int, Node]]:
-        return sorted([*zip(first.positions, first.members), *zip(second.positions, second.members)], key=lambda p: p[0])
+        return sorted(
+            [*zip(first.positions, first.members), *zip(second.positions, second.members)], key=lambda p: p[0]
+        )
 
     def _path_between(self, first: Group, second: Group) -> bool:
         """Whether something outside of both must run after one and before the other."""
@@ -220,7 +231,8 @@ class _Fusion:
 
     @staticmethod
     def _no_conflict(laid: Overlay) -> bool:
-        """Whether every pair of accesses to one buffer of which one writes meets at the same point or in the same row only."""
+        """Whether every pair of accesses to one buffer of which one writes meets at the same point or in the same
+        row only."""
         accesses: dict[str, list[tuple[int, bool, Expr]]] = defaultdict(list)
         for k, m in enumerate(laid.members):
             for i in m.body.loads:
@@ -240,7 +252,8 @@ class _Fusion:
 
     def _merge(self, first: Group, second: Group, points: Expr, laid: Overlay) -> Group:
         ordered = self._in_order(first, second)
-        self.note(f"fuse {'+'.join(m.name for m in first.members)} with {'+'.join(m.name for m in second.members)} over {points}")
+        names = [" + ".join(m.name for m in g.members) for g in (first, second)]
+        self.note(f"fuse {names[0]} with {names[1]} over {points}")
         new, gone = first, second
         new.positions, new.members = [p for p, _ in ordered], [m for _, m in ordered]
         new.points, new.overlay = points, laid
@@ -289,4 +302,3 @@ def estimate(e: Expr) -> float:
 
 def is_library(group: Group) -> bool:
     return isinstance(group.members[0], Library)
-

@@ -1,9 +1,9 @@
 """Kernels: what the schedule hands to code generation.
 
-A kernel is a nest of outer loops around a sequence of stages. Each stage adds its own inner loops (none: it runs once per
-outer point), evaluates a body, stores values, and accumulates reductions over its inner loops; a finished reduction is a
-`scalar` that later stages read. LayerNorm over rows is one kernel with the row loop outside and stages for the sum, the
-squared deviations and the normalized values.
+A kernel is a nest of outer loops around a sequence of stages. Each stage adds its own inner loops (none: it runs
+once per outer point), evaluates a body, stores values, and accumulates reductions over its inner loops; a finished
+reduction is a `scalar` that later stages read. LayerNorm over rows is one kernel with the row loop outside and
+stages for the sum, the squared deviations and the normalized values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Origin
 
 
-class Store(NamedTuple):
-    """Store the stage body's value number `value` at element `index` of a parameter or row; mode "store" or "add"."""
+@dataclass(frozen=True)
+class Store:
+    """Store the stage body's instruction number `value` at element `index` of a parameter or row; mode "store" or
+    "add"."""
 
     buffer: str
     index: Expr
@@ -26,8 +28,9 @@ class Store(NamedTuple):
     mode: str = "store"
 
 
-class Accumulate(NamedTuple):
-    """Reduce the stage body's value number `value` over the stage's loops into the scalar `name` of type `dtype`.
+@dataclass(frozen=True)
+class Accumulate:
+    """Reduce the stage body's instruction number `value` over the stage's loops into the scalar `name` of type `dtype`.
 
     `kind` is one of `loops.ir.REDUCTIONS`. The result may be read by later stages only.
     """
@@ -38,8 +41,10 @@ class Accumulate(NamedTuple):
     dtype: torch.dtype
 
 
-class Define(NamedTuple):
-    """Name the stage body's value number `value` (of a stage without loops) for later stages to read as a `scalar`."""
+@dataclass(frozen=True)
+class Define:
+    """Name the stage body's instruction number `value` (of a stage without loops) for later stages to read as a
+    `scalar`."""
 
     name: str
     value: int
@@ -79,8 +84,8 @@ class Kernel:
     """`loops` are outer, outermost first; the first `parallel` of them are collapsed into one range that threads share.
 
     `vector` is the loop whose iterations fill the lanes of a vector: an inner loop of the stages (each stage names its
-    own last loop; `vector` is then None) or the last outer loop. With a single outer loop that is both parallel and vector,
-    a thread's range is counted in its iterations.
+    own last loop; `vector` is then None) or the last outer loop. With a single outer loop that is both parallel and
+    vector, a thread's range is counted in its iterations.
     """
 
     name: str

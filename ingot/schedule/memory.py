@@ -1,6 +1,7 @@
 """The memory plan: where every buffer lives, dead buffers reused, and the peak as a number.
 
-Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns its storage.
+Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns
+its storage.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
     return {name: Life(name, first[name], last[name]) for name in first if graph.buffers[name].role == "temporary"}
 
 
-def plan_memory(steps: Sequence[Step], graph: LoopGraph) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
+def plan_memory(
+    steps: Sequence[Step], graph: LoopGraph
+) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
     """(places, buffers dead after each step, arena bytes, peak bytes).
 
     The peak counts inputs, outputs, the arena and what library calls return, as long as each is held.
@@ -91,37 +94,40 @@ def _rounded(size: Expr) -> Expr:
 
 
 def _offsets(lives: Sequence[Life], sizes: dict[str, Expr]) -> tuple[dict[str, Expr], Expr]:
-    """Offsets in the arena: constant sizes by first fit, largest first; symbolic ones share slots of exactly their size."""
+    """Offsets in the arena and its size: constant sizes by first fit, then symbolic ones in slots of exactly their
+    size."""
     fixed = [life for life in lives if sizes[life.buffer].constant is not None]
-    fixed.sort(key=lambda life: -(sizes[life.buffer].constant or 0))
-    offsets: dict[str, Expr] = {}
-    placed: list[tuple[int, int, Life]] = []
-    total = 0
-    for life in fixed:
-        size = sizes[life.buffer].constant or 0
-        at = 0
-        for low, high, other in sorted(placed, key=lambda p: p[0]):
-            if life.overlaps(other) and low < at + size and at < high:
-                at = high
-        placed.append((at, at + size, life))
-        offsets[life.buffer] = integer(at)
-        total = max(total, at + size)
+    symbolic = [life for life in lives if sizes[life.buffer].constant is None]
+    offsets, total = _first_fit(fixed, {life.buffer: sizes[life.buffer].constant or 0 for life in fixed})
     end = integer(total)
     slots: list[tuple[Expr, Expr, list[Life]]] = []
-    for life in lives:
-        if life.buffer in offsets:
-            continue
+    for life in symbolic:
         size = sizes[life.buffer]
-        for slot_size, at_expr, users in slots:
+        for slot_size, offset, users in slots:
             if slot_size == size and not any(life.overlaps(u) for u in users):
                 users.append(life)
-                offsets[life.buffer] = at_expr
+                offsets[life.buffer] = offset
                 break
         else:
             slots.append((size, end, [life]))
             offsets[life.buffer] = end
             end = end + size
     return offsets, end
+
+
+def _first_fit(lives: Sequence[Life], sizes: dict[str, int]) -> tuple[dict[str, Expr], int]:
+    """The lowest offset for each buffer, largest first, that no buffer alive at the same time overlaps; and the
+    total."""
+    offsets: dict[str, Expr] = {}
+    placed: list[tuple[int, int, Life]] = []
+    for life in sorted(lives, key=lambda life: -sizes[life.buffer]):
+        at, size = 0, sizes[life.buffer]
+        for low, high, other in sorted(placed, key=lambda p: p[0]):
+            if life.overlaps(other) and low < at + size and at < high:
+                at = high
+        placed.append((at, at + size, life))
+        offsets[life.buffer] = integer(at)
+    return offsets, max((high for _, high, _ in placed), default=0)
 
 
 def _peak(
@@ -140,4 +146,3 @@ def _peak(
         else:
             most = max(most, total, key=estimate)
     return base + most
-

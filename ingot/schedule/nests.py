@@ -1,7 +1,8 @@
 """Loop nests: putting nodes into a canonical form, and laying several of them over the same outer loops.
 
-A nest is a node's iteration space as a row-major sequence of loops. Loops of one iteration vanish, loops are ordered by the
-layout of what is written, and neighbours that every index walks as one are merged. Splitting a loop again is always legal.
+A nest is a node's iteration space as a row-major sequence of loops. Loops of one iteration vanish, loops are ordered
+by the layout of what is written, and neighbours that every index walks as one are merged. Splitting a loop again is
+always legal.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ingot.loops.expr import Expr, Symbol, as_expr, integer, loop_symbol, product
+from ingot.loops.expr import Expr, Symbol, integer, loop_symbol, product
 from ingot.loops.ir import Body, Instruction, Pointwise, Reduction
 
 Compute = Pointwise | Reduction
@@ -54,7 +55,9 @@ def all_loops(node: Compute) -> tuple[Symbol, ...]:
     return node.loops + inner_loops(node)
 
 
-def renamed(node: Compute, substitution: Mapping[Symbol, Expr], loops: Sequence[Symbol], reduced: Sequence[Symbol]) -> Compute:
+def renamed(
+    node: Compute, substitution: Mapping[Symbol, Expr], loops: Sequence[Symbol], reduced: Sequence[Symbol]
+) -> Compute:
     """The node over other loops: each old loop symbol is replaced by its expression in the new ones."""
 
     def put(e: Expr) -> Expr:
@@ -97,10 +100,13 @@ def _by_layout(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> list[Sym
     return list(loops)
 
 
-def merge_neighbours(loops: Sequence[Symbol], expressions: Iterable[Expr], substitution: dict[Symbol, Expr]) -> list[Symbol]:
+def merge_neighbours(
+    loops: Sequence[Symbol], expressions: Iterable[Expr], substitution: dict[Symbol, Expr]
+) -> list[Symbol]:
     """Merge adjacent loops that all `expressions` walk as one; adds old symbol -> expression to `substitution`.
 
-    Loops a (outer) and b may become one when every expression is linear in both and a's coefficient is b's times b's extent.
+    Loops a (outer) and b may become one when every expression is linear in both and a's coefficient is b's times b's
+    extent.
     """
     merged: list[tuple[Symbol, ...]] = []
     coefficients = [_coefficients(e, loops) for e in expressions]
@@ -118,7 +124,9 @@ def merge_neighbours(loops: Sequence[Symbol], expressions: Iterable[Expr], subst
         result.append(whole)
         for s in run[:-1]:
             substitution[s] = ZERO
-        substitution[run[-1]] = whole  # the others' share follows from their coefficients being multiples of the last one's
+        substitution[run[-1]] = (
+            whole  # the others' share follows from their coefficients being multiples of the last one's
+        )
     return result
 
 
@@ -222,7 +230,7 @@ class Shape:
 
     @staticmethod
     def of(node: Compute) -> Shape:
-        return Shape(tuple(as_expr(s.extent) for s in node.loops), tuple(as_expr(s.extent) for s in inner_loops(node)))
+        return Shape(tuple(s.extent for s in node.loops), tuple(s.extent for s in inner_loops(node)))
 
     @property
     def points(self) -> Expr:

@@ -13,8 +13,8 @@ from ingot.schedule.kernel import Kernel
 class KernelStep:
     """Launch `kernel` on the buffers `arguments` (graph buffer names, in the order of `kernel.parameters`).
 
-    `extent` is the number of points of the collapsed parallel loops; `work` estimates the nanoseconds one of them takes on one core.
-    Kernels equal but for their name and origin share one body of machine code.
+    `extent` is the number of points of the collapsed parallel loops; `work` estimates the nanoseconds one of them
+    takes on one core. Kernels equal but for their name and origin share one body of machine code.
     """
 
     kernel: Kernel
@@ -33,8 +33,8 @@ class Place:
     """Where a buffer lives.
 
     `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes into the call's arena),
-    "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards) or "library" (a tensor
-    that a library call returned).
+    "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards) or "library" (a
+    tensor that a library call returned).
     """
 
     kind: str
@@ -44,7 +44,8 @@ class Place:
 
 @dataclass
 class Plan:
-    """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size symbols."""
+    """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
+    symbols."""
 
     graph: LoopGraph
     steps: list[KernelStep | LibraryStep]

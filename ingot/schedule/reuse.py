@@ -1,6 +1,8 @@
-"""Writing in place: where the last reader of a buffer is the writer of another of the same layout, they become one buffer.
+"""Writing in place: where the last reader of a buffer is the writer of another of the same layout, they become one
+buffer.
 
-Done on fused groups, before kernels are built, by renaming: the dead buffer takes the name of the new one everywhere before.
+Done on fused groups, before kernels are built, by renaming: the dead buffer takes the name of the new one everywhere
+before.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ingot.capture import capture_call
+from ingot.capture import argument_slots, capture_call
 from ingot.errors import Unsupported
 from ingot.options import Options
 from tests.helpers import assert_same, rerun, run_captured, same
@@ -136,8 +136,11 @@ def test_bound_method_and_callable_object():
 def test_hooks_are_refused():
     model = nn.Sequential(nn.Linear(4, 4))
     model[0].register_forward_hook(lambda *a: None)
-    with pytest.raises(Unsupported, match="self\\[0\\]._forward_hooks has hooks"), torch.no_grad():
-        capture_call(model, (torch.randn(2, 4),), {}, Options())
+    x = torch.randn(2, 4)
+    with pytest.raises(Unsupported, match="self\\[0\\]._forward_hooks has hooks") as caught, torch.no_grad():
+        capture_call(model, (x,), {}, Options())
+    with torch.no_grad():
+        assert caught.value.guards.check_python(argument_slots(model, (x,), {})) is None
 
 
 def test_compiling_is_known_during_capture():
@@ -180,3 +183,39 @@ def test_loop_over_a_symbolic_size_specializes():
     with torch.no_grad():
         captured = same(fn, torch.randn(3, 4), dynamic=True)
         assert captured.guards.check_python((torch.ones(4, 4),)) is not None
+
+
+IMAGE, SEQUENCE = torch.randn(1, 4, 8, 8), torch.randn(2, 5, 8)
+TORCH_MODULES = [
+    (nn.MultiheadAttention(8, 2, batch_first=True), (SEQUENCE, SEQUENCE, SEQUENCE)),
+    (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), (SEQUENCE,)),
+    (nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), (SEQUENCE, SEQUENCE)),
+    (nn.LSTM(8, 4, batch_first=True), (SEQUENCE,)),
+    (nn.GRU(8, 4), (SEQUENCE,)),
+    (nn.LSTMCell(8, 4), (SEQUENCE[0],)),
+    (nn.ConvTranspose2d(4, 3, 3), (IMAGE,)),
+    (nn.GroupNorm(2, 4), (IMAGE,)),
+    (nn.InstanceNorm2d(4), (IMAGE,)),
+    (nn.Upsample(scale_factor=2, mode="bilinear"), (IMAGE,)),
+    (nn.PixelShuffle(2), (IMAGE,)),
+    (nn.AvgPool2d(2), (IMAGE,)),
+    (nn.EmbeddingBag(10, 4), (torch.randint(0, 10, (3, 4)),)),
+    (nn.Bilinear(8, 8, 3), (SEQUENCE, SEQUENCE)),
+    (nn.CrossEntropyLoss(), (torch.randn(4, 5), torch.randint(0, 5, (4,)))),
+    (nn.RMSNorm(8), (SEQUENCE,)),
+    (nn.PReLU(), (SEQUENCE,)),
+    (nn.utils.parametrizations.weight_norm(nn.Linear(8, 3)), (SEQUENCE,)),
+]
+
+
+@pytest.mark.parametrize(("module", "args"), TORCH_MODULES, ids=lambda value: type(value).__name__)
+def test_modules_of_torch(module, args):
+    assert same(module.eval(), *args).ops > 0
+
+
+def test_replaced_weight_of_an_lstm_is_seen():
+    module = nn.LSTM(8, 4)
+    captured = same(module, SEQUENCE)
+    module.weight_ih_l0 = nn.Parameter(torch.randn(16, 8))
+    with torch.no_grad():
+        assert_same(rerun(captured, module, SEQUENCE), module(SEQUENCE))

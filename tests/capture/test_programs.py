@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.capture.programs import PROGRAMS
+from tests.capture import programs_code, programs_data
+from tests.capture.program_parts import PROGRAMS
 from tests.helpers import same
+
+assert programs_code and programs_data  # which fill the table
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

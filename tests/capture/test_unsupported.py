@@ -10,7 +10,7 @@ import torch
 from ingot.capture import argument_slots, capture_call
 from ingot.errors import Unsupported
 from ingot.options import Options
-from tests.capture.programs import failing_assert
+from tests.capture.program_parts import failing_assert
 
 OUTSIDE: list = []
 STATE = {"calls": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def stage(
     """A stage whose `value` numbers count the results of `program`."""
 
     def named(items: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(item._replace(value=program.results[item.value]) for item in items)
+        return tuple(replace(item, value=program.results[item.value]) for item in items)
 
     return Stage(tuple(loops), program, named(stores), named(reductions), named(scalars))
 

@@ -29,7 +29,7 @@ def test_equal_bodies_compile_once():
         i._replace(attrs=("b7", *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions
     )
     stage = replace(
-        stage, body=stage.body._replace(instructions=instructions), stores=(stage.stores[0]._replace(buffer="b8"),)
+        stage, body=stage.body._replace(instructions=instructions), stores=(replace(stage.stores[0], buffer="b8"),)
     )
     parameters = (second.parameters[0]._replace(name="b7"), second.parameters[1]._replace(name="b8"))
     second = replace(second, name="other", origin=Origin(("aten.add",)), stages=(stage,), parameters=parameters)

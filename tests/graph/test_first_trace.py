@@ -1,4 +1,4 @@
-"""A fresh process that traces imports nothing of torch.compile's, and takes little time."""
+"""A fresh process that traces imports nothing of torch.compile's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import subprocess
 import sys
 
 PROGRAM = """
-import sys, time, torch, torch.fx
+import sys, torch, torch.fx
 import torch.nn.functional as F
-import_start = time.perf_counter()
 from ingot.graph import FakeContext, trace
 
-start = time.perf_counter()
 functions = [
     (lambda x: F.gelu(x, approximate="tanh"), [torch.rand(8, 6)]),
     (lambda x, w, b: F.layer_norm(F.relu(F.linear(x, w, b)), (6,)).softmax(-1), [torch.rand(8, 6), torch.rand(6, 6),
@@ -21,22 +19,19 @@ functions = [
     (lambda x: x.add_(1)[1:].sum(), [torch.rand(4)]),
     (lambda x: torch.fft.rfft(x).abs(), [torch.rand(4)]),
 ]
-seconds = []
 for dynamic in (frozenset(), frozenset({0})):
     for fn, args in functions[: 2 if dynamic else None]:
-        begin = time.perf_counter()
         context = FakeContext()
         with context:
             fakes = [context.fake(a, dynamic if i == 0 else frozenset()) for i, a in enumerate(args)]
             fn(*fakes)
         trace(torch.fx.symbolic_trace(fn), fakes, context)
-        seconds.append(time.perf_counter() - begin)
 heavy = ["torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy"]
 heavy.append("torch.fx.experimental.symbolic_shapes")
-print([name for name in heavy if name in sys.modules], seconds[0] < 0.1, start - import_start < 0.2)
+print([name for name in heavy if name in sys.modules])
 """
 
 
 def test_fresh_process() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[] True True", done.stdout + done.stderr[-2000:]
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]

@@ -45,7 +45,9 @@ class Draft:
             used = [integer(0) if s.constant == 1 else i for s, i in zip(sizes, loops)]
             loads.append(Instruction("load", (), F32, (r, self.at(r, used))))
         body = Body((*loads, Instruction(op, tuple(range(len(loads))), F32)), (len(loads),))
-        self.graph.nodes.append(Pointwise(name, Origin((f"aten.{op}.default",)), loops, body, name, self.at(name, loops)))
+        self.graph.nodes.append(
+            Pointwise(name, Origin((f"aten.{op}.default",)), loops, body, name, self.at(name, loops))
+        )
         return name
 
     def reduction(self, name: str, kind: str, read: str, dim: int) -> str:
@@ -57,7 +59,9 @@ class Draft:
         loops = tuple(s for k, s in enumerate(symbols) if k != dim)
         index = self.at(name, [integer(0) if k == dim else s for k, s in enumerate(symbols)])
         origin = Origin((f"aten.{kind}.dim",))
-        self.graph.nodes.append(Reduction(name, origin, loops, (symbols[dim],), kind, Body((load,), (0,)), name, index, F32))
+        self.graph.nodes.append(
+            Reduction(name, origin, loops, (symbols[dim],), kind, Body((load,), (0,)), name, index, F32)
+        )
         return name
 
     def returns(self, *names: str) -> LoopGraph:

@@ -25,7 +25,11 @@ def test_a_single_kernel_needs_exactly_inputs_and_outputs():
 def test_the_last_reader_writes_in_place():
     d = Draft()
     plan = schedule(d.returns(separated(d, d.input("x", 64, 64), 6)))
-    whole = [name for name, place in plan.places.items() if plan.graph.buffers[name].sizes[0].constant == 64 and place.kind == "arena"]
+    whole = [
+        name
+        for name, place in plan.places.items()
+        if plan.graph.buffers[name].sizes[0].constant == 64 and place.kind == "arena"
+    ]
     assert not [name for name in whole if plan.graph.buffers[name].sizes[1].constant == 64]
     assert plan.peak_bytes.constant <= 2 * 64 * 64 * 4 + 1024
 

@@ -38,7 +38,13 @@ def test_refine_with_symbolic_sizes():
 
 @pytest.mark.parametrize(
     "extents, numel, expected",
-    [((6, 4), 6, ([6], [4])), ((24,), 6, ([6], [4])), ((2, 12), 6, ([2, 3], [4])), ((4, 6), 5, None), ((4,), 1, ([], [4]))],
+    [
+        ((6, 4), 6, ([6], [4])),
+        ((24,), 6, ([6], [4])),
+        ((2, 12), 6, ([2, 3], [4])),
+        ((4, 6), 5, None),
+        ((4,), 1, ([], [4])),
+    ],
 )
 def test_split_prefix(extents, numel, expected):
     result = split_prefix(ints(*extents), integer(numel))

@@ -12,6 +12,7 @@ from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.sources import AttrSource, GlobalSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import CONSTRUCTORS
+from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue, bind_member, instance_dict
 from ingot.capture.values.wrap import wraps
 
@@ -86,8 +87,10 @@ def call_forward(session: Session, module: Value, args: Arguments, kwargs: Keywo
 
 
 def _without_hooks(session: Session, source: Source, hooks: Any) -> None:
-    session.guard(source, Kind.DICT_EMPTY)
-    if hooks:
+    if not hooks:
+        session.guard(source, Kind.DICT_EMPTY)
+    else:
+        session.guard(source, Kind.DICT_KEYS, tuple(hooks))  # what is refused holds as long as these hooks stay
         raise session.unsupported(f"{source.name} has hooks", hint="remove the hooks, or call the module outside")
 
 
@@ -105,6 +108,17 @@ def _call_impl(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return call_forward(session, args[0], args[1:], kwargs)
 
 
+def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """What an LSTM asks through weak references: whether its list of weights still holds its parameters."""
+    module = session.realize(args[0])
+    names = session.known(module.get_attribute(session, "_flat_weights_names"))
+    for name, weight in zip(names, session.unpacked(module.get_attribute(session, "_flat_weights"))):
+        if not session.same(module.get_attribute(session, name), weight):
+            raise session.unsupported(f"the weights of {module.describe()} have changed")
+    return ConstantValue(False)
+
+
+SPECIAL_FUNCTIONS[nn.RNNBase._weights_have_changed] = _weights_have_changed  # type: ignore[index]
 SPECIAL_FUNCTIONS[nn.Module._wrapped_call_impl] = _call_impl  # type: ignore[index]
 SPECIAL_FUNCTIONS[nn.Module._call_impl] = _call_impl  # type: ignore[index]
 CONSTRUCTORS[nn.Module] = _construct_module

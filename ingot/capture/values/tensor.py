@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
-from ingot.capture.values.objects import find_missing
+from ingot.capture.values.objects import IdentityKey, find_missing
 
 if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
@@ -66,7 +67,9 @@ class TensorValue(Value):
         return leaf(self)
 
     def key(self, session: Session) -> Any:
-        raise session.unsupported("a tensor as a key of a dict or set")
+        if self.source is not None:
+            session.guard(self.source, Kind.IDENTITY, session.graph.value_of(self))
+        return IdentityKey(self, self)
 
     def truth(self, session: Session) -> bool:
         raise session.unsupported(
@@ -163,8 +166,8 @@ class TensorValue(Value):
         args, kwargs = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
         if name == "size" and not kwargs:
             return self.shape(session) if not args else self.shape(session).get_item(session, args[0])
-        if name in ("type", "new") and not args:
-            raise session.unsupported(f"Tensor.{name}()")
+        if name == "new" or name == "type" and not (args and isinstance(session.known(args[0]), torch.dtype)):
+            raise session.unsupported(f"Tensor.{name}() of a tensor type", hint="name a dtype")
         if name == "__len__":
             return session.wrap_constant(self.length(session))
         try:

@@ -32,6 +32,8 @@ _STATE_QUERIES = frozenset(
         torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
         torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
         torch.get_autocast_gpu_dtype,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._len_torch_function_stack,
     )
 )  # fmt: skip
 """Questions about the state around the call, which GLOBAL_STATE guards: asked for real."""

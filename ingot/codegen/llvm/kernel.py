@@ -86,12 +86,10 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
 
 def extent_of(symbol: Symbol) -> int:
     """A loop's extent where it is constant; a large number otherwise."""
-    assert symbol.extent is not None
     return symbol.extent.constant if symbol.extent.constant is not None else 1 << 62
 
 
 def surely_runs(symbol: Symbol) -> bool:
-    assert symbol.extent is not None
     return (symbol.extent.bounds[0] or 0) > 0
 
 
@@ -226,7 +224,6 @@ class _KernelEmitter:
     def _bind_point(self, point: Value, loops: Sequence[Symbol]) -> None:
         """Bind the indices of collapsed `loops` for the number `point`."""
         for loop in reversed(loops[1:]):
-            assert loop.extent is not None
             extent = self.memory.index(loop.extent)
             self.memory.bound[loop] = self.e.binary("urem", point, extent)
             point = self.e.binary("udiv", point, extent)
@@ -237,7 +234,6 @@ class _KernelEmitter:
         """The vector loop is the last of several collapsed loops: only the first and the last run over it may be
         partial."""
         e, vector = self.e, shared[-1]
-        assert vector.extent is not None
         extent = self.memory.index(vector.extent)
         first, last = e.binary("udiv", begin, extent), e.binary("udiv", end - 1, extent)
         with e.loop(first, last + 1, 1, sure=True) as point:
@@ -252,7 +248,6 @@ class _KernelEmitter:
             run()
             return
         loop = loops[0]
-        assert loop.extent is not None
         zero, extent = self.e.constant(0, "i64"), self.memory.index(loop.extent)
         if loop is self.kernel.vector:
             self._points(loop, zero, extent, loop.extent.constant)
@@ -382,7 +377,6 @@ class _KernelEmitter:
         flush: Callable[[], None],
     ) -> None:
         loop = stage.loops[level]
-        assert loop.extent is not None
         e, memory = self.e, self.memory
         zero, extent, size = e.constant(0, "i64"), memory.index(loop.extent), loop.extent.constant
         last = level == len(stage.loops) - 1
@@ -440,7 +434,7 @@ class _KernelEmitter:
         """The number of the present point in the row-major order of the stage's loops."""
         position: Expr = ZERO
         for level, loop in enumerate(stage.loops):
-            position = position + loop * product(s.extent for s in stage.loops[level + 1 :] if s.extent is not None)
+            position = position + loop * product(s.extent for s in stage.loops[level + 1 :])
         return self.memory.index(position)
 
     # -- instructions --------------------------------------------------------------------------------------------------

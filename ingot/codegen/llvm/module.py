@@ -126,7 +126,7 @@ def anonymous(kernel: Kernel) -> Kernel:
         replace(
             stage,
             body=Body(tuple(map(rename, stage.body.instructions)), stage.body.results),
-            stores=tuple(s._replace(buffer=names[s.buffer]) for s in stage.stores),
+            stores=tuple(replace(s, buffer=names[s.buffer]) for s in stage.stores),
         )
         for stage in kernel.stages
     )

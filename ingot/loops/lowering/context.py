@@ -35,9 +35,12 @@ LARGEST_BODY = 96
 class Lowering:
     """Builds a `LoopGraph`. `origin` is that of the ATen node being lowered."""
 
-    def __init__(self, supported: Callable[[str, torch.dtype], bool] = ops.supported) -> None:
+    def __init__(
+        self, supported: Callable[[str, torch.dtype], bool] = ops.supported, fast_libraries: bool = False
+    ) -> None:
         self.graph = LoopGraph()
         self.supported = supported
+        self.fast_libraries = fast_libraries
         self.origin = Origin(())
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
@@ -99,7 +102,9 @@ class Lowering:
             heavy = heavy or arg.heavy
             if arg.origin.ops:
                 origin = arg.origin.merged(origin)
-        return TensorValue(out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, joins=joins, origin=origin)
+        return TensorValue(
+            out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, joins=joins, origin=origin
+        )
 
     def share(self, value: TensorValue) -> TensorValue:
         """`value`, in memory if it is worth more than computing it again at each use."""

@@ -20,12 +20,16 @@ from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, loops_over, numel, stored, view_of
 
 
-def lower(aten: Any, supported: Callable[[str, torch.dtype], bool] = ops.supported) -> LoopGraph:
+def lower(
+    aten: Any, supported: Callable[[str, torch.dtype], bool] = ops.supported, fast_libraries: bool = False
+) -> LoopGraph:
     """The loop graph of an `AtenGraph`. `supported(op, dtype)` says which scalar ops can be emitted.
+
+    `fast_libraries` allows library kernels that are faster than eager's but round worse.
 
     Raises Unsupported for what can be neither lowered nor called.
     """
-    walk = _Walk(aten, supported)
+    walk = _Walk(aten, Lowering(supported, fast_libraries))
     for node in aten.graph.nodes:
         walk.visit(node)
     walk.finish()
@@ -33,9 +37,9 @@ def lower(aten: Any, supported: Callable[[str, torch.dtype], bool] = ops.support
 
 
 class _Walk:
-    def __init__(self, aten: Any, supported: Callable[[str, torch.dtype], bool]) -> None:
+    def __init__(self, aten: Any, lw: Lowering) -> None:
         self.aten = aten
-        self.lw = Lowering(supported)
+        self.lw = lw
         self.values: dict[torch.fx.Node, Any] = {}
         self.known_symbols: set[Symbol] = set()
         self.returned = next(iter(reversed(aten.graph.nodes)))

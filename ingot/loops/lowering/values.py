@@ -65,8 +65,8 @@ class TensorValue:
     """A tensor that is computed where it is used, until `home` says where it is in memory.
 
     `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says
-    that one of them is worth more than a trip through cache, `joins` that it reads more memory than its result would take.
-    `strides` is the layout that eager gives it.
+    that one of them is worth more than a trip through cache, `joins` that it reads more memory than its result would
+    take. `strides` is the layout that eager gives it.
     """
 
     def __init__(
