@@ -15,6 +15,7 @@ import torch
 from ingot.backends import find_backend
 from ingot.capture import Captured, capture_call
 from ingot.capture.guards import GuardSet
+from ingot.collection import paused_collection
 from ingot.errors import GraphBreakError, Unsupported
 from ingot.explain.compilation import Compilation
 from ingot.native import Dispatcher, GuardTree
@@ -65,7 +66,7 @@ class Compiler:
     def compile_and_run(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
         start = time.perf_counter()
-        with _compiling:
+        with _compiling, paused_collection():
             compilation, run = self._compile(slots, args, kwargs)
         result = run(slots) if run is not None else self.dispatcher.__wrapped__(*args, **kwargs)
         compilation.first_call = time.perf_counter() - start

@@ -134,6 +134,7 @@ def _capture(session: Session, function: FunctionType, slots: tuple[Any, ...]) -
     code = function.__code__
     values: list[Value] = [session.wrap(value, ArgSource(i, code.co_varnames[i])) for i, value in enumerate(slots)]
     result = session.run_root(root, values)
+    session.writes.check(session)
     results = Results(session)
     recipe = results.recipe(result)
     recorder: GraphRecorder = session.graph

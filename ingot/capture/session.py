@@ -20,6 +20,7 @@ from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import CellValue, FunctionValue, bind
 from ingot.capture.values.objects import ExceptionValue, IdentityKey, bind_member
 from ingot.capture.values.wrap import wrap_object
+from ingot.capture.values.writes import Writes
 from ingot.errors import Unsupported
 
 STEP_LIMIT = 2_000_000
@@ -48,6 +49,7 @@ class Session(Semantics):
         self.handled: Value = ConstantValue(None)
         self.left: InterpreterFrame | None = None
         self.steps = 0
+        self.writes = Writes()
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}

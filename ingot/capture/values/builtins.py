@@ -30,6 +30,7 @@ from ingot.capture.values.objects import (
     ObjectValue,
     SuperValue,
     find_missing,
+    is_data_descriptor,
 )
 
 if TYPE_CHECKING:
@@ -201,13 +202,32 @@ def getattr_(session: Session, value: Value, name: Value, default: Value = NULL)
         raise
 
 
-@rule(builtins.setattr, object.__setattr__)
+@rule(builtins.setattr)
 def setattr_(session: Session, owner: Value, name: Value, value: Value) -> Value:
-    if isinstance(owner, ObjectValue) and owner.source is None:
+    owner.set_attribute(session, name.constant(), value)
+    return NONE
+
+
+@rule(object.__setattr__)
+def object_setattr(session: Session, owner: Value, name: Value, value: Value) -> Value:
+    if isinstance(owner, ObjectValue) and not is_data_descriptor(session.class_lookup(owner.cls, name.constant())):
+        owner.put(session, name.constant(), value)
+    elif isinstance(owner, ObjectValue) and owner.source is None:
         owner.attributes[name.constant()] = value
     else:
         owner.set_attribute(session, name.constant(), value)
     return NONE
+
+
+@rule(object.__getattribute__)
+def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
+    if not isinstance(owner, ObjectValue):
+        return owner.get_attribute(session, name.constant())
+    found = owner.plain_attribute(session, name.constant())
+    if found is None:
+        message = f"'{owner.cls.__name__}' object has no attribute '{name.constant()}'"
+        raise session.raised(AttributeError, message)
+    return found
 
 
 @rule(operator.getitem)

@@ -53,6 +53,12 @@ class ModuleValue(ObjectValue):
         session.guard_absent(self.source, name)
         return None
 
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        Value.set_attribute(self, session, name, value)
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        Value.delete_attribute(self, session, name)
+
     def missing_attribute(self, session: Session, name: str) -> Value:
         if session.class_lookup(self.cls, "__getattr__") is nn.Module.__getattr__:
             raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")

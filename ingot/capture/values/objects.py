@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING
 from ingot.capture.sources import AttrSource, ConstSource, InstanceDictSource, Source, find_in_class
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 
@@ -79,6 +79,9 @@ class ObjectValue(Value):
         """What the instance `__dict__` holds; None if it has no such name (guarded)."""
         if self.source is None:
             return self.attributes.get(name)
+        written = session.writes.read(session, self, name)
+        if written is not None:
+            return None if written is NULL else written
         namespace = instance_dict(self.object)
         if namespace is None:
             return None
@@ -88,25 +91,39 @@ class ObjectValue(Value):
         return None
 
     def get_attribute(self, session: Session, name: str) -> Value:
+        hook = find_in_class(self.cls, "__getattribute__")
+        if hook is find_in_class(_plain_base(self.cls), "__getattribute__"):
+            return self.plain_attribute(session, name) or self.missing_attribute(session, name)
+        hook = session.class_lookup(self.cls, "__getattribute__")
+        if not isinstance(hook, FunctionType):
+            raise session.unsupported(f"{self.describe()} defines __getattribute__")
+        try:
+            return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+        except Raised as raised:
+            lost = issubclass(raised.value.python_type(), AttributeError)
+            if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
+                raise
+            return self.missing_attribute(session, name)
+
+    def plain_attribute(self, session: Session, name: str) -> Value | None:
+        """What object.__getattribute__ finds; None where it finds nothing."""
         if name == "__class__":
             return session.wrap_constant(self.cls)
         if name == "__dict__":
             return self.all_attributes(session)
-        if find_in_class(self.cls, "__getattribute__") is not find_in_class(_plain_base(self.cls), "__getattribute__"):
-            raise session.unsupported(f"{self.describe()} defines __getattribute__")
         raw = session.class_lookup(self.cls, name)
         if is_data_descriptor(raw):
             return self.bind(session, raw, name)
         own = self.own_attribute(session, name)
         if own is not None:
             return own
-        if raw is not MISSING:
-            return self.bind(session, raw, name)
-        return self.missing_attribute(session, name)
+        return None if raw is MISSING else self.bind(session, raw, name)
 
     def all_attributes(self, session: Session) -> Value:
         if self.source is None:
             return session.dict_of_values(dict(self.attributes))
+        if session.writes.touch(self):
+            raise session.unsupported(f"the __dict__ of {self.describe()}, which was written")
         return session.wrap(instance_dict(self.object), InstanceDictSource(self.source))
 
     def missing_attribute(self, session: Session, name: str) -> Value:
@@ -128,8 +145,6 @@ class ObjectValue(Value):
         return bind_member(session, raw, self, self.cls, name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        if self.source is not None:
-            super().set_attribute(session, name, value)
         setter = session.class_lookup(self.cls, "__setattr__")
         raw = session.class_lookup(self.cls, name)
         if setter is not object.__setattr__ and isinstance(setter, FunctionType):
@@ -141,11 +156,22 @@ class ObjectValue(Value):
         elif is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             raise session.unsupported(f"a descriptor of {self.describe()} is set")
         else:
+            self.put(session, name, value)
+
+    def put(self, session: Session, name: str, value: Value) -> None:
+        """object.__setattr__ of a name that no descriptor takes."""
+        if self.source is None:
             self.attributes[name] = value
+        else:
+            session.writes.write(session, self, name, value)
 
     def delete_attribute(self, session: Session, name: str) -> None:
         if self.source is not None:
-            super().delete_attribute(session, name)
+            if session.class_lookup(self.cls, "__delattr__") is not object.__delattr__:
+                super().delete_attribute(session, name)
+            if self.own_attribute(session, name) is None:
+                raise session.raised(AttributeError, name)
+            return self.put(session, name, NULL)
         if self.attributes.pop(name, None) is None:
             raise session.raised(AttributeError, name)
 
@@ -161,7 +187,7 @@ class ObjectValue(Value):
             and getattr(raw, "__objclass__", None) is object
         ):
             return None
-        return session.call(bind_member(session, raw, self, self.cls, name), args, {})
+        return session.call(self.bind(session, raw, name), args, {})
 
     def truth(self, session: Session) -> bool:
         for name in ("__bool__", "__len__"):
@@ -326,6 +352,8 @@ class SuperValue(Value):
         for owner in order:
             if name in vars(owner):
                 raw = session.class_lookup(owner, name)
+                if isinstance(self.instance, ObjectValue):
+                    return self.instance.bind(session, raw, name)
                 return bind_member(session, raw, None if of_class else self.instance, start, name)
         raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
 

@@ -1,0 +1,630 @@
+"""A seeded writer of random torch programs: the text of a function, and how to make its arguments.
+
+Every statement is run in eager as it is written, so what it says is legal for the sizes at hand; other sizes may raise,
+as they would for any program.
+"""
+
+from __future__ import annotations
+
+import linecache
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTS = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
+MOST_ELEMENTS = 3000
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Given:
+    """An argument: a tensor of its own (`dims` name entries of the program's sizes) or made from an earlier one."""
+
+    dtype: torch.dtype
+    dims: tuple[str, ...] = ()
+    layout: str = "plain"
+    earlier: int | None = None
+
+    def make(self, sizes: dict[str, int], rng: random.Random, made: list[torch.Tensor]) -> torch.Tensor:
+        if self.earlier is not None:
+            return ALIASES[self.layout](made[self.earlier])
+        return LAYOUTS[self.layout]([sizes[d] for d in self.dims], lambda shape: values(shape, self.dtype, rng))
+
+
+def values(shape: Any, dtype: torch.dtype, rng: random.Random) -> torch.Tensor:
+    """Random numbers of a dtype, exact in all narrower float types for a third of the calls; now and then an infinity
+    or NaN."""
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    if dtype is torch.bool:
+        return torch.rand(shape, generator=generator) < 0.6
+    if not dtype.is_floating_point:
+        return torch.randint(0 if dtype is torch.uint8 else -6, 9, tuple(shape), generator=generator).to(dtype)
+    made = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if rng.random() < 0.3:
+        made = (made * 4).round() / 4
+    if rng.random() < 0.08 and made.numel():
+        made.view(-1)[rng.randrange(made.numel())] = rng.choice([float("nan"), float("inf"), -float("inf")])
+    return made.to(dtype)
+
+
+Filled = Callable[[Any], torch.Tensor]
+LAYOUTS: dict[str, Callable[[list[int], Filled], torch.Tensor]] = {
+    "plain": lambda shape, fill: fill(shape),
+    "reversed": lambda shape, fill: fill(shape[::-1]).permute([*range(len(shape))][::-1]),
+    "every second": lambda shape, fill: fill([*shape[:-1], 2 * shape[-1]])[..., ::2] if shape else fill(shape),
+    "middle": lambda shape, fill: fill([shape[0] + 2, *shape[1:]])[1:-1] if shape else fill([3])[1],
+    "expanded": lambda shape, fill: fill([1, *shape[1:]]).expand(shape) if shape else fill(shape),
+    "swapped": lambda shape, fill: fill([*shape[:-2], shape[-1], shape[-2]]).mT if len(shape) > 1 else fill(shape),
+}
+ALIASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "same": lambda t: t,
+    "view": lambda t: t[:],
+    "transposed": lambda t: t.mT if t.dim() > 1 else t,
+    "tail": lambda t: t[1:] if t.dim() else t,
+    "flat": lambda t: t.view(-1) if t.is_contiguous() else t.detach(),
+}
+
+
+def storages(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """All bytes of the storages behind some tensors, each once."""
+    found = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
+    return [torch.empty(0, dtype=torch.uint8).set_(s) for s in found.values()]  # type: ignore[call-overload]
+
+
+# Programs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RandomProgram:
+    seed: int
+    text: str
+    given: list[Given]
+    sizes: dict[str, int]
+    other_sizes: dict[str, int]
+    numbers: tuple[int, bool]
+    namespace: dict[str, Any]
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self.namespace["program"]
+
+    def arguments(self, draw: int, other: bool = False) -> tuple[Any, ...]:
+        """Fresh arguments; equal `draw`s give equal ones. `other` changes sizes and numbers."""
+        rng = random.Random(f"{self.seed} {draw}")
+        tensors: list[torch.Tensor] = []
+        for given in self.given:
+            tensors.append(given.make(self.other_sizes if other else self.sizes, rng, tensors))
+        k, flag = self.numbers
+        return (*tensors, k + other, flag)
+
+    def __str__(self) -> str:
+        return f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n{self.describe()}{self.text}"
+
+    def describe(self) -> str:
+        return "".join(f"#   a{i}: {g}\n" for i, g in enumerate(self.given))
+
+
+def random_program(seed: int) -> RandomProgram:
+    return _Writer(seed).write()
+
+
+HELPERS = """
+import torch
+import torch.nn.functional as F
+
+def make_scale(n):
+    def scale(t):
+        return t * n
+    return scale
+
+scale_by_3 = make_scale(3)
+
+def normalized(t, eps=1e-3):
+    t = t.float() if t.dtype.itemsize < 4 or not t.is_floating_point() else t
+    return (t - t.mean(-1, keepdim=True)) / (t.std(-1, keepdim=True, unbiased=False) + eps)
+
+def halves(t):
+    n = t.shape[0] // 2
+    return t[:n], t[n:]
+"""
+
+
+@dataclass
+class _Writer:
+    seed: int
+    rng: random.Random = field(init=False)
+    lines: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    fresh: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    def write(self) -> RandomProgram:
+        rng = self.rng
+        pool = [1, 2, 3, 4, 5, 6, 7, 8] if rng.random() < 0.75 else [0, 1, 3, 17, 33]
+        sizes = {name: rng.choice(pool) for name in "ABC"} | {"1": 1}
+        other = dict(sizes)
+        for name in rng.sample("ABC", rng.randint(1, 3)):
+            other[name] = rng.choice([0, 1, 2, 4, 6, 9, 20])
+        given = self._given()
+        numbers = rng.randint(1, 4), rng.random() < 0.5
+        program = RandomProgram(self.seed, "", given, sizes, other, numbers, {"__name__": "random_program"})
+        exec(HELPERS, program.namespace)
+        arguments = program.arguments(0)
+        self.names = [f"a{i}" for i in range(len(given))]
+        self.values = program.namespace | dict(zip([*self.names, "k", "flag"], arguments))
+        state = torch.get_rng_state()
+        for _ in range(rng.randint(3, 14)):
+            self._statement()
+        if rng.random() < 0.04:
+            self.lines.append(rng.choice(FAULTS).format(rng.choice(self.names)))
+        torch.set_rng_state(state)
+        result = self._result()
+        parameters = ", ".join([f"a{i}" for i in range(len(given))] + ["k", "flag"])
+        body = "".join(f"    {line}\n" for text in self.lines for line in text.split("\n"))
+        program.text = f"def program({parameters}):\n{body}    return {result}\n"
+        _define(program)
+        return program
+
+    def _given(self) -> list[Given]:
+        rng, given = self.rng, []
+        main = rng.choice([torch.float32] * 6 + [torch.bfloat16] * 2 + [torch.float64, torch.float16, torch.int64])
+        for k in range(rng.randint(1, 4)):
+            if k and rng.random() < 0.15:
+                given.append(Given(given[-1].dtype, (), rng.choice(list(ALIASES)), rng.randrange(k)))
+                continue
+            dtype = main if rng.random() < 0.65 else rng.choice([*FLOATS, *INTS, torch.bool, torch.bool])
+            dims = tuple(rng.choice(["AB", "AB", "BC", "ABC", "ABC", "B", "1B", "A1", "A", "", "CB", "1ABC"]))
+            layout = "plain" if rng.random() < 0.6 else rng.choice(list(LAYOUTS))
+            given.append(Given(dtype, dims, layout))
+        return given
+
+    # -- what statements ask for ------------------------------------------------------------------------------------
+
+    def pick(self, want: Callable[[torch.Tensor], bool] = lambda t: True) -> str:
+        """The name of a tensor; recent ones are likelier."""
+        fitting = [n for n in self.names if isinstance(self.values[n], torch.Tensor) and want(self.values[n])]
+        if not fitting:
+            raise _NothingFits
+        return fitting[-1] if self.rng.random() < 0.45 else self.rng.choice(fitting)
+
+    def floating(self, rank: int = 0) -> str:
+        return self.pick(lambda t: t.is_floating_point() and t.dim() >= rank)
+
+    def ranked(self, rank: int) -> str:
+        return self.pick(lambda t: t.dim() >= rank)
+
+    def integral(self) -> str:
+        return self.pick(lambda t: not t.is_floating_point() and t.dtype is not torch.bool)
+
+    def like(self, name: str, want: Callable[[torch.Tensor], bool] = lambda t: True) -> str:
+        """A tensor that broadcasts with `name`."""
+        t = self.values[name]
+        return self.pick(lambda u: want(u) and _broadcast(t.shape, u.shape))
+
+    def dim(self, name: str) -> int:
+        rank = self.values[name].dim()
+        return self.rng.randint(-rank, rank - 1)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.values[name].shape)
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def _statement(self) -> None:
+        kind = self.rng.choices(list(STATEMENTS), list(STATEMENTS.values()))[0]
+        try:
+            text = kind(self)
+        except _NothingFits:
+            return
+        if "=" not in text.split("(")[0] and not text.startswith(("for", "if", "with")):
+            target = f"v{self.fresh}"
+            text = f"{target} = {text}"
+        before = {n: v for n, v in self.values.items() if n[0] == "v" and n[1:].isdigit()}
+        try:
+            with torch.no_grad():
+                exec(text, self.values)
+        except Exception:
+            for name in [n for n in self.values if n[0] == "v" and n[1:].isdigit()]:
+                del self.values[name]
+            self.values.update(before)
+            return
+        made = [n for n in self.values if n[0] == "v" and n[1:].isdigit() and n not in before]
+        if not all(isinstance(self.values[n], torch.Tensor) and self.values[n].numel() <= MOST_ELEMENTS for n in made):
+            for n in made:
+                del self.values[n]
+            return
+        self.lines.append(text)
+        self.names += made
+        self.fresh += len(made)
+
+    def names_for(self, count: int) -> str:
+        return ", ".join(f"v{self.fresh + i}" for i in range(count)) + ("," if count == 1 else "")
+
+    def _result(self) -> str:
+        rng = self.rng
+        recent = [n for n in self.names if n in self.values][-5:]
+        items = [rng.choice(recent if rng.random() < 0.7 else self.names) for _ in range(rng.randint(1, 4))]
+        for i in range(len(items)):
+            t = self.values[items[i]]
+            if rng.random() < 0.15 and t.dim():
+                items[i] += rng.choice(["[0:1]", ".unsqueeze(0)", "[...]", ".detach()", "[-1:]", ".view_as({0})"]).format(
+                    items[i]
+                )
+            elif rng.random() < 0.08:
+                items[i] = rng.choice(["k", "None", "flag", f"{items[i]}.shape", f"{items[i]}.dtype", "k * 2.5"])
+        if len(items) == 1:
+            return items[0]
+        pair = ", ".join(items)
+        nested = f"{{'first': {items[0]}, 'rest': [{', '.join(items[1:])}]}}"
+        return rng.choice([f"({pair})", f"({pair})", f"[{pair}]", nested, f"(({items[0]},), {nested})"])
+
+
+class _NothingFits(Exception):
+    pass
+
+
+def _broadcast(a: torch.Size, b: torch.Size) -> bool:
+    return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b)))
+
+
+def _define(program: RandomProgram) -> None:
+    """Compile the text, with its lines known to tracebacks."""
+    file = f"<random program {program.seed}>"
+    linecache.cache[file] = (len(program.text), None, program.text.splitlines(True), file)
+    exec(compile(program.text, file, "exec"), program.namespace)
+
+
+FAULTS = [
+    "{0} = {0} + torch.ones(2, 3, 5, 11)",
+    "{0} = {0}.reshape(7, 13, 5)",
+    "{0} = F.embedding(torch.tensor([0, 9]), torch.ones(4, 2))",
+    "{0} = torch.ones(3)[torch.tensor([1, 5])]",
+    "{0} = torch.arange(4) // torch.zeros(4, dtype=torch.long)",
+    "{0} = k // 0",
+    "{0} = [1, 2][k + 5]",
+    "raise ValueError('a fault of the program')",
+    "{0} = torch.arange(3).gather(0, torch.tensor([7]))",
+]
+
+# Statements: kind -> weight. Each gives an expression, whose value gets a name, or a whole statement.
+
+Kind = Callable[[_Writer], str]
+STATEMENTS: dict[Kind, float] = {}
+
+
+def kind(weight: float) -> Callable[[Kind], Kind]:
+    def register(f: Kind) -> Kind:
+        STATEMENTS[f] = weight
+        return f
+
+    return register
+
+
+UNARY = (
+    "sin cos tanh sigmoid exp neg abs relu sqrt square floor round trunc ceil sign erf rsqrt reciprocal log log1p expm1 "
+    "isnan isinf logical_not isfinite bitwise_not positive sinh atan log2 exp2 tan frac signbit"
+).split()
+
+
+@kind(3)
+def unary(w: _Writer) -> str:
+    return f"torch.{w.rng.choice(UNARY[:9] if w.rng.random() < 0.6 else UNARY)}({w.pick()})"
+
+
+@kind(1.5)
+def activation(w: _Writer) -> str:
+    forms = (
+        "F.gelu({0})|F.gelu({0}, approximate='tanh')|F.silu({0})|F.leaky_relu({0}, 0.1)|F.elu({0})|F.softplus({0})|F.hardtanh({0})|"
+        "F.hardswish({0})|F.relu6({0})|F.logsigmoid({0})|F.mish({0})|F.selu({0})|F.softsign({0})|F.tanhshrink({0})|F.hardshrink({0})|"
+        "{0}.clamp(-0.5, 0.75)|{0}.clamp(min=0)|{0}.clamp(max=1.5)|{0}.nan_to_num()|{0}.nan_to_num(0.5, 2.0, -2.0)|F.celu({0})|"
+        "F.softshrink({0})|F.threshold({0}, 0.1, 20)|F.glu({0}, -1)|{0}.logit(1e-3)|F.hardsigmoid({0})"
+    ).split("|")
+    return w.rng.choice(forms).format(w.floating())
+
+
+@kind(4)
+def binary(w: _Writer) -> str:
+    a = w.pick()
+    b = w.like(a)
+    ops = ["{} + {}", "{} - {}", "{} * {}", "{} / {}", "torch.maximum({}, {})", "torch.minimum({}, {})"]
+    ops += ["torch.add({}, {}, alpha=2)", "torch.sub({}, {}, alpha=0.5)", "torch.atan2({}, {})", "torch.hypot({}, {})"]
+    ops += ["torch.lerp({0}, {1}, 0.3)", "torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.addcdiv({1}, {0}, {0})"]
+    ops += ["torch.true_divide({}, {})", "torch.xlogy({}, {})", "torch.copysign({}, {})", "torch.rsub({}, {})"]
+    return w.rng.choice(ops[:4] if w.rng.random() < 0.6 else ops).format(a, b)
+
+
+@kind(2)
+def with_number(w: _Writer) -> str:
+    forms = "{0} + 1|{0} * 0.5|2 - {0}|{0} / 3|1.5 / {0}|{0} ** 2|{0} ** 3|{0} + k|{0} * k|{0} - 0.1|{0} ** 0.5|2 ** {0}|{0} ** -1"
+    return w.rng.choice(forms.split("|")).format(w.pick())
+
+
+@kind(1.5)
+def division(w: _Writer) -> str:
+    a = w.integral() if w.rng.random() < 0.7 else w.pick()
+    b = w.rng.choice(["2", "-3", "k", w.like(a)])
+    forms = "{} // {}|{} % {}|torch.div({}, {}, rounding_mode='trunc')|torch.div({}, {}, rounding_mode='floor')"
+    forms += "|torch.remainder({}, {})|torch.fmod({}, {})|torch.floor_divide({}, {})"
+    return w.rng.choice(forms.split("|")).format(a, b)
+
+
+@kind(1.5)
+def bits(w: _Writer) -> str:
+    a = w.pick(lambda t: not t.is_floating_point())
+    b = w.like(a, lambda t: not t.is_floating_point())
+    forms = "{} & {}|{} | {}|{} ^ {}|~{}|torch.logical_and({}, {})|torch.logical_xor({}, {})|torch.logical_or({}, {})"
+    forms = forms.replace("} | {", "} OR {").split("|") + ["{} << 1", "{} >> 1", "{} << 40", "torch.gcd({}, {})"]
+    return w.rng.choice(forms).replace("OR", "|").format(a, b)
+
+
+@kind(1.5)
+def comparison(w: _Writer) -> str:
+    a = w.pick()
+    return f"{a} {w.rng.choice(['<', '<=', '>', '>=', '==', '!='])} {w.rng.choice(['0', '0.3', 'k', w.like(a)])}"
+
+
+@kind(2)
+def selection(w: _Writer) -> str:
+    a = w.pick()
+    b, mask = w.like(a), w.rng.choice([f"{a} > 0", f"{a} != 0", ""]) or w.like(a, lambda t: t.dtype is torch.bool)
+    forms = ["torch.where({1}, {0}, {2})", "torch.where({1}, {0}, 0)", "{0}.masked_fill({1}, 2)", "{0} * ({1})"]
+    forms += ["torch.where({1}, 1.0, {0})", "{0}.masked_fill({1}, float('-inf'))"]
+    return w.rng.choice(forms).format(a, mask, b)
+
+
+@kind(2)
+def cast(w: _Writer) -> str:
+    dtype = w.rng.choice([*FLOATS, *INTS[:3], torch.bool, *FLOATS])
+    if not dtype.is_floating_point:  # what is not finite or too large has no defined integer
+        return f"{w.pick()}.nan_to_num(0, 9, -9).clamp({0 if dtype is torch.uint8 else -20}, 20).to({dtype})"
+    return w.rng.choice(["{}.to({})", "{}.type({})"]).format(w.pick(), dtype)
+
+
+@kind(3)
+def permuted(w: _Writer) -> str:
+    v = w.ranked(1)
+    rank = len(w.shape(v))
+    order = w.rng.sample(range(rank), rank)
+    forms = [f"{v}.transpose({w.dim(v)}, {w.dim(v)})", f"{v}.permute({', '.join(map(str, order))})"]
+    forms += [f"{v}.movedim({w.dim(v)}, {w.dim(v)})"]
+    forms += [f"{v}.t()", f"{v}.T"] if rank == 2 else []
+    return w.rng.choice(forms)
+
+
+@kind(3)
+def reshaped(w: _Writer) -> str:
+    v = w.pick()
+    sizes = list(w.shape(v))
+    n = w.values[v].numel()
+    factor = w.rng.choice([f for f in (1, 2, 3, 4) if n % f == 0] or [1])
+    forms = [f"{v}.reshape(-1)", f"{v}.reshape({factor}, {n // factor})", f"{v}.flatten()", f"{v}.view(-1)", f"{v}.ravel()"]
+    if len(sizes) > 1:
+        forms += [f"{v}.reshape({v}.shape[1], -1)", f"{v}.view({v}.shape[0], -1)", f"{v}.flatten(0, 1)"]
+        forms += [f"{v}.unflatten(-1, (1, {v}.shape[-1]))"]
+    return w.rng.choice(forms)
+
+
+@kind(3)
+def sliced(w: _Writer) -> str:
+    v = w.ranked(1)
+    rank = len(w.shape(v))
+    parts = [w.rng.choice([":", "1:", ":-1", "::2", "1::3", ":2", "-2:", ":0", "None, :"]) for _ in range(rank)]
+    if w.rng.random() < 0.4:
+        parts[w.rng.randrange(rank)] = w.rng.choice(["0", "-1"])
+    parts = parts[: w.rng.randint(1, rank)]
+    return f"{v}[{w.rng.choice(['', '..., ']) if len(parts) == rank else ''}{', '.join(parts)}]"
+
+
+@kind(2.5)
+def viewed(w: _Writer) -> str:
+    v = w.ranked(1)
+    d, n = w.dim(v), w.shape(v)
+    size = n[d]
+    forms = [f"{v}.select({d}, {w.rng.choice([0, -1])})", f"{v}.narrow({d}, 0, {max(size - 1, 0)})", f"{v}.unsqueeze({d})"]
+    forms += [f"{v}.squeeze()", f"{v}.squeeze({d})", f"{v}.expand(2, *{v}.shape)", f"{v}.unfold({d}, {min(size, 2)}, 1)"]
+    forms += [f"{v}.expand(*[3 if s == 1 else s for s in {v}.shape])", f"torch.broadcast_to({v}, (2, *{v}.shape))"]
+    forms += [f"{v}.detach()", f"{v}.diagonal(0, {d}, {w.dim(v)})", f"{v}.view_as({v})", f"{v}[...]", f"{v}.mT", f"{v}.swapaxes(0, -1)"]
+    return w.rng.choice(forms)
+
+
+@kind(1.5)
+def moved(w: _Writer) -> str:
+    v = w.ranked(1)
+    d = w.dim(v)
+    forms = [f"{v}.flip({d})", f"{v}.roll(1, {d})", f"{v}.roll(-2)", f"{v}.clone()", f"{v}.contiguous()", f"{v}.repeat_interleave(2, {d})"]
+    forms += [f"{v}.tril()", f"{v}.triu(1)", f"{v}.repeat(2, *[1] * ({v}.dim() - 1))", f"torch.rot90({v})", f"{v}.flip(0, -1)"]
+    forms += [f"{v}.clone(memory_format=torch.contiguous_format)", f"{v}.tile(2)", f"torch.diag({v})", f"{v}.cumsum({d})"]
+    return w.rng.choice(forms)
+
+
+@kind(2)
+def pieces(w: _Writer) -> str:
+    v = w.ranked(1)
+    d = w.dim(v)
+    forms = [f"{v}.chunk(2, {d})", f"{v}.split(2, {d})", f"torch.tensor_split({v}, 3, {d})", f"{v}.unbind({d})", f"halves({v})"]
+    text = w.rng.choice(forms)
+    parts = eval(text, w.values)
+    if not 0 < len(parts) < 7:
+        raise _NothingFits
+    return f"{w.names_for(len(parts))} = {text}"
+
+
+def _target(w: _Writer) -> str:
+    """A tensor to write to: an argument now and then."""
+    return w.pick() if w.rng.random() < 0.8 else w.rng.choice([n for n in w.names if n[0] == "a"])
+
+
+@kind(2.5)
+def in_place(w: _Writer) -> str:
+    v = _target(w)
+    other = w.like(v)
+    forms = "{0}.add_(1)|{0}.mul_(2)|{0}.clamp_(-1, 1)|{0}.zero_()|{0}.fill_(3)|{0}.copy_({1})|{0}.add_({1})|{0}.mul_({1})|{0}.neg_()"
+    forms += "|{0}.sub_({1}, alpha=2)|{0}.div_(2)|{0}.sigmoid_()|{0}.masked_fill_({0} > 0, 1)|{0}.lerp_({1}, 0.25)|{0}.floor_()"
+    forms += "|F.relu({0}, inplace=True)|F.relu({0}, True)|torch.relu_({0})|{0}.addcmul_({1}, {1})|{0}.tril_()|{0}.logical_not_()"
+    text = w.rng.choice(forms.split("|")).format(v, other)
+    if w.rng.random() < 0.25:
+        return w.rng.choice(["{0} += {1}", "{0} *= 2", "{0} -= {1}", "{0} /= 2"]).format(v, other)
+    return f"_ = {text}" if w.rng.random() < 0.7 else text
+
+
+@kind(3)
+def write_to_view(w: _Writer) -> str:
+    v = w.rng.choice([_target(w), w.ranked(1)])
+    if not w.shape(v):
+        raise _NothingFits
+    other = w.pick()
+    forms = "{0}[0] = {1}|{0}[..., 1:] = 2|{0}[::2] += 1|{0}[-1].mul_(2)|{0}.T.add_(1)|{0}.view(-1)[::3] = 0.5|{0}[:, 0] = {1}|"
+    forms += "{0}[0:1].copy_({1})|{0}.transpose(0, -1)[0].add_({1})|{0}.unsqueeze(0).mul_(0.5)|{0}[..., 0].zero_()|{0}[:] = {1}|"
+    forms += "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|{0}[None, 1:].neg_()|"
+    forms += "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|{0}.reshape(-1)[0] = 7"
+    text = w.rng.choice(forms.split("|")).format(v, other)
+    return text if "=" in text.split("(")[0] or " = " in text else f"_ = {text}"
+
+
+@kind(1)
+def out_argument(w: _Writer) -> str:
+    a = w.floating()
+    b = w.like(a)
+    target = w.rng.choice([f"torch.empty_like({a})", f"torch.zeros({a}.shape, dtype={a}.dtype)", a, _target(w)])
+    forms = "torch.add({0}, {1}, out={2})|torch.sin({0}, out={2})|torch.mul({0}, 2, out={2})|torch.maximum({0}, {1}, out={2})"
+    forms += "|torch.sum({0}, 0, out={2}[0])|torch.matmul({0}, {0}.mT, out={2})|torch.clamp({0}, 0, 1, out={2})"
+    return w.rng.choice(forms.split("|")).format(a, b, target)
+
+
+@kind(4)
+def reduction(w: _Writer) -> str:
+    v = w.pick()
+    rank = len(w.shape(v))
+    dims = sorted(w.rng.sample(range(rank), w.rng.randint(1, rank))) if rank else []
+    where = w.rng.choice([f"{dims}", f"{dims}, keepdim=True", ""]) if dims else ""
+    single = w.rng.choice([f"{w.dim(v)}", f"{w.dim(v)}, keepdim=True"]) if rank else ""
+    forms = [f"{v}.sum({where})", f"{v}.mean({where})", f"{v}.amax({where})", f"{v}.amin({where})", f"{v}.var({where})", f"{v}.std({where})"]
+    forms += [f"{v}.prod({single})", f"{v}.any({single})", f"{v}.all({single})", f"{v}.argmax({single})", f"{v}.argmin({single})", f"{v}.logsumexp({where})"]
+    forms += [f"{v}.max()", f"{v}.min()", f"{v}.norm()", f"{v}.count_nonzero()", f"torch.linalg.vector_norm({v}, 2, {dims})", f"{v}.nansum()"]
+    forms += [f"{v}.sum({where or '()'}, dtype=torch.float32)" if where else f"{v}.sum(dtype=torch.float64)", f"{v}.norm(1)"]
+    return w.rng.choice(forms[:4] if w.rng.random() < 0.4 else forms)
+
+
+@kind(1)
+def paired_reduction(w: _Writer) -> str:
+    v = w.ranked(1)
+    d = w.dim(v)
+    forms = [f"{v}.max({d})", f"{v}.min({d}, keepdim=True)", f"torch.var_mean({v}, {d})", f"torch.aminmax({v})", f"{v}.sort({d}, stable=True)"]
+    forms += [f"{v}.topk(1, {d})", f"torch.std_mean({v})", f"{v}.cummax({d})", f"torch.median({v}, {d})"]
+    return f"{w.names_for(2)} = {w.rng.choice(forms)}"
+
+
+@kind(2.5)
+def normalization(w: _Writer) -> str:
+    v = w.floating(1)
+    d = w.dim(v)
+    forms = [f"F.softmax({v}, {d})", f"F.log_softmax({v}, {d})", f"F.layer_norm({v}, {v}.shape[-1:])", f"normalized({v})"]
+    forms += [f"F.softmax({v}, {d}, dtype=torch.float32)", f"F.normalize({v}, dim={d})", f"F.rms_norm({v}, {v}.shape[-1:])"]
+    forms += [f"F.layer_norm({v}, {v}.shape[-1:], torch.ones({v}.shape[-1], dtype={v}.dtype), None, 1e-3)"]
+    forms += [f"F.group_norm({v}, 1)", f"F.instance_norm({v})", f"{v}.softmax({d})"]
+    forms += [f"F.batch_norm({v}, torch.zeros({v}.shape[1]), torch.ones({v}.shape[1]))"] if len(w.shape(v)) > 1 else []
+    return w.rng.choice(forms)
+
+
+@kind(2.5)
+def joined(w: _Writer) -> str:
+    v = w.ranked(1)
+    same = w.pick(lambda t: t.shape == w.values[v].shape)
+    d = w.dim(v)
+    forms = [f"torch.cat([{v}, {same}], {d})", f"torch.stack([{v}, {same}], {d})", f"F.pad({v}, (1, 2))", f"F.pad({v}, (0, -1), value=2)"]
+    forms += [f"torch.cat([{v}, {v}[:1], {same}])", f"torch.hstack([{v}, {same}])", f"torch.vstack([{v}, {same}])"]
+    forms += [f"F.pad({v}, (1, 1), mode='reflect')", f"torch.cat([{v}.flatten(), {w.pick()}.flatten()])", f"F.pad({v}, (1, 0, 2, 1))"]
+    return w.rng.choice(forms)
+
+
+@kind(2.5)
+def indexed(w: _Writer) -> str:
+    v = w.ranked(1)
+    d, sizes = w.dim(v), w.shape(v)
+    where = w.rng.choice(["torch.tensor([0, 0, -1])", "torch.tensor([[0], [-1]])", f"torch.arange({v}.shape[0])", f"torch.arange({v}.shape[0]).flip(0)"])
+    index = w.rng.choice([f"{v}.argsort({d}, stable=True)", f"torch.zeros({sizes}, dtype=torch.long)", f"({v} > 0).long()"])
+    forms = [f"{v}[{where}]", f"{v}[..., {where}]", f"{v}.index_select({d}, torch.tensor([0, 0]))", f"{v}.gather({d}, {index})"]
+    forms += [f"{v}.scatter({d}, {index}, {v})", f"{v}.scatter_add({d}, {index}, {v})", f"{v}[:, {where}]", f"{v}[{where}, 0]"]
+    forms += [f"{v}.index_add(0, torch.tensor([0]), {v}[:1])", f"torch.take_along_dim({v}, {index}, {d})", f"{v}.scatter({d}, {index}, 2)"]
+    forms += [f"{v}.index_put((torch.tensor([0, 0]),), {v}[0], accumulate=True)", f"{v}.index_fill({d}, torch.tensor([0]), 1)", f"{v}[{where}, {where}]"]
+    return w.rng.choice(forms)
+
+
+@kind(1)
+def looked_up(w: _Writer) -> str:
+    table = w.floating(2)
+    rows = w.shape(table)[0]
+    index = w.rng.choice([f"torch.arange({rows})", "torch.tensor([[0, 0]])", f"({w.integral()}.long() % {max(rows, 1)})"])
+    return w.rng.choice([f"F.embedding({index}, {table})", f"{table}[{index}]", f"F.one_hot({index}, {rows + 1})"])
+
+
+@kind(2.5)
+def product(w: _Writer) -> str:
+    a = w.floating(2)
+    t = w.values[a]
+    n = t.shape[-1]
+    other = w.pick(lambda u: u.dtype is t.dtype and u.dim() >= 1 and n in (u.shape[-1], u.shape[0]))
+    forms = f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
+    forms += f"|torch.matmul({a}, {other}.T)|F.linear({a}, {other}, {other}[..., 0])|torch.addmm({a}, {a}, torch.eye({n}, dtype={t.dtype}))"
+    forms += f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|torch.einsum('ij,ij->i', {a}, {a})"
+    return w.rng.choice(forms.split("|"))
+
+
+@kind(1)
+def convolution(w: _Writer) -> str:
+    v = w.floating(3)
+    c = w.shape(v)[-2]
+    weight = f"torch.arange({2 * c * 3}., dtype={w.values[v].dtype}).reshape(2, {c}, 3) / 8"
+    forms = [f"F.conv1d({v}, {weight}, padding=1)", f"F.avg_pool1d({v}, 2)", f"F.max_pool1d({v}, 2)", f"F.adaptive_avg_pool1d({v}, 1)"]
+    forms += [f"F.conv1d({v}, {weight}, torch.ones(2, dtype={w.values[v].dtype}), stride=2, padding=2)", f"F.interpolate({v}, scale_factor=2)"]
+    forms += [f"F.scaled_dot_product_attention({v}, {v}, {v})", f"F.avg_pool2d({v}, 2)", f"torch.bmm({v}, {v}.mT)"]
+    return w.rng.choice(forms)
+
+
+@kind(1.5)
+def created(w: _Writer) -> str:
+    v = w.pick()
+    forms = f"torch.zeros_like({v})|torch.ones(2, k)|torch.arange(k, k + 5)|torch.full({w.shape(v)}, 0.5)|{v}.new_zeros({v}.shape)"
+    forms += "|torch.tensor([1.0, 2.0])|torch.eye(3)|torch.linspace(0, 1, 5)|torch.tensor(k)|torch.arange(6.0).view(2, 3)|torch.zeros(0, 3)"
+    forms += f"|torch.ones_like({v}, dtype=torch.float64)|torch.full_like({v}, k)|torch.scalar_tensor(2.0)|torch.empty({w.shape(v)}).fill_(1)"
+    return w.rng.choice(forms.split("|"))
+
+
+@kind(1)
+def random_numbers(w: _Writer) -> str:
+    v = w.floating()
+    forms = f"torch.rand_like({v})|F.dropout({v}, 0.4)|torch.randn({w.shape(v)})|torch.bernoulli({v}.abs().clamp(0, 1))|torch.randint(0, 9, (3, k))"
+    forms += f"|F.dropout({v}, 0.5, False)|torch.rand(3, k)|torch.randperm(5)|{v}.clone().uniform_()|F.dropout({v}, 0.3, True, True)"
+    return w.rng.choice(forms.split("|"))
+
+
+@kind(1.5)
+def loop(w: _Writer) -> str:
+    v, name = w.pick(), f"v{w.fresh}"
+    count = w.rng.choice(["3", "k", f"min({v}.dim(), 3)"])
+    body = w.rng.choice(["{0} = {0} * 0.5 + i", "{0} = torch.sin({0}) + {1}", "{0} = {0}[..., i:]", "{0} = {0} + ({0}.sum() if i else 1)"])
+    return f"{name} = {v}\nfor i in range({count}):\n    " + body.format(name, v)
+
+
+@kind(1.5)
+def branch(w: _Writer) -> str:
+    v, name = w.pick(), f"v{w.fresh}"
+    test = w.rng.choice(["flag", "k > 2", f"{v}.dim() > 1", f"{v}.numel() % 2 == 0", f"{v}.shape == {w.pick()}.shape", f"{v}.is_contiguous()"])
+    return f"if {test}:\n    {name} = {v} + 1\nelse:\n    {name} = {w.rng.choice(['{0} * 2', '{0}', '{0}.clone()']).format(v)}"
+
+
+@kind(1)
+def closure(w: _Writer) -> str:
+    v = w.pick()
+    forms = "scale_by_3({0})|make_scale(k)({0})|(lambda t: t + k)({0})|normalized({0}, eps=k)|sum([{0}, {0}, 1])|[t + 1 for t in ({0}, k)][0]"
+    forms += "|{'x': {0}}['x']|(lambda *a, **b: a[0] - b['n'])({0}, n=k)|max([{0}, {0} * 2], key=lambda t: t.dim())"
+    return w.rng.choice(forms.split("|")).replace("{0}", v)

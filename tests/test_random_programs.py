@@ -1,0 +1,150 @@
+"""Random programs compiled and in eager: the same values, layouts, aliasing, writes, random numbers and errors.
+
+`python -m tests.test_random_programs COUNT [FIRST]` runs more of them, and counts what was left to eager and why.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+import ingot
+from ingot.compiler import Compiler
+from tests.random_programs import RandomProgram, random_program, storages
+
+# Relative to the largest magnitude of a tensor: programs add and subtract what they have rounded.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+
+
+class Outcome:
+    """What a call did: its result or error, and what it left behind."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...]) -> None:
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        versions = [t._version for t in tensors]
+        torch.manual_seed(0)
+        self.error: Exception | None = None
+        self.result: Any = None
+        try:
+            self.result = function(*arguments)
+        except Exception as error:
+            self.error = error
+        self.random = torch.random.get_rng_state()
+        self.memory = storages(tensors)
+        self.inputs = tensors
+        self.written = [t._version > v for t, v in zip(tensors, versions)]
+        self.leaves, self.structure = tree_flatten(self.result)
+
+    def sharing(self) -> list[Any]:
+        """For each tensor given or returned: the first one that is the same object, the first one of the same storage,
+        and how far apart they start, in bytes."""
+        objects: dict[int, int] = {}
+        memory: dict[int, tuple[int, int]] = {}
+        pattern: list[Any] = []
+        for k, t in enumerate([*self.inputs, *self.leaves]):
+            if not isinstance(t, torch.Tensor):
+                continue
+            same = objects.setdefault(id(t), k)
+            first, start = memory.setdefault(t.untyped_storage()._cdata, (k, t.storage_offset() * t.element_size()))
+            apart = t.storage_offset() * t.element_size() - start if t.numel() else None
+            pattern.append((k, same, first if t.untyped_storage().nbytes() else k, apart))
+        return pattern
+
+
+def compare(actual: Outcome, expected: Outcome) -> None:
+    assert type(actual.error) is type(expected.error), f"raises {actual.error!r}, eager {expected.error!r}"
+    if expected.error is not None:
+        return
+    assert actual.structure == expected.structure, f"{actual.structure}, eager {expected.structure}"
+    assert actual.sharing() == expected.sharing(), f"aliases {actual.sharing()}, eager {expected.sharing()}"
+    assert actual.written == expected.written, f"writes {actual.written}, eager {expected.written}"
+    assert torch.equal(actual.random, expected.random), "the generator was advanced differently"
+    for k, (a, e) in enumerate(zip(actual.leaves, expected.leaves)):
+        if isinstance(e, torch.Tensor):
+            compare_tensors(a, e, f"result {k}")
+        else:
+            assert type(a) is type(e) and a == e, f"result {k} is {a!r}, eager {e!r}"
+    for k, (a, e) in enumerate(zip(actual.inputs, expected.inputs)):
+        compare_tensors(a, e, f"argument {k}")
+
+
+def compare_tensors(a: torch.Tensor, e: torch.Tensor, what: str) -> None:
+    assert type(a) is type(e), f"{what} is a {type(a)}, eager {type(e)}"
+    assert (a.dtype, a.shape, a.requires_grad) == (e.dtype, e.shape, e.requires_grad), (
+        f"{what}: {a.dtype} {tuple(a.shape)}, eager {e.dtype} {tuple(e.shape)}"
+    )
+    strides = [(x, y) for size, x, y in zip(e.shape, a.stride(), e.stride()) if size > 1]
+    assert not e.numel() or all(x == y for x, y in strides), f"{what}: strides {a.stride()}, eager {e.stride()}"
+    tolerance = TOLERANCE.get(e.dtype)
+    if tolerance is None:
+        assert torch.equal(a, e), f"{what}:\n{a}\neager\n{e}"
+        return
+    finite = e[e.isfinite()].double()
+    scale = max(1e-3, finite.abs().max().item()) if finite.numel() else 1.0
+    close = torch.isclose(a.double(), e.double(), rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    assert close.all(), f"{what}:\n{a}\neager\n{e}"
+
+
+def check(program: RandomProgram) -> Compiler:
+    """Compare four calls: fresh; the same sizes, other numbers; other sizes; the first ones again. Calls that
+    met their facts before compile nothing."""
+    compiled = ingot.compile(program.function)
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for call, (draw, other) in enumerate([(1, False), (2, False), (3, True), (1, False)]):
+            before = len(compiler.compilations)
+            expected = Outcome(program.function, program.arguments(draw, other))
+            actual = Outcome(compiled, program.arguments(draw, other))
+            new = compiler.compilations[before:]
+            try:
+                bugs = [c.skipped.reason for c in new if c.skipped and c.skipped.reason.startswith("internal error")]
+                assert not bugs, bugs[0]
+                compare(actual, expected)
+                assert not new or call in (0, 2), f"call {call} compiles again: {new[0].recompiled}"
+            except AssertionError as error:
+                raise AssertionError(f"{error}\nin call {call} of\n{program}") from None
+    return compiler
+
+
+@pytest.mark.parametrize("first", range(0, 150, 10))
+def test_random_programs(first: int) -> None:
+    for seed in range(first, first + 10):
+        check(random_program(seed))
+
+
+def main(count: int, first: int = 0) -> None:
+    compiled, failed = 0, []
+    reasons: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        program = random_program(seed)
+        try:
+            compiler = check(program)
+        except Exception as error:
+            failed.append(seed)
+            print(f"==== seed {seed}")
+            if isinstance(error, AssertionError):
+                print(error)
+            else:
+                traceback.print_exc()
+                print(program)
+            continue
+        skipped = compiler.compilations[0].skipped
+        compiled += skipped is None
+        if skipped is not None:
+            reasons[skipped.reason.partition("\n")[0][:110]] += 1
+    print(f"{count} programs, {compiled} compiled, {reasons.total()} left to eager, failed: {failed}")
+    for reason, times in reasons.most_common():
+        print(f"{times:6}  {reason}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
