@@ -99,13 +99,10 @@ def gpt2(config: Config | None = None, seed: int = 0) -> Gpt:
     """A GPT-2 in eval mode on the CPU with random weights.
 
     They are drawn as GPT-2's were (normal, std 0.02, the residual branches' scaled down with depth), but four times
-    wider inside the blocks, so that what the untrained model writes depends on what it reads. The model is built on
-    the meta device: torch's own initialization of 124M weights would be drawn only to be thrown away.
+    wider inside the blocks, so that what the untrained model writes depends on what it reads.
     """
     config = config or Config()
-    with torch.device("meta"):
-        model = Gpt(config)
-    model.to_empty(device="cpu")
+    model = Gpt(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
