@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
 import torch
 
+from ingot.backends import find_backend
 from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.modules import compiled_module
 from ingot.options import Options
-
-_compilers: weakref.WeakSet[Compiler] = weakref.WeakSet()
 
 
 def compile(  # noqa: A001 - the field's name for it
@@ -43,7 +42,10 @@ def compile(  # noqa: A001 - the field's name for it
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program itself are raised as
     in eager.
     """
+    if not isinstance(disable, bool):
+        raise TypeError(f"ingot.compile: disable must be a bool, not {disable!r}")
     chosen = Options.checked(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options)
+    find_backend(chosen.backend)  # an unknown name is an error now, not at the first call
     if fn is None:
         return functools.partial(_compile, options=chosen, disable=disable)
     return _compile(fn, options=chosen, disable=disable)
@@ -52,11 +54,21 @@ def compile(  # noqa: A001 - the field's name for it
 def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
     if not callable(fn) or isinstance(fn, type):
         raise TypeError(f"ingot.compile: expected a function or a torch.nn.Module, not {fn!r}")
+    if isinstance(fn, staticmethod):
+        raise TypeError("ingot.compile: compile the function inside: @staticmethod goes above @ingot.compile")
     if disable:
         return fn
+    fn = original(fn)
     compiler = Compiler(fn, options)
-    _compilers.add(compiler)
     return compiled_module(fn, compiler) if isinstance(fn, torch.nn.Module) else compiler.dispatcher
+
+
+def original(fn: Any) -> Any:
+    """What `fn` was compiled from, so that compiling it again is compiling it with other options; else `fn` itself."""
+    compiler = Compiler.of(fn)
+    if compiler is None:
+        return fn
+    return MethodType(compiler.dispatcher.fn, fn.__self__) if isinstance(fn, MethodType) else compiler.fn
 
 
 def explain(fn: Any) -> Callable[..., Report]:
@@ -65,13 +77,12 @@ def explain(fn: Any) -> Callable[..., Report]:
 
     `fn` may be compiled already (its own options and entries are then reported) or not.
     """
-    compiler = Compiler.of(fn)
-    if compiler is None:
-        compiler = Compiler.of(compile(fn))
-        assert compiler is not None
+    compiled = fn if Compiler.of(fn) is not None else compile(fn)
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
 
     def explained(*args: Any, **kwargs: Any) -> Report:
-        compiler.dispatcher(*args, **kwargs)
+        compiled(*args, **kwargs)
         return Report.from_compilations(compiler.compilations)
 
     return explained
@@ -79,5 +90,5 @@ def explain(fn: Any) -> Callable[..., Report]:
 
 def reset() -> None:
     """Forget everything compiled so far: each compiled callable starts over at its next call."""
-    for compiler in list(_compilers):
+    for compiler in list(Compiler.alive):
         compiler.reset()

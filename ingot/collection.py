@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def paused_collection() -> Iterator[None]:
     """No automatic collection inside.
 
-    Importing and compiling make many small objects that live on; a collection that they trigger walks all of torch's modules,
-    which takes longer than either.
+    Importing and compiling make many small objects that live on; a collection that they trigger walks all of torch's
+    modules, which takes longer than either.
     """
     enabled = gc.isenabled()
     gc.disable()

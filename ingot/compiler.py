@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -15,8 +17,7 @@ import torch
 from ingot.backends import find_backend
 from ingot.capture import Captured, capture_call
 from ingot.capture.guards import GuardSet
-from ingot.collection import paused_collection
-from ingot.errors import GraphBreakError, Unsupported
+from ingot.errors import EagerRaises, GraphBreakError, Unsupported
 from ingot.explain.compilation import Compilation
 from ingot.native import Dispatcher, GuardTree
 from ingot.options import Options
@@ -29,46 +30,63 @@ MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this,
 # Compilation is serial in a process: it runs torch's own tracing state. The call path takes no lock.
 _compiling = threading.RLock()
 
+
+def _renew_lock() -> None:
+    """In the child of a fork, where the thread that held the lock may not exist."""
+    global _compiling
+    _compiling = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
 Run = Callable[[tuple[Any, ...]], Any]
 
 
 class Compiler:
     """Compiles `fn` for each set of facts it meets. `dispatcher` is the native callable that users hold."""
 
-    _by_dispatcher: weakref.WeakKeyDictionary[Any, Compiler] = weakref.WeakKeyDictionary()
+    alive: weakref.WeakSet[Compiler] = weakref.WeakSet()
 
     def __init__(self, fn: Any, options: Options) -> None:
-        find_backend(options.backend)  # an unknown name is an error now, not at the first call
         self.fn = fn
         self.options = options
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
+        self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run)
-        Compiler._by_dispatcher[self.dispatcher] = self
+        Compiler.alive.add(self)
 
     @staticmethod
     def of(fn: Any) -> Compiler | None:
-        """The compiler behind a compiled function or module, or None."""
-        dispatcher = getattr(type(fn), "__ingot_dispatcher__", fn)
-        try:
-            return Compiler._by_dispatcher.get(dispatcher)
-        except TypeError:  # not hashable or not weakly referable: not ours
-            return None
+        """The compiler behind a compiled function, method or module; None for anything else."""
+        dispatcher = getattr(type(fn), "__ingot_dispatcher__", fn.__func__ if isinstance(fn, MethodType) else fn)
+        return dispatcher.on_miss.__self__ if isinstance(dispatcher, Dispatcher) else None
 
     def reset(self) -> None:
         with _compiling:
             self.dispatcher.clear()
             self.compilations.clear()
             self.guards.clear()
+            self.overflow = None
 
     # -- a call that no entry fits ---------------------------------------------------------------------------------
 
     def compile_and_run(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
-        start = time.perf_counter()
-        with _compiling, paused_collection():
-            compilation, run = self._compile(slots, args, kwargs)
-        result = run(slots) if run is not None else self.dispatcher.__wrapped__(*args, **kwargs)
+        start, known = time.perf_counter(), len(self.guards)
+        compilation, run = None, None
+        with _compiling:
+            served = any(guards.check_python(slots) is None for guards in self.guards[known:])
+            if not served and len(self.guards) < MAX_ENTRIES:
+                # Modules that torch loads on the way draw random numbers, which eager would not.
+                with torch.random.fork_rng(devices=()):
+                    compilation, run = self._compile(slots, args, kwargs)
+        if served:  # by another thread, while this one waited
+            return self.dispatcher(*args, **kwargs)
+        if compilation is None:
+            return self._run_eager(self._overflow(), args, kwargs)
+        result = run(slots) if run is not None else self._run_eager(compilation.skipped, args, kwargs)
         compilation.first_call = time.perf_counter() - start
         return result
 
@@ -78,12 +96,8 @@ class Compiler:
         compilation = Compilation(display_name(self.fn), place_of(self.fn), recompiled=self._difference(slots))
         run: Run | None = None
         try:
-            if len(self.guards) >= MAX_ENTRIES:
-                raise Unsupported(
-                    f"more than {MAX_ENTRIES} variants of this function", hint="Report.recompiles says what varies"
-                )
             with stage(compilation, "capture"):
-                captured = compilation.captured = capture_call(self.fn, args, kwargs, self.options)
+                captured = compilation.captured = capture_call(self.dispatcher.fn, args, kwargs, self.options)
             run = self._add_entry(compilation, captured, slots)
         except Unsupported as reason:
             self._leave_to_eager(compilation, reason)
@@ -122,33 +136,70 @@ class Compiler:
     # -- calls that are not compiled -------------------------------------------------------------------------------
 
     def _leave_to_eager(self, compilation: Compilation, reason: Unsupported) -> None:
-        compilation.skipped = reason
-        if self.options.fullgraph:
-            raise GraphBreakError(str(reason)) from reason
+        """Keep the reason, and make the decision an entry that lasts as long as the facts that led to it."""
+        if self.options.fullgraph and not isinstance(reason, EagerRaises):
+            raise GraphBreakError(reason) from None
+        compilation.skipped = without_frames(reason)
         guards = reason.guards
         if guards is None and compilation.captured is not None:
             guards = compilation.captured.guards
-        if guards is not None:
-            self.guards.append(guards)
-            self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None)
-        elif len(self.guards) == MAX_ENTRIES and not any(
-            c.skipped and c.skipped.reason == reason.reason for c in self.compilations
-        ):
-            log.warning("%s: %s; further ones run in eager", compilation.name, reason)
+        if guards is not None and not self.options.fullgraph:
+            self._add_eager_entry(guards)
 
     def _report_bug(self, compilation: Compilation, bug: Exception) -> None:
         """Ingot's own fault, before anything visible was done: say so once, run this function in eager from now on."""
-        compilation.skipped = Unsupported(f"internal error: {type(bug).__name__}: {bug}")
         if self.options.fullgraph:
             raise bug
+        compilation.skipped = Unsupported(f"internal error: {type(bug).__name__}: {bug}")
         log.error("internal error, the call runs in eager; please report this", exc_info=bug)
-        self.dispatcher.add_entry(GuardTree(GuardSet().native_spec(())), None, None)
+        self._add_eager_entry(GuardSet())
+
+    def _add_eager_entry(self, guards: GuardSet) -> None:
+        self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None)
+        self.guards.append(guards)
+
+    def _overflow(self) -> Unsupported:
+        """Why this variant is not compiled; the first time, a warning and a line in the report as well."""
+        if self.overflow is None:
+            self.overflow = Unsupported(
+                f"more than {MAX_ENTRIES} variants of this function",
+                place_of(self.fn),
+                hint="Report.recompiles says what varies",
+            )
+            name = display_name(self.fn)
+            self.compilations.append(Compilation(name, place_of(self.fn), skipped=self.overflow))
+            log.warning("%s: %s; further ones run in eager", name, self.overflow)
+        return self.overflow
+
+    def _run_eager(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The original function. Under `fullgraph` it is only asked for the error that is expected of it."""
+        if self.options.fullgraph and reason is not None and not isinstance(reason, EagerRaises):
+            raise GraphBreakError(reason)
+        result = self.dispatcher.fn(*args, **kwargs)
+        if self.options.fullgraph and reason is not None:
+            raise GraphBreakError(reason)
+        return result
+
+
+def without_frames(error: Unsupported) -> Unsupported:
+    """The error without its traceback and causes, whose frames hold the tensors of the call."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def entry_function(fn: Any) -> Any:
-    """The function or bound method whose call is a call of `fn`: for a module or another callable object, its
-    `__call__`."""
-    return type(fn).__call__.__get__(fn) if isinstance(fn, torch.nn.Module) else fn
+    """The Python function, or bound method of one, whose call is a call of `fn`: for a module or another object its
+    `__call__`, for what is called in C (a `functools.partial`, a built-in) a function around it."""
+    if isinstance(fn, FunctionType) or (isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType)):
+        return fn
+    call = type(fn).__call__
+    if isinstance(call, FunctionType):
+        return call.__get__(fn)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return functools.update_wrapper(called, fn)
 
 
 def display_name(fn: Any) -> str:
@@ -158,5 +209,5 @@ def display_name(fn: Any) -> str:
 def place_of(fn: Any) -> str:
     """The "file:line" where `fn`, or the class or forward of a module, is defined; "" where it is not known."""
     target = getattr(type(fn), "forward", fn) if isinstance(fn, torch.nn.Module) else fn
-    code = getattr(target, "__code__", None)
+    code = getattr(target, "__code__", None) or getattr(type(target).__call__, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""

@@ -29,8 +29,18 @@ class Unsupported(IngotError):
         return f"{self.reason}{place}{hint}"
 
 
+class EagerRaises(Unsupported):
+    """The program itself is about to raise an error here: the call runs in eager, under `fullgraph` too, so that it is
+    raised as eager raises it."""
+
+
 class GraphBreakError(IngotError):
-    """Raised under `fullgraph=True` where the call would have run in eager; carries reason, place and hint."""
+    """Raised under `fullgraph=True` where the call would have run in eager; the text has reason, place and hint, which
+    are attributes too."""
+
+    def __init__(self, why: Unsupported) -> None:
+        super().__init__(str(why))
+        self.reason, self.where, self.hint = why.reason, why.where, why.hint
 
 
 class CompilerBug(IngotError):

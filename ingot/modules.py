@@ -22,6 +22,9 @@ def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Mod
     def recompiled(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
         return _recompile(copy.deepcopy(module, memo), compiler.options)
 
+    def copied(self: torch.nn.Module) -> torch.nn.Module:
+        return _recompile(copy.copy(module), compiler.options)
+
     def reduced(self: torch.nn.Module, protocol: Any) -> tuple[Any, ...]:
         return _recompile, (module, compiler.options)
 
@@ -32,6 +35,7 @@ def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Mod
         "__slots__": (),
         "__call__": staticmethod(compiler.dispatcher),
         "__ingot_dispatcher__": compiler.dispatcher,
+        "__copy__": copied,
         "__deepcopy__": recompiled,
         "__reduce_ex__": reduced,
     }

@@ -46,6 +46,8 @@ class Options:
         mode = "default" if mode is None else mode
         if mode not in MODES:
             raise ValueError(f"ingot.compile: unknown mode {mode!r}; one of {', '.join(MODES)}")
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"ingot.compile: options must be a dict, not {options!r}")
         for name, value in (options or {}).items():
             if name not in KNOWN_OPTIONS:
                 raise ValueError(f"ingot.compile: unknown option {name!r}; known options: {', '.join(KNOWN_OPTIONS)}")

@@ -32,6 +32,7 @@ def compile_graph(captured: Captured, compilation: Compilation, options: Options
     cannot be compiled."""
     with stage(compilation, "trace"):
         aten = compilation.aten = trace(captured.graph_module, [i.fake for i in captured.inputs], captured.context)
+        compilation.rewrites += aten.rewrites
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")
     with stage(compilation, "schedule"):

@@ -17,7 +17,8 @@ def run_captured(
     fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any
 ) -> tuple[Any, Captured]:
     """The result of a captured call, by the graph module as it is, and what was captured."""
-    captured = capture_call(fn, args, kwargs, Options(dynamic=dynamic))
+    with torch.random.fork_rng(devices=()):  # as the compiler does: some of torch's first uses draw random numbers
+        captured = capture_call(fn, args, kwargs, Options(dynamic=dynamic))
     return rerun(captured, fn, *args, **kwargs), captured
 
 

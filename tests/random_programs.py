@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
@@ -51,7 +50,7 @@ def values(shape: Any, dtype: torch.dtype, rng: random.Random) -> torch.Tensor:
         made = (made * 4).round() / 4
     if rng.random() < 0.08 and made.numel():
         made.view(-1)[rng.randrange(made.numel())] = rng.choice([float("nan"), float("inf"), -float("inf")])
-    return made.to(dtype)
+    return torch.empty(tuple(shape), dtype=dtype).copy_(made)  # whose strides are the same for all draws
 
 
 Filled = Callable[[Any], torch.Tensor]
@@ -65,17 +64,11 @@ LAYOUTS: dict[str, Callable[[list[int], Filled], torch.Tensor]] = {
 }
 ALIASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "same": lambda t: t,
-    "view": lambda t: t[:],
+    "view": lambda t: t[...],
     "transposed": lambda t: t.mT if t.dim() > 1 else t,
     "tail": lambda t: t[1:] if t.dim() else t,
     "flat": lambda t: t.view(-1) if t.is_contiguous() else t.detach(),
 }
-
-
-def storages(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """All bytes of the storages behind some tensors, each once."""
-    found = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
-    return [torch.empty(0, dtype=torch.uint8).set_(s) for s in found.values()]  # type: ignore[call-overload]
 
 
 # Programs -------------------------------------------------------------------------------------------------------------
@@ -105,7 +98,9 @@ class RandomProgram:
         return (*tensors, k + other, flag)
 
     def __str__(self) -> str:
-        return f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n{self.describe()}{self.text}"
+        return (
+            f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n{self.describe()}{self.text}"
+        )
 
     def describe(self) -> str:
         return "".join(f"#   a{i}: {g}\n" for i, g in enumerate(self.given))
@@ -256,9 +251,9 @@ class _Writer:
         for i in range(len(items)):
             t = self.values[items[i]]
             if rng.random() < 0.15 and t.dim():
-                items[i] += rng.choice(["[0:1]", ".unsqueeze(0)", "[...]", ".detach()", "[-1:]", ".view_as({0})"]).format(
-                    items[i]
-                )
+                items[i] += rng.choice(
+                    ["[0:1]", ".unsqueeze(0)", "[...]", ".detach()", "[-1:]", ".view_as({0})"]
+                ).format(items[i])
             elif rng.random() < 0.08:
                 items[i] = rng.choice(["k", "None", "flag", f"{items[i]}.shape", f"{items[i]}.dtype", "k * 2.5"])
         if len(items) == 1:
@@ -323,7 +318,7 @@ def unary(w: _Writer) -> str:
 @kind(1.5)
 def activation(w: _Writer) -> str:
     forms = (
-        "F.gelu({0})|F.gelu({0}, approximate='tanh')|F.silu({0})|F.leaky_relu({0}, 0.1)|F.elu({0})|F.softplus({0})|F.hardtanh({0})|"
+        "F.gelu({0}.clamp(-9, 9))|F.gelu({0}, approximate='tanh')|F.silu({0})|F.leaky_relu({0}, 0.1)|F.elu({0})|F.softplus({0})|F.hardtanh({0})|"
         "F.hardswish({0})|F.relu6({0})|F.logsigmoid({0})|F.mish({0})|F.selu({0})|F.softsign({0})|F.tanhshrink({0})|F.hardshrink({0})|"
         "{0}.clamp(-0.5, 0.75)|{0}.clamp(min=0)|{0}.clamp(max=1.5)|{0}.nan_to_num()|{0}.nan_to_num(0.5, 2.0, -2.0)|F.celu({0})|"
         "F.softshrink({0})|F.threshold({0}, 0.1, 20)|F.glu({0}, -1)|{0}.logit(1e-3)|F.hardsigmoid({0})"
@@ -406,7 +401,13 @@ def reshaped(w: _Writer) -> str:
     sizes = list(w.shape(v))
     n = w.values[v].numel()
     factor = w.rng.choice([f for f in (1, 2, 3, 4) if n % f == 0] or [1])
-    forms = [f"{v}.reshape(-1)", f"{v}.reshape({factor}, {n // factor})", f"{v}.flatten()", f"{v}.view(-1)", f"{v}.ravel()"]
+    forms = [
+        f"{v}.reshape(-1)",
+        f"{v}.reshape({factor}, {n // factor})",
+        f"{v}.flatten()",
+        f"{v}.view(-1)",
+        f"{v}.ravel()",
+    ]
     if len(sizes) > 1:
         forms += [f"{v}.reshape({v}.shape[1], -1)", f"{v}.view({v}.shape[0], -1)", f"{v}.flatten(0, 1)"]
         forms += [f"{v}.unflatten(-1, (1, {v}.shape[-1]))"]
@@ -429,10 +430,26 @@ def viewed(w: _Writer) -> str:
     v = w.ranked(1)
     d, n = w.dim(v), w.shape(v)
     size = n[d]
-    forms = [f"{v}.select({d}, {w.rng.choice([0, -1])})", f"{v}.narrow({d}, 0, {max(size - 1, 0)})", f"{v}.unsqueeze({d})"]
-    forms += [f"{v}.squeeze()", f"{v}.squeeze({d})", f"{v}.expand(2, *{v}.shape)", f"{v}.unfold({d}, {min(size, 2)}, 1)"]
+    forms = [
+        f"{v}.select({d}, {w.rng.choice([0, -1])})",
+        f"{v}.narrow({d}, 0, {max(size - 1, 0)})",
+        f"{v}.unsqueeze({d})",
+    ]
+    forms += [
+        f"{v}.squeeze()",
+        f"{v}.squeeze({d})",
+        f"{v}.expand(2, *{v}.shape)",
+        f"{v}.unfold({d}, {min(size, 2)}, 1)",
+    ]
     forms += [f"{v}.expand(*[3 if s == 1 else s for s in {v}.shape])", f"torch.broadcast_to({v}, (2, *{v}.shape))"]
-    forms += [f"{v}.detach()", f"{v}.diagonal(0, {d}, {w.dim(v)})", f"{v}.view_as({v})", f"{v}[...]", f"{v}.mT", f"{v}.swapaxes(0, -1)"]
+    forms += [
+        f"{v}.detach()",
+        f"{v}.diagonal(0, {d}, {w.dim(v)})",
+        f"{v}.view_as({v})",
+        f"{v}[...]",
+        f"{v}.mT",
+        f"{v}.swapaxes(0, -1)",
+    ]
     return w.rng.choice(forms)
 
 
@@ -440,9 +457,27 @@ def viewed(w: _Writer) -> str:
 def moved(w: _Writer) -> str:
     v = w.ranked(1)
     d = w.dim(v)
-    forms = [f"{v}.flip({d})", f"{v}.roll(1, {d})", f"{v}.roll(-2)", f"{v}.clone()", f"{v}.contiguous()", f"{v}.repeat_interleave(2, {d})"]
-    forms += [f"{v}.tril()", f"{v}.triu(1)", f"{v}.repeat(2, *[1] * ({v}.dim() - 1))", f"torch.rot90({v})", f"{v}.flip(0, -1)"]
-    forms += [f"{v}.clone(memory_format=torch.contiguous_format)", f"{v}.tile(2)", f"torch.diag({v})", f"{v}.cumsum({d})"]
+    forms = [
+        f"{v}.flip({d})",
+        f"{v}.roll(1, {d})",
+        f"{v}.roll(-2)",
+        f"{v}.clone()",
+        f"{v}.contiguous()",
+        f"{v}.repeat_interleave(2, {d})",
+    ]
+    forms += [
+        f"{v}.tril()",
+        f"{v}.triu(1)",
+        f"{v}.repeat(2, *[1] * ({v}.dim() - 1))",
+        f"torch.rot90({v})",
+        f"{v}.flip(0, -1)",
+    ]
+    forms += [
+        f"{v}.clone(memory_format=torch.contiguous_format)",
+        f"{v}.tile(2)",
+        f"torch.diag({v})",
+        f"{v}.cumsum({d})",
+    ]
     return w.rng.choice(forms)
 
 
@@ -450,7 +485,13 @@ def moved(w: _Writer) -> str:
 def pieces(w: _Writer) -> str:
     v = w.ranked(1)
     d = w.dim(v)
-    forms = [f"{v}.chunk(2, {d})", f"{v}.split(2, {d})", f"torch.tensor_split({v}, 3, {d})", f"{v}.unbind({d})", f"halves({v})"]
+    forms = [
+        f"{v}.chunk(2, {d})",
+        f"{v}.split(2, {d})",
+        f"torch.tensor_split({v}, 3, {d})",
+        f"{v}.unbind({d})",
+        f"halves({v})",
+    ]
     text = w.rng.choice(forms)
     parts = eval(text, w.values)
     if not 0 < len(parts) < 7:
@@ -484,8 +525,12 @@ def write_to_view(w: _Writer) -> str:
     other = w.pick()
     forms = "{0}[0] = {1}|{0}[..., 1:] = 2|{0}[::2] += 1|{0}[-1].mul_(2)|{0}.T.add_(1)|{0}.view(-1)[::3] = 0.5|{0}[:, 0] = {1}|"
     forms += "{0}[0:1].copy_({1})|{0}.transpose(0, -1)[0].add_({1})|{0}.unsqueeze(0).mul_(0.5)|{0}[..., 0].zero_()|{0}[:] = {1}|"
-    forms += "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|{0}[None, 1:].neg_()|"
-    forms += "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|{0}.reshape(-1)[0] = 7"
+    forms += (
+        "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|{0}[None, 1:].neg_()|"
+    )
+    forms += (
+        "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|{0}.reshape(-1)[0] = 7"
+    )
     text = w.rng.choice(forms.split("|")).format(v, other)
     return text if "=" in text.split("(")[0] or " = " in text else f"_ = {text}"
 
@@ -496,7 +541,7 @@ def out_argument(w: _Writer) -> str:
     b = w.like(a)
     target = w.rng.choice([f"torch.empty_like({a})", f"torch.zeros({a}.shape, dtype={a}.dtype)", a, _target(w)])
     forms = "torch.add({0}, {1}, out={2})|torch.sin({0}, out={2})|torch.mul({0}, 2, out={2})|torch.maximum({0}, {1}, out={2})"
-    forms += "|torch.sum({0}, 0, out={2}[0])|torch.matmul({0}, {0}.mT, out={2})|torch.clamp({0}, 0, 1, out={2})"
+    forms += "|torch.sum({0}, 0, out=torch.empty_like({0}[0]))|torch.matmul({0}, {0}.mT, out=torch.empty_like({0} @ {0}.mT))|torch.clamp({0}, 0, 1, out={2})"
     return w.rng.choice(forms.split("|")).format(a, b, target)
 
 
@@ -507,10 +552,34 @@ def reduction(w: _Writer) -> str:
     dims = sorted(w.rng.sample(range(rank), w.rng.randint(1, rank))) if rank else []
     where = w.rng.choice([f"{dims}", f"{dims}, keepdim=True", ""]) if dims else ""
     single = w.rng.choice([f"{w.dim(v)}", f"{w.dim(v)}, keepdim=True"]) if rank else ""
-    forms = [f"{v}.sum({where})", f"{v}.mean({where})", f"{v}.amax({where})", f"{v}.amin({where})", f"{v}.var({where})", f"{v}.std({where})"]
-    forms += [f"{v}.prod({single})", f"{v}.any({single})", f"{v}.all({single})", f"{v}.argmax({single})", f"{v}.argmin({single})", f"{v}.logsumexp({where})"]
-    forms += [f"{v}.max()", f"{v}.min()", f"{v}.norm()", f"{v}.count_nonzero()", f"torch.linalg.vector_norm({v}, 2, {dims})", f"{v}.nansum()"]
-    forms += [f"{v}.sum({where or '()'}, dtype=torch.float32)" if where else f"{v}.sum(dtype=torch.float64)", f"{v}.norm(1)"]
+    forms = [
+        f"{v}.sum({where})",
+        f"{v}.mean({where})",
+        f"{v}.amax({where})",
+        f"{v}.amin({where})",
+        f"{v}.var({where})",
+        f"{v}.std({where})",
+    ]
+    forms += [
+        f"{v}.prod({single})",
+        f"{v}.any({single})",
+        f"{v}.all({single})",
+        f"{v}.argmax({single})",
+        f"{v}.argmin({single})",
+        f"{v}.logsumexp({where})",
+    ]
+    forms += [
+        f"{v}.max()",
+        f"{v}.min()",
+        f"{v}.norm()",
+        f"{v}.count_nonzero()",
+        f"torch.linalg.vector_norm({v}, 2, {dims})",
+        f"{v}.nansum()",
+    ]
+    forms += [
+        f"{v}.sum({where or '()'}, dtype=torch.float32)" if where else f"{v}.sum(dtype=torch.float64)",
+        f"{v}.norm(1)",
+    ]
     return w.rng.choice(forms[:4] if w.rng.random() < 0.4 else forms)
 
 
@@ -518,7 +587,13 @@ def reduction(w: _Writer) -> str:
 def paired_reduction(w: _Writer) -> str:
     v = w.ranked(1)
     d = w.dim(v)
-    forms = [f"{v}.max({d})", f"{v}.min({d}, keepdim=True)", f"torch.var_mean({v}, {d})", f"torch.aminmax({v})", f"{v}.sort({d}, stable=True)"]
+    forms = [
+        f"{v}.max({d})",
+        f"{v}.min({d}, keepdim=True)",
+        f"torch.var_mean({v}, {d})",
+        f"torch.aminmax({v})",
+        f"{v}.sort({d}, stable=True)",
+    ]
     forms += [f"{v}.topk(1, {d})", f"torch.std_mean({v})", f"{v}.cummax({d})", f"torch.median({v}, {d})"]
     return f"{w.names_for(2)} = {w.rng.choice(forms)}"
 
@@ -527,8 +602,17 @@ def paired_reduction(w: _Writer) -> str:
 def normalization(w: _Writer) -> str:
     v = w.floating(1)
     d = w.dim(v)
-    forms = [f"F.softmax({v}, {d})", f"F.log_softmax({v}, {d})", f"F.layer_norm({v}, {v}.shape[-1:])", f"normalized({v})"]
-    forms += [f"F.softmax({v}, {d}, dtype=torch.float32)", f"F.normalize({v}, dim={d})", f"F.rms_norm({v}, {v}.shape[-1:])"]
+    forms = [
+        f"F.softmax({v}, {d})",
+        f"F.log_softmax({v}, {d})",
+        f"F.layer_norm({v}, {v}.shape[-1:])",
+        f"normalized({v})",
+    ]
+    forms += [
+        f"F.softmax({v}, {d}, dtype=torch.float32)",
+        f"F.normalize({v}, dim={d})",
+        f"F.rms_norm({v}, {v}.shape[-1:])",
+    ]
     forms += [f"F.layer_norm({v}, {v}.shape[-1:], torch.ones({v}.shape[-1], dtype={v}.dtype), None, 1e-3)"]
     forms += [f"F.group_norm({v}, 1)", f"F.instance_norm({v})", f"{v}.softmax({d})"]
     forms += [f"F.batch_norm({v}, torch.zeros({v}.shape[1]), torch.ones({v}.shape[1]))"] if len(w.shape(v)) > 1 else []
@@ -540,9 +624,18 @@ def joined(w: _Writer) -> str:
     v = w.ranked(1)
     same = w.pick(lambda t: t.shape == w.values[v].shape)
     d = w.dim(v)
-    forms = [f"torch.cat([{v}, {same}], {d})", f"torch.stack([{v}, {same}], {d})", f"F.pad({v}, (1, 2))", f"F.pad({v}, (0, -1), value=2)"]
+    forms = [
+        f"torch.cat([{v}, {same}], {d})",
+        f"torch.stack([{v}, {same}], {d})",
+        f"F.pad({v}, (1, 2))",
+        f"F.pad({v}, (0, -1), value=2)",
+    ]
     forms += [f"torch.cat([{v}, {v}[:1], {same}])", f"torch.hstack([{v}, {same}])", f"torch.vstack([{v}, {same}])"]
-    forms += [f"F.pad({v}, (1, 1), mode='reflect')", f"torch.cat([{v}.flatten(), {w.pick()}.flatten()])", f"F.pad({v}, (1, 0, 2, 1))"]
+    forms += [
+        f"F.pad({v}, (1, 1), mode='reflect')",
+        f"torch.cat([{v}.flatten(), {w.pick()}.flatten()])",
+        f"F.pad({v}, (1, 0, 2, 1))",
+    ]
     return w.rng.choice(forms)
 
 
@@ -550,12 +643,39 @@ def joined(w: _Writer) -> str:
 def indexed(w: _Writer) -> str:
     v = w.ranked(1)
     d, sizes = w.dim(v), w.shape(v)
-    where = w.rng.choice(["torch.tensor([0, 0, -1])", "torch.tensor([[0], [-1]])", f"torch.arange({v}.shape[0])", f"torch.arange({v}.shape[0]).flip(0)"])
-    index = w.rng.choice([f"{v}.argsort({d}, stable=True)", f"torch.zeros({sizes}, dtype=torch.long)", f"({v} > 0).long()"])
-    forms = [f"{v}[{where}]", f"{v}[..., {where}]", f"{v}.index_select({d}, torch.tensor([0, 0]))", f"{v}.gather({d}, {index})"]
-    forms += [f"{v}.scatter({d}, {index}, {v})", f"{v}.scatter_add({d}, {index}, {v})", f"{v}[:, {where}]", f"{v}[{where}, 0]"]
-    forms += [f"{v}.index_add(0, torch.tensor([0]), {v}[:1])", f"torch.take_along_dim({v}, {index}, {d})", f"{v}.scatter({d}, {index}, 2)"]
-    forms += [f"{v}.index_put((torch.tensor([0, 0]),), {v}[0], accumulate=True)", f"{v}.index_fill({d}, torch.tensor([0]), 1)", f"{v}[{where}, {where}]"]
+    where = w.rng.choice(
+        [
+            "torch.tensor([0, 0, -1])",
+            "torch.tensor([[0], [-1]])",
+            f"torch.arange({v}.shape[0])",
+            f"torch.arange({v}.shape[0]).flip(0)",
+        ]
+    )
+    index = w.rng.choice(
+        [f"{v}.argsort({d}, stable=True)", f"torch.zeros({sizes}, dtype=torch.long)", f"({v} > 0).long()"]
+    )
+    forms = [
+        f"{v}[{where}]",
+        f"{v}[..., {where}]",
+        f"{v}.index_select({d}, torch.tensor([0, 0]))",
+        f"{v}.gather({d}, {index})",
+    ]
+    forms += [
+        f"{v}.scatter({d}, {index}, {v})",
+        f"{v}.scatter_add({d}, {index}, {v})",
+        f"{v}[:, {where}]",
+        f"{v}[{where}, 0]",
+    ]
+    forms += [
+        f"{v}.index_add(0, torch.tensor([0]), {v}[:1])",
+        f"torch.take_along_dim({v}, {index}, {d})",
+        f"{v}.scatter({d}, {index}, 2)",
+    ]
+    forms += [
+        f"{v}.index_put((torch.tensor([0, 0]),), {v}[0], accumulate=True)",
+        f"{v}.index_fill({d}, torch.tensor([0]), 1)",
+        f"{v}[{where}, {where}]",
+    ]
     return w.rng.choice(forms)
 
 
@@ -563,7 +683,9 @@ def indexed(w: _Writer) -> str:
 def looked_up(w: _Writer) -> str:
     table = w.floating(2)
     rows = w.shape(table)[0]
-    index = w.rng.choice([f"torch.arange({rows})", "torch.tensor([[0, 0]])", f"({w.integral()}.long() % {max(rows, 1)})"])
+    index = w.rng.choice(
+        [f"torch.arange({rows})", "torch.tensor([[0, 0]])", f"({w.integral()}.long() % {max(rows, 1)})"]
+    )
     return w.rng.choice([f"F.embedding({index}, {table})", f"{table}[{index}]", f"F.one_hot({index}, {rows + 1})"])
 
 
@@ -573,9 +695,13 @@ def product(w: _Writer) -> str:
     t = w.values[a]
     n = t.shape[-1]
     other = w.pick(lambda u: u.dtype is t.dtype and u.dim() >= 1 and n in (u.shape[-1], u.shape[0]))
-    forms = f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
+    forms = (
+        f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
+    )
     forms += f"|torch.matmul({a}, {other}.T)|F.linear({a}, {other}, {other}[..., 0])|torch.addmm({a}, {a}, torch.eye({n}, dtype={t.dtype}))"
-    forms += f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|torch.einsum('ij,ij->i', {a}, {a})"
+    forms += (
+        f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|torch.einsum('ij,ij->i', {a}, {a})"
+    )
     return w.rng.choice(forms.split("|"))
 
 
@@ -584,8 +710,16 @@ def convolution(w: _Writer) -> str:
     v = w.floating(3)
     c = w.shape(v)[-2]
     weight = f"torch.arange({2 * c * 3}., dtype={w.values[v].dtype}).reshape(2, {c}, 3) / 8"
-    forms = [f"F.conv1d({v}, {weight}, padding=1)", f"F.avg_pool1d({v}, 2)", f"F.max_pool1d({v}, 2)", f"F.adaptive_avg_pool1d({v}, 1)"]
-    forms += [f"F.conv1d({v}, {weight}, torch.ones(2, dtype={w.values[v].dtype}), stride=2, padding=2)", f"F.interpolate({v}, scale_factor=2)"]
+    forms = [
+        f"F.conv1d({v}, {weight}, padding=1)",
+        f"F.avg_pool1d({v}, 2)",
+        f"F.max_pool1d({v}, 2)",
+        f"F.adaptive_avg_pool1d({v}, 1)",
+    ]
+    forms += [
+        f"F.conv1d({v}, {weight}, torch.ones(2, dtype={w.values[v].dtype}), stride=2, padding=2)",
+        f"F.interpolate({v}, scale_factor=2)",
+    ]
     forms += [f"F.scaled_dot_product_attention({v}, {v}, {v})", f"F.avg_pool2d({v}, 2)", f"torch.bmm({v}, {v}.mT)"]
     return w.rng.choice(forms)
 
@@ -602,7 +736,7 @@ def created(w: _Writer) -> str:
 @kind(1)
 def random_numbers(w: _Writer) -> str:
     v = w.floating()
-    forms = f"torch.rand_like({v})|F.dropout({v}, 0.4)|torch.randn({w.shape(v)})|torch.bernoulli({v}.abs().clamp(0, 1))|torch.randint(0, 9, (3, k))"
+    forms = f"torch.rand_like({v})|F.dropout({v}, 0.4)|torch.randn({w.shape(v)})|torch.bernoulli(torch.full({w.shape(v)}, 0.4))|torch.randint(0, 9, (3, k))"
     forms += f"|F.dropout({v}, 0.5, False)|torch.rand(3, k)|torch.randperm(5)|{v}.clone().uniform_()|F.dropout({v}, 0.3, True, True)"
     return w.rng.choice(forms.split("|"))
 
@@ -611,14 +745,30 @@ def random_numbers(w: _Writer) -> str:
 def loop(w: _Writer) -> str:
     v, name = w.pick(), f"v{w.fresh}"
     count = w.rng.choice(["3", "k", f"min({v}.dim(), 3)"])
-    body = w.rng.choice(["{0} = {0} * 0.5 + i", "{0} = torch.sin({0}) + {1}", "{0} = {0}[..., i:]", "{0} = {0} + ({0}.sum() if i else 1)"])
+    body = w.rng.choice(
+        [
+            "{0} = {0} * 0.5 + i",
+            "{0} = torch.sin({0}) + {1}",
+            "{0} = {0}[..., i:]",
+            "{0} = {0} + ({0}.sum() if i else 1)",
+        ]
+    )
     return f"{name} = {v}\nfor i in range({count}):\n    " + body.format(name, v)
 
 
 @kind(1.5)
 def branch(w: _Writer) -> str:
     v, name = w.pick(), f"v{w.fresh}"
-    test = w.rng.choice(["flag", "k > 2", f"{v}.dim() > 1", f"{v}.numel() % 2 == 0", f"{v}.shape == {w.pick()}.shape", f"{v}.is_contiguous()"])
+    test = w.rng.choice(
+        [
+            "flag",
+            "k > 2",
+            f"{v}.dim() > 1",
+            f"{v}.numel() % 2 == 0",
+            f"{v}.shape == {w.pick()}.shape",
+            f"{v}.is_contiguous()",
+        ]
+    )
     return f"if {test}:\n    {name} = {v} + 1\nelse:\n    {name} = {w.rng.choice(['{0} * 2', '{0}', '{0}.clone()']).format(v)}"
 
 

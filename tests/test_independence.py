@@ -14,7 +14,8 @@ tokens = torch.randint(0, 64, (1, 8))
 with torch.no_grad():
     assert torch.allclose(compiled(tokens), model(tokens), atol=1e-5)
     print(ingot.explain(compiled)(tokens).graph_count)
-print([name for name in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if name in sys.modules])
+print([name for name in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if name in
+sys.modules])
 """
 
 

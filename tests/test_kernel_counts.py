@@ -20,7 +20,8 @@ def kinds(found):
 
 
 @pytest.mark.parametrize(
-    "name", ["complex_activation", "tanh_gelu", "layer_norm_gelu", "masked_softmax", "rms_norm_rotary", "eight_elements"]
+    "name",
+    ["complex_activation", "tanh_gelu", "layer_norm_gelu", "masked_softmax", "rms_norm_rotary", "eight_elements"],
 )
 def test_one_fused_kernel(name):
     fn, args = getattr(functions, f"make_{name}")()
@@ -50,7 +51,8 @@ def fifty_ops(x):
 
 
 def eager_peak_bytes(fn, x):
-    """The most bytes of tensors alive at once while `fn` runs in eager, its input included: counted at each op's result."""
+    """The most bytes of tensors alive at once while `fn` runs in eager, its input included: counted at each op's
+    result."""
     import weakref
 
     alive = {x.untyped_storage()._cdata: x.untyped_storage().nbytes()}

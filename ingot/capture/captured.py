@@ -22,7 +22,7 @@ from ingot.capture.values import module, torch_functions
 from ingot.capture.values.base import NotConstant, Raised, Value
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.objects import ExceptionValue
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.fakes import FakeContext
 from ingot.options import Options
 
@@ -111,11 +111,10 @@ def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], option
     modes = torch.is_grad_enabled()
     try:
         function, _ = entry(fn)
-        with torch.random.fork_rng(devices=()):  # modules that torch loads on the way draw random numbers
-            return _capture(session, function, argument_slots(fn, args, kwargs))
+        return _capture(session, function, argument_slots(fn, args, kwargs))
     except Raised as raised:
         assert isinstance(raised.value, ExceptionValue)
-        reason = Unsupported(f"the program raises {raised.value.message()}", raised.where)
+        reason: Unsupported = EagerRaises(f"the program raises {raised.value.message()}", raised.where)
         reason.guards = guards
         raise reason from None
     except NotConstant as unknown:
@@ -140,6 +139,7 @@ def _capture(session: Session, function: FunctionType, slots: tuple[Any, ...]) -
     recorder: GraphRecorder = session.graph
     recorder.guard_memory(session)
     graph_module, inputs = recorder.finish(results.outputs)
+    recorder.context.release()
     captured = Captured(
         graph_module, inputs, session.guards, Residual(recipe, len(results.outputs)), recorder.context, recorder.steps
     )

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -133,6 +134,10 @@ def _short(value: object) -> str:
     """A value for one line of the report."""
     if isinstance(value, type) or callable(value):
         return getattr(value, "__qualname__", None) or repr(value)
+    if isinstance(value, ModuleType):
+        return f"module {value.__name__}"
+    if isinstance(value, CodeType):
+        return f"that of {value.co_filename}:{value.co_firstlineno}"
     if isinstance(value, torch.Tensor):
         return f"a {type(value).__qualname__} {tuple(value.shape)}"
     text = repr(value) if is_plain_constant(value) or isinstance(value, (tuple, _Missing)) else object.__repr__(value)
@@ -282,6 +287,7 @@ def _names(sources: Iterable[Source]) -> str:
 
 
 _TEXTS: dict[Kind, Callable[[Guard], str]] = {
+    Kind.ABSENT_KEY: lambda guard: f"{guard.data!r} not in {guard.name}",
     Kind.TENSOR: lambda guard: f"{guard.name}: {guard.data}",
     Kind.SAME: lambda guard: f"{guard.name} is {guard.data.name}",
     Kind.DISTINCT: lambda guard: f"{guard.name} is not {guard.data.name}",

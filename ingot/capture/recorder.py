@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -15,7 +15,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import ArgSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.fakes import FakeContext, FakeTensor
 
 if TYPE_CHECKING:
@@ -24,11 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A placeholder of the captured graph: where its tensor is loaded from, its fake, and the tensor of this call."""
+    """A placeholder of the captured graph: where its tensor is loaded from, and its fake."""
 
     source: Source
     fake: FakeTensor
+
+
+class _Input(NamedTuple):
+    """An input, the tensor of this call, and its placeholder."""
+
+    entry: GraphInput
     value: torch.Tensor
+    node: fx.Node
 
 
 def fake_of(leaf: Any) -> Any:
@@ -42,10 +49,10 @@ class GraphRecorder:
     def __init__(self, context: FakeContext, dynamic: bool) -> None:
         self.context, self.dynamic = context, dynamic
         self.graph = fx.Graph()
-        self.inputs: list[tuple[GraphInput, fx.Node]] = []
+        self.inputs: list[_Input] = []
         self.writes = False
         self.steps = 0
-        self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which its GraphInput keeps alive
+        self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._by_fake: dict[int, TensorValue] = {}
 
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -68,7 +75,7 @@ class GraphRecorder:
         node.meta.update(val=fake, where=session.where)
         made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
         self._by_fake[id(fake)] = made
-        self.inputs.append((GraphInput(source, fake, tensor), node))
+        self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
         return made
 
     def _guard(self, session: Session, tensor: torch.Tensor, fake: FakeTensor, source: Source) -> None:
@@ -119,12 +126,12 @@ class GraphRecorder:
             ValueError,
             TypeError,
             IndexError,
-            NotImplementedError,
             AssertionError,
             AttributeError,
         ) as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", target)
-            raise session.unsupported(f"{name} raises {type(error).__name__}: {error}") from error
+            kind = Unsupported if isinstance(error, NotImplementedError) else EagerRaises
+            raise kind(f"{name} raises {type(error).__name__}: {error}", session.where) from error
 
     def node_of(self, leaf: Any) -> Any:
         """The node of a tensor or symbolic integer."""
@@ -151,26 +158,25 @@ class GraphRecorder:
 
     def value_of(self, tensor: TensorValue) -> torch.Tensor:
         """The real tensor of this call behind an input."""
-        return next(entry.value for entry, node in self.inputs if node is tensor.fx_node)
+        return next(known.value for known in self.inputs if known.node is tensor.fx_node)
 
     def guard_memory(self, session: Session) -> None:
         """States how the inputs share memory, when an operation may write one: which are apart, and which lie where
         in one storage."""
         if not self.writes:
             return
-        entries = [entry for entry, _ in self.inputs]
-        for entry in entries:
-            if entry.fake.requires_grad and not entry.value.requires_grad:
+        for entry, tensor, _ in self.inputs:
+            if entry.fake.requires_grad and not tensor.requires_grad:
                 raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written")
         apart = []
-        for i, entry in enumerate(entries):
-            others = [other for other in entries[:i] if overlaps(entry.value, other.value)]
-            for other in others:
+        for i, (entry, tensor, _) in enumerate(self.inputs):
+            others = [other for other in self.inputs[:i] if overlaps(tensor, other.value)]
+            for other, its_tensor, _ in others:
                 if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
                     raise session.unsupported(
                         f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic"
                     )
-                distance = entry.value.data_ptr() - other.value.data_ptr()
+                distance = tensor.data_ptr() - its_tensor.data_ptr()
                 session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
             if not others:
                 apart.append(entry.source)
@@ -183,15 +189,12 @@ class GraphRecorder:
         """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are
         dropped."""
         self.graph.output(tuple(self.node_of(value) for value in outputs))
-        inputs = []
-        for entry, node in self.inputs:
-            if node.users:
-                inputs.append(entry)
-            else:
+        entries = {known.node: known.entry for known in self.inputs}
+        for node in entries:
+            if not node.users:
                 self.graph.erase_node(node)
-        order = {node: i for i, node in enumerate(n for n in self.graph.nodes if n.op == "placeholder")}
-        used = sorted(((order[node], entry) for entry, node in self.inputs if node in order), key=lambda pair: pair[0])
-        return fx.GraphModule(torch.nn.Module(), self.graph), [entry for _, entry in used]
+        used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
+        return fx.GraphModule(torch.nn.Module(), self.graph), used
 
 
 def _is_argument(source: Source) -> bool:

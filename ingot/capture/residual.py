@@ -90,9 +90,11 @@ class Instance(Recipe):
 
     cls: type
     attributes: Mapping[str, Recipe]
+    items: tuple[tuple[Recipe, Recipe], ...] = ()  # of a subclass of dict
+    base: type = object  # the built-in class that makes it and stores its items
 
     def parts(self) -> Iterable[Recipe]:
-        return self.attributes.values()
+        return [*self.attributes.values(), *(part for item in self.items for part in item)]
 
 
 def named_tuple(cls: type, items: Sequence[Recipe]) -> Recipe:
@@ -213,8 +215,11 @@ class _Writer:
             self.lines.append(f"{name}[{self._expression(key)}] = {self._expression(value)}")
 
     def _fill_instance(self, recipe: Instance, name: str) -> None:
-        self.constants["new"], self.constants["put"] = object.__new__, object.__setattr__
-        self.lines.append(f"{name} = new({self.constant(recipe.cls, 'cls')})")
+        self.constants["put"] = object.__setattr__
+        self.lines.append(f"{name} = {self.constant(recipe.base.__new__, 'new')}({self.constant(recipe.cls, 'cls')})")
+        for where, item in recipe.items:
+            store = self.constant(vars(recipe.base)["__setitem__"], "store")
+            self.lines.append(f"{store}({name}, {self._expression(where)}, {self._expression(item)})")
         for key, value in recipe.attributes.items():
             self.lines.append(f"put({name}, {key!r}, {self._expression(value)})")
 

@@ -11,6 +11,7 @@ from ingot.capture.residual import Recipe
 from ingot.capture.values.base import LazyValue, NotConstant, Value
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ingot.capture.values.functions import PartialValue
+from ingot.capture.values.mappings import DictObject, plain_mapping
 from ingot.capture.values.objects import ExceptionValue, ObjectValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.errors import Unsupported
@@ -100,6 +101,14 @@ class Results:
     def _object(self, value: ObjectValue) -> Recipe:
         return residual.Instance(value.cls, {name: self.recipe(v) for name, v in value.attributes.items()})
 
+    def _mapping(self, value: DictObject) -> Recipe:
+        wrap_key = self.session.wrap_key
+        items = [
+            (self.recipe(wrap_key(k)), self.recipe(v)) for k, v in value.items(self.session).entries.items()
+        ]
+        attributes = {name: self.recipe(v) for name, v in value.attributes.items()}
+        return residual.Instance(value.cls, attributes, tuple(items), plain_mapping(value.cls))
+
     def _exception(self, value: ExceptionValue) -> Recipe:
         if value.attributes:
             raise self.session.unsupported(f"{value.describe()} is returned")
@@ -118,4 +127,5 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     PartialValue: Results._partial,
     ExceptionValue: Results._exception,
     ObjectValue: Results._object,
+    DictObject: Results._mapping,
 }

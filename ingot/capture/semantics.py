@@ -12,6 +12,7 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue, TupleValue
+from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ExceptionValue, IdentityKey
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Semantics:
         value = self.realize(value)
         if isinstance(value, DictValue):
             return value.entries
+        if isinstance(value, DictObject) and not value.overrides(self, "__iter__", "keys", "__getitem__"):
+            return value.items(self).entries
         if hasattr(value.python_type(), "keys"):
             keys = self.list_of(self.call(value.get_attribute(self, "keys"), [], {})).items
             return {self.realize(key).key(self): value.get_item(self, self.realize(key)) for key in keys}

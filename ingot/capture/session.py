@@ -18,7 +18,8 @@ from ingot.capture.values.base import Arguments, Keywords, LazyValue, Raised, Va
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import CellValue, FunctionValue, bind
-from ingot.capture.values.objects import ExceptionValue, IdentityKey, bind_member
+from ingot.capture.values.mappings import InstanceDictValue
+from ingot.capture.values.objects import ExceptionValue, IdentityKey, ObjectValue, bind_member
 from ingot.capture.values.wrap import wrap_object
 from ingot.capture.values.writes import Writes
 from ingot.errors import Unsupported
@@ -78,7 +79,9 @@ class Session(Semantics):
 
     def is_trusted(self, module: str | None) -> bool:
         """Whether a module is torch's or Python's own, which nobody is expected to change under way."""
-        return module is not None and (module.partition(".")[0] in _TRUSTED or module.startswith("ingot.capture."))
+        return module is not None and (
+            module.partition(".")[0] in _TRUSTED or module.startswith(("ingot.capture.", "ingot.compiler"))
+        )
 
     def inline(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:
         """Runs a Python function in a frame of its own."""
@@ -226,11 +229,19 @@ class Session(Semantics):
 
     def special_function(self, function: FunctionType | None) -> Callable[..., Value] | None:
         """The handler of a Python function that has a meaning of its own."""
+        if function in builtin_functions.RULES:
+            return lambda session, args, kwargs: builtin_functions.call_builtin(session, function, args, kwargs)
         return SPECIAL_FUNCTIONS.get(function)
 
     def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
         """What calling a class gives."""
         return builtin_functions.construct(self, cls, args, kwargs)
+
+    def instance_dict_of(self, owner: ObjectValue) -> Value:
+        """The `__dict__` of an object from outside."""
+        if type(owner).own_attribute is not ObjectValue.own_attribute:  # a module's own attributes are in tables, too
+            return self.wrap(owner.object.__dict__, InstanceDictSource(owner.source))  # type: ignore[arg-type]
+        return InstanceDictValue(owner)
 
     def class_attribute(self, cls: type, name: str, instance: Value) -> Value:
         """An attribute that an instance finds on its class."""

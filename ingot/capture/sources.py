@@ -99,6 +99,8 @@ class ConstSource(Source):
 
     @property
     def name(self) -> str:
+        if type(self.value) is dict and "__name__" in self.value:
+            return f"the globals of {self.value['__name__']}"
         return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or repr(self.value)
 
     @property

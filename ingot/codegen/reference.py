@@ -90,14 +90,14 @@ def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
 
 
 def _indirect(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
-    symbol, extent, error = i.attrs
+    symbol, extent, fault = i.attrs
     size = extent.evaluate(symbols)
     value = args[0]
     inside = (value >= -size) & (value < size)
     if len(args) == 2:
         inside |= ~args[1]
     if not inside.all():
-        raise IndexError(error)
+        raise fault.error(fault.message)
     wrapped = np.where(value < 0, value + size, value)
     symbols[symbol] = np.where(args[1], wrapped, 0) if len(args) == 2 else wrapped
     return wrapped

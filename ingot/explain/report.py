@@ -233,8 +233,8 @@ def place_text(where: str) -> str:
 
 
 def short_places(text: str) -> str:
-    """The text with each "(/path/file:line)" in it shortened as `place_text` does."""
-    return re.sub(r"\((/[^()]*:\d+)\)", lambda match: f"({place_text(match[1])})", text)
+    """The text with each "/path/file:line" in it shortened as `place_text` does."""
+    return re.sub(r"(?<!\S)(\(?)(/[^()]*?:\d+)(?!\d)", lambda match: match[1] + place_text(match[2]), text)
 
 
 def code_at(where: str) -> str:

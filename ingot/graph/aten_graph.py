@@ -60,7 +60,8 @@ class AtenGraph:
         self.graph = graph
         self.constants = constants
         self.shapes = shapes
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # by pass
+        self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
         self._mutated = [position for position, _ in mutations]
         self._output = graph.output((tuple(o.node for o in outputs), tuple(node for _, node in mutations)))

@@ -148,6 +148,7 @@ def selu(x: Tensor) -> Tensor:
 
 
 @rule(aten.threshold.default)
+@rounded_once
 def threshold(x: Tensor, limit: float, value: float) -> Tensor:
     return torch.where(x <= limit, value, x)
 
@@ -162,13 +163,29 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
+def _one_float_type(*tensors: Tensor) -> bool:
+    return tensors[0].dtype.is_floating_point and all(t.dtype is tensors[0].dtype for t in tensors)
+
+
+def of_one_float_type(function: Rule) -> Rule:
+    """Leave calls whose tensors are of several types, or of integers, to the lowering."""
+
+    @wraps(function)
+    def wrapper(*tensors: Tensor, **kwargs: Any) -> Any:
+        return function(*tensors, **kwargs) if _one_float_type(*tensors) else NotImplemented
+
+    return wrapper
+
+
 @rule(aten.addcmul.default)
+@of_one_float_type
 @rounded_once
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
     return x + (a * b if value == 1 else value * a * b)
 
 
 @rule(aten.addcdiv.default)
+@of_one_float_type
 @rounded_once
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
     return x + (a if value == 1 else value * a) / b
@@ -187,7 +204,8 @@ def lerp_tensor(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     return torch.where(torch.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))
 
 
-_POWERS: dict[float, Callable[[Tensor], Tensor]] = {  # the exponents that eager's kernel treats apart
+# The exponents that eager's kernel treats apart: it rounds bfloat16 after each step.
+_POWERS: dict[float, Callable[[Tensor], Tensor]] = {
     2.0: lambda x: x * x,
     3.0: lambda x: x * x * x,
     0.5: torch.sqrt,
@@ -208,7 +226,9 @@ def power(x: Tensor, exponent: Any) -> Tensor:
         or x.dtype == torch.bool
     ):
         return NotImplemented
-    return rounded_once(special)(x)
+    if x.dtype is torch.float16 and abs(exponent) == 0.5:
+        return NotImplemented  # there eager calls pow, which differs for -0 and -inf
+    return special(x) if x.dtype is torch.bfloat16 else rounded_once(special)(x)
 
 
 @rule(aten.square.default)

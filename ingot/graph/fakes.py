@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ingot.errors import CompilerBug, Unsupported
+from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.schemas import functional_form, written
 from ingot.graph.symbols import ShapeContext
@@ -81,7 +81,7 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        raise Unsupported(f"{op} refuses these arguments: {meta.first_line(error)}") from error
+        raise EagerRaises(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     return _wrap(result, device)
 
 
@@ -184,6 +184,13 @@ class FakeContext(TorchDispatchMode):
             wrapped.meta = inner
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped
+
+    def release(self) -> None:
+        """Lets go of the real tensors, once there are fakes of all: what a compilation leaves behind keeps no tensor of
+        the user's alive."""
+        self._fakes.clear()
+        self._storages.clear()
+        self._symbolic_storages.clear()
 
     def _meta(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> torch.Tensor:
         storage = tensor.untyped_storage()

@@ -72,6 +72,24 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     return True
 
 
+def shares_elements(t: torch.Tensor) -> bool:
+    """Whether several indices may name one element of memory."""
+    reach: Size = 0
+    for d in sorted((d for d in range(t.dim()) if t.shape[d] != 1), key=lambda d: t.stride(d)):
+        if t.stride(d) <= reach:
+            return True
+        reach = reach + (t.shape[d] - 1) * t.stride(d)
+    return False
+
+
+def is_expanded(t: torch.Tensor) -> bool:
+    """Whether elements share memory along a dimension."""
+    return any(
+        isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
+        for size, stride in zip(t.shape, t.stride())
+    )
+
+
 def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
     """Equal sizes; those of different rank are told apart before symbols are compared, which would leave guards."""
     return len(a) == len(b) and all(x is y or x == y for x, y in zip(a, b))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
 from ingot.graph.schemas import bind, is_pointwise, is_random
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
@@ -101,7 +101,7 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
     try:
         return op(*concrete(_map(small, args)), **_map(small, kwargs))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise Unsupported(f"{op} does not take these arguments in eager: {first_line(error)}") from error
+        raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
 
 
 def _dtype(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
@@ -121,9 +121,26 @@ def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Scatters and fills: a changed copy of the first argument."""
+    """Fills and writes at indices: a changed copy of the first argument."""
     t = args[0]
     return _fresh(t.shape, t.dtype, geometry.preserved(t))
+
+
+def plain_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Scatters and draws: a changed copy of the first argument, contiguous."""
+    return _fresh(args[0].shape, args[0].dtype)
+
+
+def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """masked_fill and masked_scatter: the first argument, broadcast with the mask, contiguous."""
+    t, mask = args[0], args[1]
+    same = geometry.same_sizes(t.shape, mask.shape)
+    return _fresh(t.shape if same else geometry.broadcast(t.shape, mask.shape), t.dtype)
+
+
+def roll(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    t, dims = args[0], bind(op, args, kwargs)["dims"]
+    return _fresh(t.shape, t.dtype, geometry.suggested(t) if dims else None)
 
 
 def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -143,9 +160,13 @@ def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """`copy`: the first argument's geometry, gaps between the elements included."""
+    """`copy`: the first argument's geometry, gaps between the elements included, unless elements share memory."""
     t = args[0]
-    return _fresh(t.shape, t.dtype, t.stride())
+    return _fresh(t.shape, t.dtype, geometry.preserved(t) if geometry.is_expanded(t) else t.stride())
+
+
+def _has_no_elements(t: Tensor) -> bool:
+    return any(isinstance(s, int) and s == 0 for s in t.shape)
 
 
 def _dims(dim: Any, rank: int) -> set[int]:
@@ -158,7 +179,7 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     bound = bind(op, args, kwargs)
     t = args[0]
     dims, keep = _dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
-    if any(isinstance(s, int) and s == 0 for s in t.shape):
+    if _has_no_elements(t):
         return _probe(op, args, kwargs)  # whether this raises depends on the op
     sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
     results = tuple(_fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))  # one element has no variance
@@ -169,7 +190,7 @@ def matmul(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
     left, right = [a for a in args if isinstance(a, Tensor)][-2:]
     if left.shape[-1] != right.shape[max(right.dim() - 2, 0)]:
-        raise Unsupported(f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply")
+        raise EagerRaises(f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply")
     sizes = (*left.shape[:-1], *([right.shape[-1]] if right.dim() > 1 else []))
     return _fresh(sizes, _dtype(op, args, kwargs))
 
@@ -206,6 +227,10 @@ def group_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
+    if _has_no_elements(x) or _has_no_elements(weight):
+        return _probe(op, args, kwargs)
+    if x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
+        raise EagerRaises(f"{op}: an input {tuple(x.shape)} does not fit a weight {tuple(weight.shape)}")
     rank = weight.dim() - 2
 
     def per_dim(values: Sequence[Any]) -> list[Any]:
@@ -299,7 +324,7 @@ def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     sizes = list(first.shape)
     for t in tensors[1:]:
         if t.dim() != first.dim() or any(a != b for d, (a, b) in enumerate(zip(t.shape, first.shape)) if d != dim):
-            raise Unsupported("cat of tensors whose sizes differ outside the joined dimension")
+            raise EagerRaises("cat of tensors whose sizes differ outside the joined dimension")
         sizes[dim] = sizes[dim] + t.shape[dim]
     last = all(geometry.like_channels_last(t) for t in tensors)
     return _fresh(sizes, _dtype(op, args, kwargs), geometry.channels_last(sizes) if last else None)
@@ -309,9 +334,14 @@ def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     tensors = args[0]
     sizes = list(tensors[0].shape)
     if not all(geometry.same_sizes(t.shape, tensors[0].shape) for t in tensors):
-        raise Unsupported("stack of tensors of different sizes")
-    sizes.insert(bind(op, args, kwargs)["dim"] % (len(sizes) + 1), len(tensors))
-    return _fresh(sizes, _dtype(op, args, kwargs))
+        raise EagerRaises("stack of tensors of different sizes")
+    dim = bind(op, args, kwargs)["dim"] % (len(sizes) + 1)
+    strides = None
+    if dim < len(sizes) and all(geometry.like_channels_last(t) for t in tensors):  # a cat along dim, taken apart
+        joined = geometry.channels_last([s * len(tensors) if d == dim else s for d, s in enumerate(sizes)])
+        strides = (*joined[:dim], joined[dim] * sizes[dim], *joined[dim:])
+    sizes.insert(dim, len(tensors))
+    return _fresh(sizes, _dtype(op, args, kwargs), strides)
 
 
 def pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -319,6 +349,8 @@ def pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     sizes = list(t.shape)
     for i in range(len(amounts) // 2):
         sizes[-1 - i] = sizes[-1 - i] + amounts[2 * i] + amounts[2 * i + 1]
+    if all(isinstance(n, int) and n <= 0 for n in amounts):  # a copy of a part
+        return _fresh(sizes, t.dtype, geometry.preserved(t.as_strided(sizes, t.stride())))
     return _fresh(sizes, t.dtype, geometry.suggested(t, sizes))
 
 
@@ -331,6 +363,8 @@ def repeat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
 def resample(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """upsample_*: spatial sizes given, or by scale factors."""
     t, bound = args[0], bind(op, args, kwargs)
+    if _has_no_elements(t):
+        return _probe(op, args, kwargs)
     spatial = bound.get("output_size")
     if spatial is None:
         spatial = [math.floor(s * f) for s, f in zip(t.shape[2:], bound["scale_factors"])]
@@ -429,11 +463,13 @@ def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _FAMILIES: dict[Rule, str] = {
-    like_self: """fill zero scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy
-        index_fill index_reduce masked_fill masked_scatter put flip uniform bernoulli normal_functional random
+    like_self: """fill zero index_put _unsafe_index_put index_fill put flip uniform normal_functional random
         exponential cauchy geometric log_normal""",
+    plain_self: "scatter scatter_add scatter_reduce index_add index_copy index_reduce bernoulli",
+    masked: "masked_fill masked_scatter",
+    roll: "roll",
     exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
-    contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu roll _safe_softmax",
+    contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu _safe_softmax",
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
     reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
         linalg_vector_norm norm aminmax count_nonzero""",

@@ -22,11 +22,13 @@ from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
 from ingot.graph.functional import OVERWRITES, Storage, Tracked, same_strides, views_of, with_geometry_of, written_back
 from ingot.graph.passes import run_passes
-from ingot.graph.schemas import bind, functional_form, is_composite, written
+from ingot.graph.schemas import bind, functional_form, is_composite, may_raise, written
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr
 
 aten = torch.ops.aten
+
+_MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
 
 def trace(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> AtenGraph:
@@ -207,11 +209,21 @@ class Recorder(TorchDispatchMode):
         result = run_fake(op, args, kwargs)
         names = [name for _, name in written(op)]
         bound = bind(op, args, kwargs)
+        for name in names:
+            self._refuse_overlap(bound[name], meta.tensors_in((args, kwargs)))
         with self:
             values = OVERWRITES[op](*args, **kwargs) if op in OVERWRITES else _call_functional(op, bound, kwargs)
             for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
                 self._assign(bound[name], value)
         return result
+
+    def _refuse_overlap(self, target: FakeTensor, read: Sequence[Any]) -> None:
+        """In what order an op that reads what it overwrites does so is eager's affair, and it may refuse."""
+        for other in read:
+            if other is target or self._tracked[id(other)].storage is not self._tracked[id(target)].storage:
+                continue
+            if _addresses_differ(target, other) and _elements_meet(target, other):
+                raise Unsupported("an operation overwrites memory that it reads at other places")
 
     def _assign(self, target: FakeTensor, value: torch.Tensor) -> None:
         """`target` and all that share its memory see `value` from here on."""
@@ -225,6 +237,8 @@ class Recorder(TorchDispatchMode):
             assert cursor.view is not None
             whole = written_back(cursor.view, cursor.parent.fake, whole)
             cursor = cursor.parent
+        if cursor.storage.position is not None and cursor.fake.numel() and geometry.shares_elements(cursor.fake):
+            raise Unsupported("an input is written whose elements share memory")
         whole = with_geometry_of(cursor.fake, whole)
         cursor.node = self.node_of(self._tracked[id(whole)])
         if tracked is not cursor:
@@ -263,6 +277,8 @@ class Recorder(TorchDispatchMode):
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = value
         node.meta["where"] = self.where
+        if may_raise(target, args, value):
+            node.meta["may_raise"] = True
         return node
 
     def _as_nodes(self, tree: Any) -> Any:
@@ -326,6 +342,30 @@ def _checked(op: OpOverload, expected: torch.Tensor, result: torch.Tensor) -> to
     if expected.dtype != result.dtype or not geometry.same_sizes(expected.shape, result.shape):
         raise CompilerBug("decomposition", f"{op} gives {result!r}, eager {expected!r}")
     return with_geometry_of(expected, result)
+
+
+def _addresses_differ(a: torch.Tensor, b: torch.Tensor) -> bool:
+    same = a.dtype == b.dtype and geometry.same_sizes(a.shape, b.shape)
+    same = same and geometry.same_sizes(a.stride(), b.stride())  # eager minds the strides of single elements too
+    return not (same and a.storage_offset() == b.storage_offset())
+
+
+def _elements_meet(a: FakeTensor, b: FakeTensor) -> bool:
+    """Whether two views of one storage may have an element in common."""
+    if not _bytes_meet(a, b):
+        return False
+    numbers = [n for t in (a, b) for n in (*t.shape, *t.stride(), t.storage_offset())]
+    if a.dtype != b.dtype or not all(isinstance(n, int) for n in numbers) or a.numel() + b.numel() > _MOST_LISTED:
+        return True
+    return not _elements(a).isdisjoint(_elements(b))
+
+
+def _elements(t: FakeTensor) -> set[Any]:
+    """The element numbers of a tensor in its storage."""
+    found: set[Any] = {t.storage_offset()}
+    for size, stride in zip(t.shape, t.stride()):
+        found = {e + k * stride for e in found for k in range(size)}
+    return found
 
 
 def _bytes_meet(a: FakeTensor, b: FakeTensor) -> bool:

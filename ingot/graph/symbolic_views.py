@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 
 aten = torch.ops.aten
 Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
@@ -38,7 +38,7 @@ def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
     sizes = _inferred(t, list(sizes))
     strides = _view_strides(t.shape, t.stride(), sizes)
     if strides is None:
-        raise Unsupported("a view of a tensor whose strides do not allow it: eager raises")
+        raise EagerRaises("a view of a tensor whose strides do not allow it: eager raises")
     return sizes, strides, t.storage_offset()
 
 
@@ -50,7 +50,7 @@ def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
         known = math.prod(s for d, s in enumerate(sizes) if d != unknown[0])
         sizes[unknown[0]] = total // known
     if math.prod(sizes) != total:
-        raise Unsupported("a view of another number of elements: eager raises")
+        raise EagerRaises("a view of another number of elements: eager raises")
     return sizes
 
 
@@ -86,7 +86,7 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
     for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
         if (isinstance(sizes[d], int) and sizes[d] == -1) or not _is_one(size):
             if not (isinstance(sizes[d], int) and sizes[d] == -1) and sizes[d] != size:
-                raise Unsupported("expand to a size that does not match: eager raises")
+                raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
         elif _is_one(sizes[d]):
             strides[d] = stride

@@ -638,12 +638,6 @@ def known_less(a: Expr | int, b: Expr | int) -> bool:
     return _nonnegative(as_expr(b) - a - 1)
 
 
-def known_multiple(a: Expr | int, n: Expr | int) -> bool:
-    """True if provably n divides a."""
-    a, n = as_expr(a), as_expr(n)
-    return a is ZERO or (n is not ZERO and mod(a, n) is ZERO)
-
-
 def _positive(e: Expr) -> bool:
     low = e.bounds[0]
     return low is not None and low > 0

@@ -15,6 +15,13 @@ import torch
 from ingot.loops.expr import Expr, Symbol
 
 
+class Fault(NamedTuple):
+    """What a kernel raises, as eager would."""
+
+    error: type[Exception]
+    message: str
+
+
 class Origin(NamedTuple):
     """Where a node came from: the ATen ops it computes, and the user's line (`file:line`, or "")."""
 
@@ -54,9 +61,9 @@ class Instruction(NamedTuple):
     index       ()                      (Expr,): the value of an index expression; dtype int64
     load        () or (mask,)           (buffer name, Expr offset in elements): with a mask, 0 where it is false
                                         and memory is not touched there
-    indirect    (value,) or             (Symbol, Expr extent, str error): names an integer value so that index
+    indirect    (value,) or             (Symbol, Expr extent, Fault): names an integer value so that index
                 (value, mask)           expressions may use it; a value v in [-extent, 0) means v + extent; outside
-                                        [-extent, extent) (where the mask holds) the kernel reports `error`
+                                        [-extent, extent) (where the mask holds) the kernel reports the fault
     scalar      ()                      (name,): a value of the current outer point, made by an earlier stage of a
                                         kernel (a finished reduction, or a `Stage.scalars` entry); kernels only
     to          (value,)                (): conversion to the instruction's dtype
@@ -203,6 +210,7 @@ class LoopGraph:
     (symbol, position among the inputs, "size" | "stride", dimension). `outputs` are what the program returns: a View
     on a temporary (its storage then belongs to the user), a View on an input (an alias: eager's output shares the
     input's storage), or an Expr (a Python int). Writes to inputs are ordinary nodes whose target is an input buffer.
+    `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -211,3 +219,4 @@ class LoopGraph:
     symbols: list[tuple[Symbol, int, str, int]] = field(default_factory=list)
     outputs: list[View | Expr] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ingot.loops.expr import Expr, Symbol, as_expr, integer, value_symbol
-from ingot.loops.ir import Body, Instruction
+from ingot.loops.ir import Body, Fault, Instruction
 
 BOOL = frozenset((torch.bool,))
 INTS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -159,14 +159,14 @@ class Recorder:
             self.instructions.append(instruction)
         return position
 
-    def indirect(self, value: int, extent: Expr, error: str) -> Symbol:
+    def indirect(self, value: int, extent: Expr, fault: Fault) -> Symbol:
         args = (value,) if self.mask is None else (value, self.mask)
-        key: Any = ("indirect", args, extent, error)
+        key: Any = ("indirect", args, extent, fault)
         symbol = self.memo.get(key)
         if symbol is None:
             symbol = self.memo[key] = value_symbol(f"v{self._indirect}", extent)
             self._indirect += 1
-            self.instructions.append(Instruction("indirect", args, torch.int64, (symbol, extent, error)))
+            self.instructions.append(Instruction("indirect", args, torch.int64, (symbol, extent, fault)))
         return symbol
 
     def constant_of(self, value: int) -> Any:
@@ -175,9 +175,10 @@ class Recorder:
         return instruction.attrs[0] if instruction.op == "constant" else None
 
     def body(self, *results: int) -> Body:
-        """The program that computes `results`, without what they do not need."""
-        needed = set(results)
+        """The program that computes `results`, without what they do not need; an index may be out of range, so it is
+        looked at in any case."""
         bound: dict[Symbol, int] = {i.attrs[0]: p for p, i in enumerate(self.instructions) if i.op == "indirect"}
+        needed = {*results, *bound.values()}
         for position in range(len(self.instructions) - 1, -1, -1):
             if position in needed:
                 instruction = self.instructions[position]
@@ -265,14 +266,14 @@ def load(buffer: str, offset: Expr, dtype: torch.dtype) -> int:
     return r.emit("load", () if r.mask is None else (r.mask,), dtype, (buffer, offset))
 
 
-def indirect(value: int, extent: Expr | int, error: str) -> Symbol | Expr:
-    """An integer value as an index into `extent` elements, negative ones counting from the end; `error` is reported
+def indirect(value: int, extent: Expr | int, fault: Fault) -> Symbol | Expr:
+    """An integer value as an index into `extent` elements, negative ones counting from the end; `fault` is reported
     where it is out of range."""
     extent = as_expr(extent)
     known = recorder().constant_of(value)
     if known is not None and extent.constant is not None and -extent.constant <= known < extent.constant:
         return integer(known + extent.constant if known < 0 else known)
-    return recorder().indirect(to(value, torch.int64), extent, error)
+    return recorder().indirect(to(value, torch.int64), extent, fault)
 
 
 def to(value: int, dtype: torch.dtype) -> int:

@@ -7,7 +7,7 @@
 #endif
 
 /* Below, the allocator has warm memory at hand; above, it is not worth holding on to. Bytes. */
-static const int64_t POOLED_FROM = 4 << 20, POOLED_TO = 256 << 20;
+static const int64_t POOLED_FROM = 4 << 20, POOLED_TO = 64 << 20;
 
 static PyObject *empty_strided, *set_, *use_count, *cpu, *keywords; /* of torch */
 

@@ -137,7 +137,10 @@ static int prepare_arena(Program *program, Frame *frame) {
     int64_t bytes = (frame->values[program->arena_bytes] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const int64_t stride = 1;
     void *base = NULL;
-    if (bytes > 0 && (frame->arena == NULL || frame->arena_bytes < bytes)) {
+    int used = 0; /* also by buffers without elements, of which there may be views */
+    for (int i = 0; i < program->buffer_count; i++)
+        used |= program->buffers[i].place == ARENA;
+    if (used && (frame->arena == NULL || frame->arena_bytes < bytes)) {
         IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride};
         Py_CLEAR(frame->arena);
         if ((frame->arena = ingot_allocate(&layout, NULL, &base)) == NULL)
@@ -230,9 +233,10 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
         PyEval_RestoreThread(state);
     if (status == 0)
         return 0;
-    if (status <= PyTuple_GET_SIZE(kernel->errors))
-        PyErr_SetObject(PyExc_IndexError, PyTuple_GET_ITEM(kernel->errors, status - 1));
-    else
+    if (status <= PyTuple_GET_SIZE(kernel->errors)) {
+        PyObject *fault = PyTuple_GET_ITEM(kernel->errors, status - 1);
+        PyErr_SetObject(PyTuple_GET_ITEM(fault, 0), PyTuple_GET_ITEM(fault, 1));
+    } else
         PyErr_Format(PyExc_SystemError, "a kernel returned the unknown status %d", (int)status);
     return -1;
 }

@@ -201,6 +201,11 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count, &kernel->buffers) < 0 ||
         read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
         return -1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kernel->errors); i++) {
+        PyObject *fault = PyTuple_GET_ITEM(kernel->errors, i);
+        if (!PyTuple_Check(fault) || PyTuple_GET_SIZE(fault) != 2 || !PyExceptionClass_Check(PyTuple_GET_ITEM(fault, 0)))
+            return malformed("error of a kernel", fault);
+    }
     *(void **)&kernel->function = PyLong_AsVoidPtr(address);
     kernel->unit = unit;
     if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 || kernel->scratch >= value_count(program))

@@ -31,8 +31,8 @@ through out=, which must not be resized.
 
 Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`.
 `sizes` begins with the values of the size symbols; [begin, end) are points of the collapsed parallel loops;
-`scratch` is 64-byte aligned and private to the thread. It returns 0, or 1 + k for the k-th of `errors`, which is
-raised as IndexError.
+`scratch` is 64-byte aligned and private to the thread. It returns 0, or 1 + k for the k-th of `errors`, each
+(exception type, message).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ import torch
 
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, as_expr, integer
-from ingot.loops.ir import Buffer, Library, View
+from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.postfix import postfix
 from ingot.native import _native
 from ingot.schedule.kernel import Kernel
@@ -67,7 +67,7 @@ class MachineCode(Protocol):
 
     def address(self, kernel: Kernel) -> int: ...
     def scratch_bytes(self, kernel: Kernel) -> Expr: ...
-    def errors(self, kernel: Kernel) -> tuple[str, ...]: ...
+    def errors(self, kernel: Kernel) -> tuple[Fault, ...]: ...
 
 
 class Program:
@@ -146,6 +146,7 @@ class _Description:
         steps = [described for position in range(len(self.plan.steps)) for described in self.steps(position)]
         returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
         steps += self.allocations(returned)  # of what no step writes: empty tensors
+        steps = [*self.version_step(), *steps]
         outputs = self.outputs()
         return (
             len(graph.inputs),
@@ -215,9 +216,18 @@ class _Description:
         if isinstance(step, KernelStep):
             described = [*self.allocations(step.arguments), self.kernel(step)]
         else:
-            described = [*self.allocations(step.node.writes()), self.call(step.node)]
+            touched = (*sorted(step.node.reads()), *step.node.writes())  # what is read may be empty: nobody wrote it
+            described = [*self.allocations(touched), self.call(step.node)]
         dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) == "library"]
         return [*described, ("release", tuple(dead))] if dead else described
+
+    def version_step(self) -> list[tuple[Any, ...]]:
+        """Tell autograd of the inputs that are written: what it saved of them no longer holds."""
+        written = {name for step in self.plan.steps for name in _written(step) if self.kind(name) == "input"}
+        if not written:
+            return []
+        items = tuple(("buffer", self.buffer(name)) for name in sorted(written))
+        return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
         fresh = [name for name in dict.fromkeys(names) if self.kind(name) == "output" and name not in self.allocated]
@@ -285,6 +295,13 @@ class _Description:
             else:
                 described.append(("copy" if place == "constant" else "view", self.view(output)))
         return described
+
+
+def _written(step: KernelStep | LibraryStep) -> Iterable[str]:
+    """The buffers that a step writes."""
+    if isinstance(step, LibraryStep):
+        return step.node.writes()
+    return [name for name, parameter in zip(step.arguments, step.kernel.parameters) if parameter.written]
 
 
 def _whole(buffer: Buffer) -> View:

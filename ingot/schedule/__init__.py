@@ -32,16 +32,16 @@ def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None) 
 
 
 def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str]]:
-    """For each group, the temporaries that only it touches and nobody is given."""
+    """For each group, the temporaries that only it touches, and that nobody is given or must see computed."""
     users: Counter[str] = Counter()
     for group in groups:
-        users.update(group.reads() | group.writes())
-    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+        users.update(group.touches)
+    wanted = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
     return [
         {
             name
-            for name in group.writes()
-            if users[name] == 1 and name not in returned and graph.buffers[name].role == "temporary"
+            for name in group.writes
+            if users[name] == 1 and name not in wanted and graph.buffers[name].role == "temporary"
         }
         for group in groups
     ]

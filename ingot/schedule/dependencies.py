@@ -18,12 +18,14 @@ ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or drawn from the generator, or read by such
-    nodes."""
+    """The nodes whose results are returned, or written to an input, or drawn from the generator, or may be an error,
+    or are read by such nodes. Loops over no points do nothing."""
     kept: list[Node] = []
     wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
-    wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"}
+    wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"} | graph.checked
     for node in reversed(graph.nodes):
+        if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
+            continue
         if getattr(node, "random", False) or any(name in wanted for name in node.writes()):
             kept.append(node)
             wanted |= node.reads()
@@ -151,12 +153,3 @@ def _row_and_inner(address: Expr, outer: Sequence[Symbol]) -> tuple[dict[Symbol,
         return None
     rest, strides = linear
     return {s: c for s, c in strides.items() if c.constant != 0}, rest
-
-
-def covers_once(address: Expr, loops: Sequence[Symbol]) -> bool:
-    """Whether an address is linear in `loops` with a nonzero stride for each loop that moves, so that it names an
-    element once (given that it is in bounds of a buffer whose strides do not overlap)."""
-    linear = address.linear(loops)
-    if linear is None:
-        return False
-    return all(s.extent.constant == 1 or linear[1].get(s, ZERO).constant != 0 for s in loops)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Buffer, Library, Node, Reduction
+from ingot.loops.ir import Buffer, Node, Reduction
 from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine
 
@@ -29,14 +29,17 @@ class Overlay:
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that share a kernel (or one library call). `points` is the number of outer points."""
+    """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the number of outer
+    points, `before` holds the groups that must run first."""
 
     id: int
     positions: list[int]
     members: list[Node]
+    reads: set[str]
+    writes: set[str]
+    before: set[int]
     points: Expr | None = None
     overlay: Overlay | None = None
-    before: set[int] = field(default_factory=set)
 
     @property
     def fusible(self) -> bool:
@@ -46,11 +49,9 @@ class Group:
     def reduces(self) -> bool:
         return any(isinstance(m, Reduction) for m in self.members)
 
-    def reads(self) -> set[str]:
-        return set().union(*(m.reads() for m in self.members))
-
-    def writes(self) -> set[str]:
-        return {name for m in self.members for name in m.writes()}
+    @property
+    def touches(self) -> set[str]:
+        return self.reads | self.writes
 
 
 def fuse(
@@ -97,20 +98,25 @@ class _Fusion:
         self.buffers = buffers
         self.note = note
         self.groups: dict[int, Group] = {}
-        self.ancestors: dict[int, int] = {}
+        self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it
+        self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
         for k, before in enumerate(direct_dependencies(nodes)):
-            self.groups[k] = self._single(k, nodes[k], before)
+            group = self.groups[k] = self._single(k, nodes[k], before)
+            if group.fusible:
+                for name in group.touches:
+                    self.users[name].add(k)
             self.ancestors[k] = sum(1 << b for b in before)
             for b in before:
                 self.ancestors[k] |= self.ancestors[b]
 
     @staticmethod
     def _single(k: int, node: Node, before: set[int]) -> Group:
-        if not isinstance(node, Compute):
-            return Group(k, [k], [node], before=before)
-        node = canonical(node)
-        points = Shape.of(node).points
-        return Group(k, [k], [node], points, overlay([node], points), before)
+        group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
+        if isinstance(node, Compute):
+            node = canonical(node)
+            group.members, group.points = [node], Shape.of(node).points
+            group.overlay = overlay([node], group.points)
+        return group
 
     def run(self) -> list[Group]:
         changed = True
@@ -147,12 +153,8 @@ class _Fusion:
         return None
 
     def _neighbours(self, group: Group) -> list[Group]:
-        touched = group.reads() | group.writes()
-        return [
-            other
-            for other in self.groups.values()
-            if other is not group and other.fusible and touched & (other.reads() | other.writes())
-        ]
+        ids = set().union(*(self.users[name] for name in group.touches)) - {group.id}
+        return [self.groups[k] for k in sorted(ids)]
 
     # -- worthwhile ------------------------------------------------------------------------------------------------
 
@@ -166,9 +168,9 @@ class _Fusion:
         ):
             return 0
         shared = (
-            (first.writes() & second.reads()) | (second.writes() & first.reads()) | (first.reads() & second.reads())
+            (first.writes & second.reads) | (second.writes & first.reads) | (first.reads & second.reads)
         )
-        shared |= first.writes() & second.writes()
+        shared |= first.writes & second.writes
         return sum(self._bytes(name) for name in shared)
 
     def _bytes(self, name: str) -> float:
@@ -257,7 +259,10 @@ class _Fusion:
         new, gone = first, second
         new.positions, new.members = [p for p, _ in ordered], [m for _, m in ordered]
         new.points, new.overlay = points, laid
+        new.reads, new.writes = new.reads | gone.reads, new.writes | gone.writes
         del self.groups[gone.id]
+        for name in gone.touches:
+            self.users[name] = self.users[name] - {gone.id} | {new.id}
         both = 1 << new.id | 1 << gone.id
         new.before = (new.before | gone.before) - {new.id, gone.id}
         ancestors = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~both
@@ -298,7 +303,3 @@ def estimate(e: Expr) -> float:
     if e.constant is not None:
         return e.constant
     return e.evaluate({s: ASSUMED_SIZE for s in e.symbols})
-
-
-def is_library(group: Group) -> bool:
-    return isinstance(group.members[0], Library)

@@ -70,12 +70,18 @@ def renamed(
 
 
 def canonical(node: Compute) -> Compute:
-    """The node with one-iteration loops dropped, loops in the order of the written layout, and neighbours merged."""
+    """The node with one-iteration loops dropped, loops in the order of the written layout, and neighbours merged.
+
+    A reduction of single elements, or of none, becomes the pointwise node that gives them or its neutral element.
+    """
     dropped: dict[Symbol, Expr] = {s: ZERO for s in all_loops(node) if s.extent.constant == 1}
     loops = [s for s in node.loops if s not in dropped]
     reduced = [s for s in inner_loops(node) if s not in dropped]
     if dropped:
         node = renamed(node, dropped, loops, reduced)
+    if isinstance(node, Reduction) and (not reduced or any(s.extent.constant == 0 for s in reduced)):
+        node = _without_reducing(node)
+        reduced = []
     expressions = index_expressions(node)
     loops = _by_layout(loops, [node.index, *expressions[1:]])
     if isinstance(node, Reduction) and not node.kind.startswith("arg"):
@@ -84,6 +90,19 @@ def canonical(node: Compute) -> Compute:
     merged_loops = merge_neighbours(loops, expressions, substitution)
     merged_reduced = merge_neighbours(reduced, expressions, substitution)
     return renamed(node, substitution, merged_loops, merged_reduced)
+
+
+_NEUTRAL = {"prod": 1, "all": True, "any": False}  # of an empty extremum eager says nothing: it raises
+
+
+def _without_reducing(node: Reduction) -> Pointwise:
+    """What a reduction over no loops or over an empty one amounts to."""
+    body = node.body
+    if node.reduced:
+        body = Body((Instruction("constant", (), node.dtype, (_NEUTRAL.get(node.kind, 0),)),), (0,))
+    elif node.kind.startswith("arg"):
+        body = Body((Instruction("constant", (), node.dtype, (0,)),), (0,))
+    return Pointwise(node.name, node.origin, node.loops, body, node.target, node.index)
 
 
 def _by_layout(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> list[Symbol]:

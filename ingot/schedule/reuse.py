@@ -21,7 +21,7 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
     """Rename dead temporaries of `groups` (in execution order) to the buffers that may overwrite them."""
     last_reader: dict[str, int] = {}
     for k, group in enumerate(groups):
-        for name in group.reads() | group.writes():
+        for name in group.touches:
             last_reader[name] = k
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
     replaced: dict[str, str] = {}
@@ -29,10 +29,10 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
         if group.overlay is None:
             continue
         laid = group.overlay
-        for target in sorted(group.writes() - internal[k]):
-            if graph.buffers[target].role != "temporary" or target in group.reads():
+        for target in sorted(group.writes - internal[k]):
+            if graph.buffers[target].role != "temporary" or target in group.reads:
                 continue
-            for dead in sorted(group.reads() - group.writes()):
+            for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in returned or dead in replaced:
                     continue
                 if _same_layout(graph, dead, target) and _overwritable(laid, dead, target):
@@ -74,12 +74,13 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
             name = replaced[name]
         return name
 
-    if not (group.reads() | group.writes()) & replaced.keys():
+    if not group.touches & replaced.keys():
         return
     group.members = [
         _renamed_library(m, final) if isinstance(m, Library) else _renamed_compute(m, final)  # type: ignore[arg-type]
         for m in group.members
     ]
+    group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
         group.overlay = replace(group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members))
 

@@ -8,7 +8,7 @@ import torch
 
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
-from ingot.loops.ir import Body, Origin
+from ingot.loops.ir import Body, Fault, Origin
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Store
 from tests.codegen.harness import body, check, flat, launch, parameter, scalar, stage
 
@@ -255,7 +255,7 @@ def embedding(tokens: int, width: int, vocabulary: int) -> Kernel:
     i, j = loop_symbol("i", tokens), loop_symbol("j", width)
 
     def value():
-        token = ops.indirect(ops.load("t", i, i64), vocabulary, "index out of range in self")
+        token = ops.indirect(ops.load("t", i, i64), vocabulary, Fault(IndexError, "index out of range in self"))
         return ops.load("w", token * width + j, f32)
 
     only = stage((), body(value), (Store("out", i * width + j, 0),))
@@ -278,7 +278,7 @@ def test_gather_of_lanes_checks_only_lanes_in_range(n):
     i = loop_symbol("i", n)
 
     def value():
-        return ops.load("w", ops.indirect(ops.load("t", i, i64), 50, "bad"), f32)
+        return ops.load("w", ops.indirect(ops.load("t", i, i64), 50, Fault(IndexError, "bad")), f32)
 
     declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
     kernel = Kernel("k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i)
@@ -294,7 +294,7 @@ def test_scatter_add_with_collisions(dtype):
     n = 100
     i = loop_symbol("i", n)
     with ops.recording() as recorder:
-        where = ops.indirect(ops.load("t", i, i64), 7, "bad")
+        where = ops.indirect(ops.load("t", i, i64), 7, Fault(IndexError, "bad"))
         value = ops.load("x", i, dtype)
         program = Body(tuple(recorder.instructions), (value,))
     only = stage((), program, (Store("out", as_expr(where), 0, "add"),))

@@ -10,7 +10,7 @@ import torch
 
 from ingot.codegen.llvm import compile_kernels, host, named
 from ingot.loops import ops
-from ingot.loops.ir import Origin
+from ingot.loops.ir import Fault, Origin
 from tests.codegen.harness import flat, launch
 from tests.codegen.test_kernels import embedding, reduction, softmax
 
@@ -52,7 +52,7 @@ def test_text_and_times():
 
 def test_errors_are_listed_in_order():
     kernel = embedding(3, 8, 10)
-    assert compile_kernels([kernel], []).errors(kernel) == ("index out of range in self",)
+    assert compile_kernels([kernel], []).errors(kernel) == (Fault(IndexError, "index out of range in self"),)
 
 
 def test_no_kernels():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ingot.explain import measure
+from ingot.explain import measure, trial
 
 CPU = torch.device("cpu")
 INF, NAN = float("inf"), float("nan")
@@ -70,3 +70,9 @@ def test_peak_counts_inputs_and_temporaries():
     size = x.numel() * 4
     assert measure.peak_bytes(lambda: x.sin(), (x, x), CPU) == 2 * size
     assert measure.peak_bytes(lambda: x.sin() + x.cos(), (x,), CPU) == 4 * size
+
+
+def test_a_float64_result_with_other_random_numbers_is_no_reference():
+    eager = torch.rand(100)
+    assert trial.errors(eager, eager, torch.rand(100, dtype=torch.float64)) == (0.0, None)
+    assert trial.errors(eager, eager, eager.double() + 1e-9)[1] is not None

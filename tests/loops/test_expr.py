@@ -16,7 +16,6 @@ from ingot.loops.expr import (
     known_equal,
     known_less,
     known_less_equal,
-    known_multiple,
     loop_symbol,
     maximum,
     minimum,
@@ -74,7 +73,6 @@ def test_proofs() -> None:
     assert known_less(i * s1 + j, s0 * s1)
     assert known_less_equal(0, s0 * s1 - s1)
     assert not known_less(i, s1)
-    assert known_multiple(4 * i + 8, 4) and known_multiple(i * s1, s1) and not known_multiple(i + 1, 2)
     assert known_equal(s0 * (s1 + 1), s0 + s1 * s0)
     assert known_less(value_symbol("v", s0), s0)
 

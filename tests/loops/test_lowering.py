@@ -371,6 +371,54 @@ LIBRARY: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+POOLING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "two": (lambda x: F.max_pool2d(x, 2), (2, 3, 6, 8)),
+    "padded": (lambda x: F.max_pool2d(x, 3, 2, padding=1), (2, 3, 7, 9)),
+    "dilated": (lambda x: F.max_pool2d(x, (3, 2), (1, 2), dilation=(2, 1)), (2, 3, 8, 8)),
+    "ceil": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), (1, 3, 8, 8)),
+    "no_batch": (lambda x: F.max_pool2d(x, 2), (3, 6, 6)),
+    "3d": (lambda x: F.max_pool3d(x, (2, 3, 2), 2, padding=1), (1, 2, 5, 6, 7)),
+    "channels_last": (lambda x: F.max_pool2d(x.to(memory_format=torch.channels_last), 3, 2, 1).relu(), (2, 3, 9, 8)),
+}
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_max_pool_is_loops(name: str) -> None:
+    fn, shape = POOLING[name]
+    lowered = same(fn, t(*shape))
+    assert not [node for node in lowered.nodes if isinstance(node, Library)]
+
+
+DEPTHWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(), ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
+    "dilated": (lambda x, w: F.conv2d(x, w, dilation=2, groups=4), ((1, 4, 8, 8), (4, 1, 3, 3))),
+    "strided_rows": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, groups=3), ((1, 3, 7, 6), (3, 1, 3, 3))),
+    "1d": (lambda x, w: F.conv1d(x, w, padding=2, groups=4), ((2, 4, 9), (4, 1, 5))),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise_convolution_is_loops(name: str) -> None:
+    fn, shapes = DEPTHWISE[name]
+    graph = same(fn, *[t(*shape) for shape in shapes])
+    assert not [node for node in graph.nodes if isinstance(node, Library)]
+
+
+def test_convolution_is_given_the_layout_of_eager() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x.relu().view(1, 6, 6, 4).permute(0, 3, 1, 2).contiguous(), w)
+
+    (call,) = [n for n in same(fn, t(1, 36, 4), t(5, 4, 3, 3)).nodes if isinstance(n, Library)]
+    assert [stride.constant for stride in call.args[0].strides] == [144, 36, 6, 1]
+
+
+def test_max_pool_keeps_nan_and_calls_the_library_for_positions() -> None:
+    x = t(1, 2, 6, 6)
+    x[0, 0, 2, 3] = float("nan")
+    same(lambda x: F.max_pool2d(x, 3, 2, padding=1), x)
+    same(lambda x: F.max_pool2d(x, 2, return_indices=True), x)
+
+
 @pytest.mark.parametrize("name", LIBRARY)
 def test_library(name: str) -> None:
     fn, shapes = LIBRARY[name]

@@ -9,6 +9,7 @@ import torch
 from ingot.codegen.llvm import supported_ops
 from ingot.loops import ops
 from ingot.loops.expr import integer, loop_symbol
+from ingot.loops.ir import Fault
 from ingot.loops.ops import apply, constant
 
 i = loop_symbol("i", 10)
@@ -44,7 +45,7 @@ def test_what_is_not_needed_is_dropped_but_not_an_index_in_use() -> None:
     with ops.recording() as r:
         position = ops.load("ids", i, torch.int64)
         apply("sin", constant(1.0, torch.float32))
-        row = ops.indirect(position, 5, "too far")
+        row = ops.indirect(position, 5, Fault(IndexError, "too far"))
         body = r.body(ops.load("table", row * 4, torch.float32))
     assert [n.op for n in body.instructions] == ["load", "indirect", "load"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import llvmlite.binding as llvm
 
 from ingot.loops.expr import Expr, Symbol, integer
-from ingot.loops.ir import Origin
+from ingot.loops.ir import Fault, Origin
 from ingot.schedule.kernel import Kernel
 
 _LOOP = """
@@ -104,5 +104,5 @@ class HandMade:
     def scratch_bytes(self, kernel: Kernel) -> Expr:
         return self.scratch.get(kernel.name, integer(0))
 
-    def errors(self, kernel: Kernel) -> tuple[str, ...]:
+    def errors(self, kernel: Kernel) -> tuple[Fault, ...]:
         return self.messages.get(kernel.name, ())

@@ -140,10 +140,10 @@ class TestKernels:
         assert torch.equal(run()[0], constant + 1)
 
     def test_errors_of_a_kernel_are_raised(self):
-        errors = ("index out of range", "other")
+        errors = ((IndexError, "index out of range"), (RuntimeError, "other"))
         with pytest.raises(IndexError, match="^index out of range$"):
             one_kernel("fail_first", errors=errors)(torch.zeros(8))
-        with pytest.raises(IndexError, match="^other$"):
+        with pytest.raises(RuntimeError, match="^other$"):
             one_kernel("fail_second", errors=errors)(torch.zeros(8))
         with pytest.raises(SystemError, match="unknown status 1"):
             one_kernel("fail_first")(torch.zeros(8))
@@ -612,7 +612,9 @@ class TestThreads:
         assert not wrong and not any(thread.is_alive() for thread in threads)
 
     def test_a_long_kernel_lets_other_threads_run(self):
-        run = program([vector("input")], [launch("wait", 0, work=1e6, errors=("nobody came",), unit=8)], [])
+        run = program(
+            [vector("input")], [launch("wait", 0, work=1e6, errors=((IndexError, "nobody came"),), unit=8)], []
+        )
         x = torch.zeros(8)
         other = threading.Timer(0.05, x.fill_, (1,))
         other.start()

@@ -8,21 +8,23 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 import math
 import operator
 import typing
 import warnings
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import polyfills
-from ingot.capture.guards import MISSING
+from ingot.capture.guards import MISSING, Kind
+from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
-from ingot.capture.values.functions import BoundMethod, CellValue, PartialValue
+from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, PartialValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
     INPLACE_METHODS,
@@ -443,6 +445,31 @@ def fields(session: Session, value: Value) -> Value:
     return session.wrap_constant(
         dataclasses.fields(value.python_type() if isinstance(value, ObjectValue) else value.constant())
     )
+
+
+@rule(inspect.signature)
+def signature(session: Session, function: Value) -> Value:
+    """The signature of a function or method from outside."""
+    bound = isinstance(function, BoundMethod)
+    plain = session.realize(function.function) if isinstance(function, BoundMethod) else function
+    if not isinstance(plain, FunctionValue) or plain.object is None:
+        raise session.unsupported(f"inspect.signature() of {function.describe()}")
+    session.guard(plain.source, Kind.IDENTITY, plain.object)
+    found = session.python(inspect.signature, MethodType(plain.object, 0) if bound else plain.object)
+    parameters = {name: session.wrap_constant(p) for name, p in found.parameters.items()}
+    made = ObjectValue(inspect.Signature)
+    made.attributes["_parameters"] = DictValue(
+        parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters
+    )
+    made.attributes["_return_annotation"] = session.wrap_constant(found.return_annotation)
+    return made
+
+
+@rule(MappingProxyType)
+def mapping_proxy(session: Session, mapping: Value) -> Value:
+    if not isinstance(mapping, DictValue) or mapping.source is None:
+        raise session.unsupported(f"a view of {mapping.describe()} is made")
+    return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
 
 
 @rule(property, staticmethod, classmethod)

@@ -8,10 +8,11 @@ from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType,
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING
-from ingot.capture.sources import AttrSource, ConstSource, InstanceDictSource, Source, find_in_class
+from ingot.capture.sources import AttrSource, ConstSource, Source, find_in_class
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
+from ingot.native import Dispatcher
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -122,9 +123,7 @@ class ObjectValue(Value):
     def all_attributes(self, session: Session) -> Value:
         if self.source is None:
             return session.dict_of_values(dict(self.attributes))
-        if session.writes.touch(self):
-            raise session.unsupported(f"the __dict__ of {self.describe()}, which was written")
-        return session.wrap(instance_dict(self.object), InstanceDictSource(self.source))
+        return session.instance_dict_of(self)
 
     def missing_attribute(self, session: Session, name: str) -> Value:
         """What `__getattr__` gives, or AttributeError."""
@@ -417,7 +416,7 @@ def find_missing(cls: type, name: str) -> bool:
 def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
     """What the raw attribute of a class gives when it is read through an instance, or through the class (`instance`
     None)."""
-    if isinstance(raw, FunctionType):
+    if isinstance(raw, (FunctionType, Dispatcher)):
         function = session.wrap_class_member(raw)
         return function if instance is None else BoundMethod(function, instance)
     if isinstance(raw, staticmethod):

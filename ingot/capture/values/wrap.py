@@ -29,7 +29,9 @@ from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SliceValue, TupleValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
+from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import HEAP_TYPE, ClassValue, IdentityKey, ModuleObject, ObjectValue
+from ingot.native import Dispatcher
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -109,7 +111,11 @@ def wrap_list(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(dict)
 def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
-    _refuse_subclass(session, object_, source, (dict, OrderedDict, defaultdict))
+    if type(object_) not in (dict, OrderedDict, defaultdict):
+        if issubclass(type(object_), defaultdict) or not type(object_).__flags__ & HEAP_TYPE:
+            _refuse_subclass(session, object_, source, (dict,))
+        session.guard(source, Kind.TYPE, type(object_))
+        return DictObject(type(object_), source, object_)
     session.guard(source, Kind.TYPE, type(object_))
     session.guard(source, Kind.DICT_KEYS, tuple(object_))
     made = DictValue([], type(object_), source, object_)
@@ -150,6 +156,13 @@ def wrap_slice(session: Session, object_: Any, source: Source) -> Value:
 def wrap_function(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, FunctionType)
     return FunctionValue.outside(session, object_, source)
+
+
+@wraps(Dispatcher)
+def wrap_compiled(session: Session, object_: Any, source: Source) -> Value:
+    """A compiled function inside another one: the function it was compiled from."""
+    session.guard(source, Kind.IDENTITY, object_)
+    return session.builtin(object_.fn)
 
 
 @wraps(MethodType)

@@ -19,10 +19,10 @@ from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
-from ingot.loops.ir import Instruction
+from ingot.loops.ir import Fault, Instruction
 from ingot.schedule.kernel import Accumulate, Kernel, Stage
 
-ZERO_DIVISION = "ZeroDivisionError"
+ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
 EXPENSIVE = frozenset(TABLE) & set(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid "
     "pow atan2".split()
@@ -35,7 +35,7 @@ class Function(NamedTuple):
 
     text: str
     declarations: frozenset[str]
-    errors: tuple[str, ...]
+    errors: tuple[Fault, ...]
     scratch_bytes: Expr
 
 
@@ -161,8 +161,8 @@ class _KernelEmitter:
         self.kernel = kernel
         self.e = Emitter(choose_lanes(kernel, target), target.vector_bytes)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
-        self.errors: list[str] = []
-        self.checked: set[tuple[str, str]] = set()
+        self.errors: list[Fault] = []
+        self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
         self.scratch: Expr = ZERO
 
@@ -460,21 +460,21 @@ class _KernelEmitter:
         self._fail_if(zero, ZERO_DIVISION, None)
         return self.e.select(zero, 1, b)
 
-    def _fail_if(self, bad: Value, error: str, condition: Value | None) -> None:
-        """Leave the kernel with `error` if a lane in range, for which `condition` holds, is `bad`."""
+    def _fail_if(self, bad: Value, fault: Fault, condition: Value | None) -> None:
+        """Leave the kernel with `fault` if a lane in range, for which `condition` holds, is `bad`."""
         e, memory = self.e, self.memory
         if condition is not None:
             bad = bad & condition
         if memory.mask is not None and bad.lanes > 1:
             bad = bad & memory.mask
         test = e.any_lane(bad)
-        if (test.text, error) in self.checked:
+        if (test.text, fault) in self.checked:
             return
-        self.checked.add((test.text, error))
-        if error not in self.errors:
-            self.errors.append(error)
+        self.checked.add((test.text, fault))
+        if fault not in self.errors:
+            self.errors.append(fault)
         depth, fine = memory.sure_depth(test.depth), e.name("fine")
-        e.line(f"br i1 {test.text}, label %fail{self.errors.index(error)}, label %{fine}, !prof !0", depth)
+        e.line(f"br i1 {test.text}, label %fail{self.errors.index(fault)}, label %{fine}, !prof !0", depth)
         e.line(f"{fine}:", depth)
 
     def _constant(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
@@ -496,11 +496,11 @@ class _KernelEmitter:
 
     def _indirect(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
         e = self.e
-        symbol, bound, error = i.attrs
+        symbol, bound, fault = i.attrs
         extent, value = self.memory.index(bound), args[0]
         wrapped = e.select(e.compare("slt", value, 0), value + extent, value)
         outside = e.compare("uge", wrapped, extent)
-        self._fail_if(outside, error, args[1] if len(args) > 1 else None)
+        self._fail_if(outside, fault, args[1] if len(args) > 1 else None)
         self.memory.bound[symbol] = wrapped
         return wrapped
 

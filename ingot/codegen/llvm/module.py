@@ -12,7 +12,7 @@ from ingot.codegen.llvm.kernel import Function, emit_kernel
 from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.target import Target, host
 from ingot.loops.expr import Expr, Symbol
-from ingot.loops.ir import Body, Instruction, Origin
+from ingot.loops.ir import Body, Fault, Instruction, Origin
 from ingot.schedule.kernel import Kernel
 
 HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64 !0 = !{!"branch_weights", i32 1, i32
@@ -44,7 +44,7 @@ class CompiledKernels:
         """Bytes of private memory, 64-byte aligned, that each thread must bring."""
         return self._functions[kernel][1].scratch_bytes
 
-    def errors(self, kernel: Kernel) -> tuple[str, ...]:
+    def errors(self, kernel: Kernel) -> tuple[Fault, ...]:
         """What a nonzero status stands for: the status 1 + k is the k-th text."""
         return self._functions[kernel][1].errors
 

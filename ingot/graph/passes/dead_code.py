@@ -1,5 +1,5 @@
-"""Dead code: values that no output or mutation depends on. Ops that draw random numbers stay: they move the
-generator."""
+"""Dead code: values that no output or mutation depends on. Ops that draw random numbers stay, for they move the
+generator, and ops that may raise an error."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def remove_dead_code(graph: AtenGraph) -> None:
 
 
 def _must_run(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and is_random(node.target)
+    return node.meta.get("may_raise", False) or (isinstance(node.target, OpOverload) and is_random(node.target))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+
+from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.constants import fold_constants
@@ -29,8 +31,22 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 
 def run_passes(graph: AtenGraph) -> None:
-    """Run every pass in place; `graph.seconds` keeps what each took."""
+    """Run every pass in place; `graph.seconds` keeps what each took, `graph.rewrites` what it changed."""
+    before = list(graph.graph.nodes)
     for name, step in PASSES:
         start = time.perf_counter()
         step(graph)
         graph.seconds[name] = time.perf_counter() - start
+        after = list(graph.graph.nodes)
+        graph.rewrites += changes(name, before, after)
+        before = after
+
+
+def changes(step: str, before: Sequence[Node], after: Sequence[Node]) -> Iterator[str]:
+    """One line for each node that is gone and each that is new, with the user's place."""
+    if before == after:
+        return
+    for sign, nodes, others in (("-", before, set(after)), ("+", after, set(before))):
+        for node in nodes:
+            if node not in others:
+                yield f"{step}: {sign} {node.name} = {node.target}  # {node.meta.get('where', '')}"

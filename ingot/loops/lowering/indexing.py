@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import Expr, as_expr
+from ingot.loops.expr import ZERO, Expr, as_expr
+from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, rounded
@@ -17,15 +18,16 @@ from ingot.loops.lowering.views import slice_start
 aten = torch.ops.aten
 apply = ops.apply
 
+_OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
 INDEX_TYPES = (torch.int64, torch.int32)
 
 
-def strict(position: int, extent: Expr, error: str) -> Any:
+def strict(position: int, extent: Expr, fault: Fault) -> Any:
     """`position` as an index that may not be negative."""
     zero = ops.constant(0, torch.int64)
     position = ops.to(position, torch.int64)
     outside = apply("where", apply("lt", position, zero), ops.index(extent), position)
-    return ops.indirect(outside, extent, error)
+    return ops.indirect(outside, extent, fault)
 
 
 def looked_up(
@@ -44,7 +46,7 @@ def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue
     rank = len(indices.sizes)
 
     def compute(index: Index) -> int:
-        row = strict(indices.load(index[:rank]), weight.sizes[0], "index out of range in self")
+        row = strict(indices.load(index[:rank]), weight.sizes[0], _OUT_OF_RANGE)
         return weight.load((row, index[-1]))
 
     return looked_up(lw, out, weight, [indices], compute)
@@ -57,10 +59,10 @@ def gather(
     if not x.sizes or not indices.sizes:
         raise NotLowered("gather of a scalar")
     dim %= len(x.sizes)
-    error = f"index out of bounds for dimension {dim} with size {x.sizes[dim]}"
+    fault = Fault(RuntimeError, f"index out of bounds for dimension {dim} with size {x.sizes[dim]}")
 
     def compute(index: Index) -> int:
-        at = strict(indices.load(index), x.sizes[dim], error)
+        at = strict(indices.load(index), x.sizes[dim], fault)
         return x.load((*index[:dim], at, *index[dim + 1 :]))
 
     return looked_up(lw, out, x, [indices], compute)
@@ -68,12 +70,12 @@ def gather(
 
 @lowers(aten.index_select.default)
 def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
-    if not x.sizes or not indices.sizes:
-        raise NotLowered("index_select of a scalar")
+    if not x.sizes or not indices.sizes or ZERO in x.sizes:
+        raise NotLowered("index_select of a scalar, or of nothing")
     dim %= len(x.sizes)
 
     def compute(index: Index) -> int:
-        at = strict(indices.load((index[dim],)), x.sizes[dim], "index out of range in self")
+        at = strict(indices.load((index[dim],)), x.sizes[dim], _OUT_OF_RANGE)
         return x.load((*index[:dim], at, *index[dim + 1 :]))
 
     return looked_up(lw, out, x, [indices], compute)
@@ -88,7 +90,9 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
     rank = max((len(v.sizes) for v in used.values()), default=0)
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     start = dims[0] if adjacent else 0
-    errors = {d: f"index out of bounds for dimension {d} with size {x.sizes[d]}" for d in dims}
+    faults = {
+        d: Fault(IndexError, f"index out of bounds for dimension {d} with size {x.sizes[d]}") for d in dims
+    }
 
     def compute(place: Index) -> int:
         chosen, rest = place[start : start + rank], iter(place[:start] + place[start + rank :])
@@ -96,7 +100,7 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
         for d, size in enumerate(x.sizes):
             if d in used:
                 position = used[d].load(broadcast_index(chosen, used[d].sizes))
-                at.append(ops.indirect(position, size, errors[d]))
+                at.append(ops.indirect(position, size, faults[d]))
             else:
                 at.append(next(rest))
         return x.load(tuple(at))

@@ -13,7 +13,7 @@ from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
 from ingot.loops.ir import Buffer, LoopGraph, Origin, View
-from ingot.loops.lowering import creation, indexing, pointwise, reductions, views  # noqa: F401  (they register rules)
+from ingot.loops.lowering import convolution, creation, indexing, pointwise, pooling, reductions, views  # noqa: F401  (they register rules)
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import RULES, NotLowered
@@ -42,6 +42,7 @@ class _Walk:
         self.lw = lw
         self.values: dict[torch.fx.Node, Any] = {}
         self.known_symbols: set[Symbol] = set()
+        self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
         self.returned = next(iter(reversed(aten.graph.nodes)))
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -54,6 +55,7 @@ class _Walk:
         elif node.op == "call_function":
             self.lw.origin = Origin((str(node.target),), node.meta.get("where", ""))
             self.values[node] = self.call(node)
+            self.check(node)
 
     def call(self, node: torch.fx.Node) -> Any:
         args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
@@ -76,9 +78,25 @@ class _Walk:
             self.lw.realize(value)  # where it is computed, not at the end
         return self.lw.finish(value, len(node.users))
 
+    def check(self, node: torch.fx.Node) -> None:
+        """Have all of a value computed whose computation may be an error, where no user does so anyway."""
+        value = self.values[node]
+        parts = [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, TensorValue)]
+        if not node.meta.get("may_raise") and (
+            self.unchecked.isdisjoint(node.all_input_nodes) or any(v.buffer is not None for v in parts)
+        ):
+            return
+        if any(user.target not in _PARTIAL for user in node.users):
+            self.unchecked.add(node)
+            return
+        for v in parts:
+            self.lw.graph.checked.add(self.lw.realize_root(v).buffer or "")
+
     def lowered(self, func: Any, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
         rule = RULES.get(func)
         if rule is not None and _storable(args, outs):
+            if isinstance(outs, Spec) and ZERO in outs.sizes and func not in _LOOKUPS:
+                return creation.filled(self.lw, outs, 0)  # as good as any, and the rules need not think of it
             try:
                 return rule(self.lw, outs, *args, **kwargs)
             except NotLowered:
@@ -191,6 +209,18 @@ class _Walk:
             if load.attrs[0] in written and (load.attrs[0] != target or load.attrs[1] is not own):
                 return True
         return False
+
+
+aten = torch.ops.aten
+_LOOKUPS = {
+    aten.index.Tensor, aten._unsafe_index.Tensor, aten.gather.default, aten.index_select.default,
+    aten.embedding.default,
+}  # fmt: skip
+# What may read only some elements of an argument
+_PARTIAL = _LOOKUPS | {
+    aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default, aten.unfold.default,
+    aten.constant_pad_nd.default, operator.getitem,
+}  # fmt: skip
 
 
 def _used_results(node: torch.fx.Node, outs: Any) -> tuple[bool, ...]:

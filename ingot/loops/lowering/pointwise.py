@@ -13,7 +13,15 @@ from ingot.loops import ops
 from ingot.loops.expr import Expr
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, compute_dtype, rounded
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    broadcast_index,
+    compute_dtype,
+    rounded,
+    rounded_number,
+)
 
 aten = torch.ops.aten
 apply, constant = ops.apply, ops.constant
@@ -67,8 +75,8 @@ def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
         value = operand.load(broadcast_index(index, operand.sizes))
         return value if operand.dtype is dtype else rounded(value, dtype)
     if isinstance(operand, Expr):
-        return ops.index(operand, compute_dtype(dtype))
-    return constant(operand, compute_dtype(dtype))
+        return rounded(ops.index(operand, compute_dtype(dtype)), dtype)
+    return constant(rounded_number(operand, dtype), compute_dtype(dtype))
 
 
 def pointwise(
@@ -114,7 +122,8 @@ def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tu
 class Row(NamedTuple):
     """How to lower an op. `operands` is how many leading arguments are operands; what follows goes to `scalar` by
     keyword or position as it is. `dtype` says in which dtype to compute: "result" (the result's), "compare" (the
-    promoted one)."""
+    promoted one), "own" (each operand's), "scaled" (the result's, but a last operand that is a number or a 0-dim tensor
+    is not rounded to a half), "summed" (the result's, and so is alpha)."""
 
     scalar: Scalar
     operands: int
@@ -190,7 +199,7 @@ def _floor_divide(a: int, b: int) -> int:
 
 
 def _relu(x: int) -> int:
-    return apply("maximum", x, _like(x, 0))
+    return _clamp(x, 0)
 
 
 def _gelu(x: int, *, approximate: str = "none") -> int:
@@ -209,10 +218,15 @@ def _silu(x: int) -> int:
 
 
 def _clamp(x: int, low: Any = None, high: Any = None) -> int:
-    if low is not None:
-        x = apply("maximum", x, _number(x, low))
-    if high is not None:
-        x = apply("minimum", x, _number(x, high))
+    """Bounds give way to NaN and to zeros of the other sign."""
+    for bound, outside, extreme in ((low, "lt", "maximum"), (high, "gt", "minimum")):
+        if bound is None:
+            continue
+        limit = _number(x, bound)
+        if ops.dtype_of(x) in ops.FLOATS and bound == bound:
+            x = apply("where", apply(outside, x, limit), limit, x)
+        else:
+            x = apply(extreme, x, limit)
     return x
 
 
@@ -251,11 +265,6 @@ def _threshold(x: int, threshold: float, value: float) -> int:
     return apply("where", apply("le", x, _like(x, threshold)), _like(x, value), x)
 
 
-def _log_sigmoid(x: int) -> int:
-    smaller = apply("minimum", x, _like(x, 0))
-    return apply("sub", smaller, apply("log1p", apply("exp", apply("neg", apply("abs", x)))))
-
-
 def _sign(x: int) -> int:
     return x if ops.dtype_of(x) is torch.bool else apply("sign", x)
 
@@ -277,15 +286,21 @@ def _lerp(start: int, end: int, weight: int) -> int:
     return apply("where", apply("lt", apply("abs", weight), _like(weight, 0.5)), near, far)
 
 
-def _pow_scalar(x: int, exponent: Any) -> int:
-    """x ** exponent, with the exponents that eager treats apart."""
+@lowers(aten.pow.Tensor_Scalar)
+def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> TensorValue:
+    """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly any."""
     if isinstance(exponent, Expr):
         raise NotLowered("a symbolic exponent")
-    dtype = ops.dtype_of(x)
     special = _POWERS.get(float(exponent))
-    if special is not None and (dtype in ops.FLOATS or exponent in (2, 3)):
-        return special(x)
-    return apply("pow", x, _like(x, exponent))
+    if out.dtype is torch.float16 and abs(exponent) == 0.5:
+        special = None
+
+    def scalar(value: int) -> int:
+        if special is not None and (ops.dtype_of(value) in ops.FLOATS or exponent in (2, 3)):
+            return special(value)
+        return apply("pow", value, _like(value, rounded_number(exponent, out.dtype)))
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
 
 
 def _square(x: int) -> int:
@@ -334,10 +349,18 @@ def _rounding(name: str) -> Scalar:
     return scalar
 
 
-def _logit(x: int, eps: float | None = None) -> int:
-    if eps is not None:
-        x = _clamp(x, eps, 1 - eps)
-    return apply("log", apply("div", x, apply("sub", _like(x, 1), x)))
+@lowers(aten.logit.default)
+def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
+    """log(x / (1 - x)); every step is rounded, and so are the bounds."""
+    low = None if eps is None else rounded_number(eps, out.dtype)
+    high = None if low is None else rounded_number(1 - low, out.dtype)
+
+    def scalar(value: int) -> int:
+        value = _clamp(value, low, high)
+        rest = rounded(apply("sub", _like(value, 1), value), out.dtype)
+        return apply("log", rounded(apply("div", value, rest), out.dtype))
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
 
 
 def _xlogy(x: int, y: int) -> int:
@@ -396,13 +419,13 @@ def _build_table() -> dict[Any, Row]:
     row("bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar", _simple("shift_right"), 2)
     row("isnan", _float_test("isnan"), 1, "own")
     row("isinf", _float_test("isinf"), 1, "own")
-    row("add.Tensor add.Scalar", _add, 2)
-    row("sub.Tensor sub.Scalar", _sub, 2)
-    row("rsub.Tensor rsub.Scalar", _rsub, 2)
-    row("mul.Tensor mul.Scalar", _mul, 2)
-    row("div.Tensor div.Scalar", _simple("div"), 2)
-    row("div.Tensor_mode div.Scalar_mode", _div_mode, 2)
-    row("floor_divide floor_divide.Scalar", _floor_divide, 2)
+    row("add.Tensor add.Scalar", _add, 2, "summed")
+    row("sub.Tensor sub.Scalar", _sub, 2, "summed")
+    row("rsub.Tensor rsub.Scalar", _rsub, 2, "summed")
+    row("mul.Tensor mul.Scalar", _mul, 2, "scaled")
+    row("div.Tensor div.Scalar", _simple("div"), 2, "scaled")
+    row("div.Tensor_mode div.Scalar_mode", _div_mode, 2, "scaled")
+    row("floor_divide floor_divide.Scalar", _floor_divide, 2, "scaled")
     row("square", _square, 1)
     row("sign", _sign, 1)
     row("relu", _relu, 1)
@@ -422,10 +445,8 @@ def _build_table() -> dict[Any, Row]:
     row("threshold", _threshold, 1)
     row("addcmul", _addcmul, 3)
     row("addcdiv", _addcdiv, 3)
-    row("lerp.Scalar lerp.Tensor", _lerp, 3)
-    row("pow.Tensor_Scalar", _pow_scalar, 1)
+    row("lerp.Scalar lerp.Tensor", _lerp, 3, "scaled")
     row("pow.Tensor_Tensor pow.Scalar", _simple("pow"), 2)
-    row("logit", _logit, 1)
     row("xlogy.Tensor", _xlogy, 2)
     row("nan_to_num", _nan_to_num, 1)
     return table
@@ -437,16 +458,24 @@ TABLE = _build_table()
 def lower_row(row: Row, lw: Lowering, out: Spec, args: Sequence[Any], kwargs: dict[str, Any]) -> TensorValue:
     """Lower one op of the table."""
     operands, rest = args[: row.operands], args[row.operands :]
-    if row.dtype == "result":
-        dtypes = [out.dtype] * len(operands)
-    elif row.dtype == "compare":
+    dtypes = [out.dtype] * len(operands)
+    if row.dtype == "compare":
         dtypes = [promoted(operands)] * len(operands)
-    else:
+    elif row.dtype == "own":
         dtypes = [promoted([operand]) for operand in operands]
+    elif row.dtype == "scaled" and not (isinstance(operands[-1], TensorValue) and operands[-1].sizes):
+        dtypes[-1] = compute_dtype(out.dtype)
+    elif row.dtype == "summed":
+        rest = [_alpha(v, out.dtype) for v in rest]
+        kwargs = {k: _alpha(v, out.dtype) for k, v in kwargs.items()}
     scalar = functools.partial(row.scalar, **kwargs) if kwargs else row.scalar
     if rest:
         scalar = _with_rest(scalar, rest)
     return pointwise(lw, out, scalar, operands, dtypes)
+
+
+def _alpha(number: Number, dtype: torch.dtype) -> Number:
+    return number if isinstance(number, Expr) else rounded_number(number, dtype)
 
 
 def _with_rest(scalar: Scalar, rest: Sequence[Any]) -> Scalar:

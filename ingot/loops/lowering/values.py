@@ -54,6 +54,11 @@ def rounded(value: int, dtype: torch.dtype) -> int:
     return widen(ops.to(value, dtype))
 
 
+def rounded_number(number: bool | int | float, dtype: torch.dtype) -> bool | int | float:
+    """A Python number as a tensor of `dtype` would hold it, where that is a half; other types round by themselves."""
+    return torch.tensor(number, dtype=dtype, device="cpu").item() if dtype in ops.HALVES else number
+
+
 class Home(NamedTuple):
     """A place in memory: a buffer, and the element number of each index in it."""
 

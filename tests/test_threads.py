@@ -1,0 +1,143 @@
+"""Compiled functions in several threads and processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+import ingot
+from ingot.compiler import Compiler
+
+THREADS = 8
+
+
+def in_threads(work):
+    """Runs `work(number)` in threads at once, without gradients; raises what any of them raised."""
+    errors = []
+    together = threading.Barrier(THREADS)
+
+    def body(number):
+        try:
+            together.wait()
+            with torch.no_grad():
+                work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=body, args=(n,)) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def chain(x, k):
+    return torch.softmax(x.sin() * k + x, -1).sum(0), x * 2
+
+
+def test_calling_and_compiling_at_once():
+    compiled = ingot.compile(chain)
+
+    def work(number):
+        for i in range(200):
+            x = torch.randn(3 + (number + i) % 4, 4 + number)
+            for ours, eagers in zip(compiled(x, 2.0), chain(x, 2.0), strict=True):
+                torch.testing.assert_close(ours, eagers)
+
+    in_threads(work)
+    assert len(Compiler.of(compiled).compilations) == 4 * THREADS
+
+
+def test_the_same_facts_are_compiled_once():
+    compiled, x = ingot.compile(lambda x: x.exp() + x), torch.randn(13)
+    in_threads(lambda number: compiled(x))
+    assert len(Compiler.of(compiled).compilations) == 1
+
+
+def test_modes_are_each_threads_own():
+    weight = torch.randn(4, requires_grad=True)
+    compiled = ingot.compile(lambda x: x * weight)
+
+    def work(number):
+        for _ in range(50):
+            with torch.set_grad_enabled(number % 2 == 0):
+                assert compiled(torch.ones(4)).requires_grad == (number % 2 == 0)
+
+    in_threads(work)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+class TestFork:
+    """A forked child runs what was compiled, and compiles, whatever the parent's threads were doing."""
+
+    def child(self, work):
+        """The exit status of a forked child that runs `work`; it may take 30 s."""
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with torch.no_grad():
+                    status = 0 if work() else 2
+            finally:
+                os._exit(status)
+        for _ in range(300):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.1)
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        return "hung"
+
+    @torch.no_grad()
+    def test_compiled_before_and_after(self):
+        compiled, x = ingot.compile(lambda x: torch.softmax(x.exp(), -1) + 1), torch.rand(500, 1000)
+        expected = compiled(x)[0].clone()
+
+        def work():
+            fresh = ingot.compile(lambda x: x[:2].cos() * 2)
+            return torch.equal(compiled(x)[0], expected) and fresh(x).shape == (2, 1000)
+
+        assert self.child(work) == 0
+
+    def test_while_another_thread_compiles(self):
+        began, go_on = threading.Event(), threading.Event()
+
+        def slow(gm, example_inputs):
+            began.set()
+            go_on.wait(60)
+            return gm.forward
+
+        compiled = ingot.compile(lambda x: x + 1, backend=slow)
+        thread = threading.Thread(target=lambda: compiled(torch.ones(3)))
+        thread.start()
+        began.wait(60)
+        try:
+            assert self.child(lambda: ingot.compile(lambda x: x * 2)(torch.ones(3)).sum() == 6) == 0
+        finally:
+            go_on.set()
+            thread.join()
+
+    @torch.no_grad()
+    def test_multiprocessing(self):
+        compiled = ingot.compile(lambda x: x * 2 + 1)
+        compiled(torch.ones(4))
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+
+        def work():
+            with torch.no_grad():
+                queue.put(compiled(torch.ones(4)).tolist())
+
+        process = context.Process(target=work)
+        process.start()
+        assert queue.get(timeout=30) == [3.0] * 4
+        process.join(30)
+        assert process.exitcode == 0
