@@ -72,17 +72,19 @@ def original(fn: Any) -> Any:
 
 
 def explain(fn: Any) -> Callable[..., Report]:
-    """`explain(fn)(*args, **kwargs)` runs `fn` once, compiled, and returns the `Report` of all that has been
-    compiled for it.
+    """`explain(fn)(*args, **kwargs)` compiles `fn` for these arguments, without running it, and returns the `Report` of
+    all that has been compiled for it.
 
-    `fn` may be compiled already (its own options and entries are then reported) or not.
+    `fn` may be compiled already (its own options and entries are then reported) or not. Raises what `fn` compiled with
+    `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
     compiled = fn if Compiler.of(fn) is not None else compile(fn)
     compiler = Compiler.of(compiled)
     assert compiler is not None
+    bound = (compiled.__self__,) if isinstance(compiled, MethodType) else ()
 
     def explained(*args: Any, **kwargs: Any) -> Report:
-        compiled(*args, **kwargs)
+        compiler.prepare((*bound, *args), kwargs)
         return Report.from_compilations(compiler.compilations)
 
     return explained

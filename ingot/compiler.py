@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from ingot.backends import find_backend
-from ingot.capture import Captured, capture_call
+from ingot.capture import Captured, argument_slots, capture_call
 from ingot.capture.guards import GuardSet
+from ingot.collection import paused_collection
 from ingot.errors import EagerRaises, GraphBreakError, Unsupported
 from ingot.explain.compilation import Compilation
 from ingot.native import Dispatcher, GuardTree
@@ -75,13 +76,7 @@ class Compiler:
     def compile_and_run(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
         start, known = time.perf_counter(), len(self.guards)
-        compilation, run = None, None
-        with _compiling:
-            served = any(guards.check_python(slots) is None for guards in self.guards[known:])
-            if not served and len(self.guards) < MAX_ENTRIES:
-                # Modules that torch loads on the way draw random numbers, which eager would not.
-                with torch.random.fork_rng(devices=()):
-                    compilation, run = self._compile(slots, args, kwargs)
+        compilation, run, served = self._compile_unless_served(slots, args, kwargs, known)
         if served:  # by another thread, while this one waited
             return self.dispatcher(*args, **kwargs)
         if compilation is None:
@@ -89,6 +84,27 @@ class Compiler:
         result = run(slots) if run is not None else self._run_eager(compilation.skipped, args, kwargs)
         compilation.first_call = time.perf_counter() - start
         return result
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compile for the facts of a call, unless an entry holds for them; nothing of the program is run."""
+        try:
+            slots = argument_slots(self.dispatcher.fn, args, kwargs)
+        except Unsupported:  # not a Python function: capture says so, and keeps the reason
+            slots = ()
+        self._compile_unless_served(slots, args, kwargs, 0)
+
+    def _compile_unless_served(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
+    ) -> tuple[Compilation | None, Run | None, bool]:
+        """Compile unless an entry other than the first `known` holds; nothing is compiled beyond MAX_ENTRIES."""
+        with _compiling:
+            if any(guards.check_python(slots) is None for guards in self.guards[known:]):
+                return None, None, True
+            if len(self.guards) >= MAX_ENTRIES:
+                return None, None, False
+            # Modules that torch loads on the way draw random numbers, which eager would not.
+            with torch.random.fork_rng(devices=()), paused_collection():
+                return *self._compile(slots, args, kwargs), False
 
     def _compile(
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]

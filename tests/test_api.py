@@ -478,3 +478,14 @@ class TestReport:
         report = ingot.explain(lambda x: (x * 1).sin() + x.sin())(X)
         text = "\n".join(report.compilations[0].rewrites)
         assert "remove no-ops: - mul" in text and "share common subexpressions: - sin" in text and "test_api.py" in text
+
+
+def test_explain_compiles_without_running():
+    def f(x):
+        return x.add_(1).sin()
+
+    x = torch.zeros(8)
+    with torch.no_grad():
+        report = ingot.explain(f)(x)
+    assert torch.equal(x, torch.zeros(8)) and x._version == 0
+    assert len(report.kernels) == 1 and report.peak_bytes == 2 * 8 * 4 and report.first_call is None

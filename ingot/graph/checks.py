@@ -1,0 +1,170 @@
+"""What eager refuses, for ops whose result's geometry the rules in `meta.py` give without asking.
+
+An op without a row is tried out, or checked by its rule, or by the library that computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.errors import EagerRaises
+from ingot.graph import geometry
+from ingot.graph.schemas import bind
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise EagerRaises if eager would not take the arguments (tensors with geometry only)."""
+    test = _TESTS.get(op._schema.name)
+    if test is not None:
+        problem = test(**{_NAMES.get(k, k): v for k, v in bind(op, args, kwargs).items()})
+        if problem:
+            raise EagerRaises(f"{op} does not take these arguments in eager: {problem}")
+
+
+_NAMES = {"self": "x", "input": "x"}
+
+
+def _bad_dims(x: Tensor, dims: Sequence[int]) -> str:
+    rank = max(x.dim(), 1)
+    if any(not -rank <= d < rank for d in dims):
+        return "a dimension out of range"
+    return "a dimension occurs twice" if len({d % rank for d in dims}) < len(dims) else ""
+
+
+def _rank(x: Tensor) -> int:
+    return max(x.dim(), 1)
+
+
+def _gather(x: Tensor, dim: int, index: Tensor, **_: Any) -> str:
+    if _bad_dims(x, [dim]) or geometry.is_empty(index):
+        return _bad_dims(x, [dim])
+    if _rank(index) != _rank(x):
+        return "the index has another rank"
+    large = any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape)) if d != dim % x.dim())
+    return "the index is larger than the tensor" if large else ""
+
+
+def _index_select(x: Tensor, dim: int, index: Tensor) -> str:
+    return "an index that is no vector" if index.dim() > 1 else _bad_dims(x, [dim])
+
+
+def _embedding(weight: Tensor, **_: Any) -> str:
+    return "" if weight.dim() == 2 else "a weight that is no matrix"
+
+
+def _norm(x: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None = None, **_: Any) -> str:
+    shapes = [x.shape[x.dim() - len(normalized_shape) :], *(t.shape for t in (weight, bias) if t is not None)]
+    fits = len(normalized_shape) > 0 and all(geometry.same_sizes(s, normalized_shape) for s in shapes)
+    return "" if fits else "sizes other than normalized_shape"
+
+
+def _of_a_part(view: OpOverload) -> Callable[..., str]:
+    """A scatter into a view: the source has the view's sizes."""
+
+    def test(x: Tensor, src: Tensor, **where: Any) -> str:
+        plain = x.device.type == "meta" and not any(isinstance(s, torch.SymInt) for s in (*x.shape, *src.shape))
+        if not plain:
+            return ""
+        part = view(x, *where.values())
+        return "" if geometry.same_sizes(part.shape, src.shape) else "a source of other sizes"
+
+    return test
+
+
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> str:
+    aligned = len(shifts) == len(dims) if dims else len(shifts) == 1
+    return "" if aligned and not any(_bad_dims(x, [d]) for d in dims) else "shifts and dimensions that do not align"
+
+
+def _flip(x: Tensor, dims: Sequence[int]) -> str:
+    return _bad_dims(x, dims)
+
+
+def _repeat(x: Tensor, repeats: Sequence[Any]) -> str:
+    return "" if len(repeats) >= x.dim() else "fewer repeats than dimensions"
+
+
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> str:
+    if mask.dtype is not torch.bool:
+        return "a mask that is not boolean"
+    return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
+
+
+def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
+    return "a step of 0" if step == 0 else ""
+
+
+def _convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    groups: int, **_: Any,
+) -> str:  # fmt: skip
+    if min(*stride, *dilation, groups) < 1 or min(padding) < 0:
+        return "a stride, dilation or number of groups below 1, or negative padding"
+    if x.dim() != weight.dim() or x.dtype is not weight.dtype or weight.shape[0] % groups:
+        return "an input and a weight of different ranks or types, or groups that do not divide"
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and not geometry.same_sizes(bias.shape, (channels,)):
+        return "a bias of another size"
+    return ""
+
+
+def _pool(
+    x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any = (1,), **_: Any
+) -> str:
+    if min(*kernel_size, *(stride or kernel_size), *dilation) < 1 or min(padding) < 0:
+        return "a kernel, stride or dilation below 1, or negative padding"
+    if x.dim() not in (len(kernel_size) + 1, len(kernel_size) + 2) or any(2 * p > k for k, p in zip(kernel_size, padding)):
+        return "an input of another rank, or padding of more than half a kernel"
+    return ""
+
+
+def _added(x: Tensor, second: Tensor, third: Tensor) -> str:
+    """The bias of addmm and baddbmm broadcasts to the product."""
+    sizes = (*second.shape[:-1], third.shape[-1])
+    fits = x.dim() <= len(sizes) and geometry.same_sizes(geometry.broadcast(x.shape, sizes), sizes)
+    return "" if fits else "an addend of another size"
+
+
+def _batched(x: Tensor, mat2: Tensor) -> str:
+    fits = x.dim() == mat2.dim() == 3 and geometry.same_sizes(x.shape[:1], mat2.shape[:1])
+    return "" if fits else "batches of different sizes"
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+    if weight.dim() == 2 and bias is not None and bias.dim() > 1:
+        return ""
+    fits = bias is None or weight.dim() < 2 or not bias.dim() or bias.shape[0] in (1, weight.shape[0])
+    return "" if fits else "a bias of another size"
+
+
+_TESTS: dict[str, Callable[..., str]] = {
+    "aten::gather": _gather,
+    "aten::index_select": _index_select,
+    "aten::embedding": _embedding,
+    "aten::native_layer_norm": _norm,
+    "aten::_fused_rms_norm": _norm,
+    "aten::select_scatter": _of_a_part(aten.select.int),
+    "aten::slice_scatter": _of_a_part(aten.slice.Tensor),
+    "aten::diagonal_scatter": _of_a_part(aten.diagonal.default),
+    "aten::roll": _roll,
+    "aten::flip": _flip,
+    "aten::repeat": _repeat,
+    "aten::masked_fill": _masked_fill,
+    "aten::arange": _arange,
+    "aten::convolution": _convolution,
+    "aten::avg_pool2d": _pool,
+    "aten::avg_pool3d": _pool,
+    "aten::max_pool2d_with_indices": _pool,
+    "aten::max_pool3d_with_indices": _pool,
+    "aten::addmm": lambda x, mat1, mat2, **_: _added(x, mat1, mat2),
+    "aten::baddbmm": lambda x, batch1, batch2, **_: _added(x, batch1, batch2),
+    "aten::bmm": _batched,
+    "aten::linear": _linear,
+}
