@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 OF_BUILTINS = "all any sum enumerate zip map filter max min sorted reversed".split()
 OF_ITERTOOLS = "accumulate chain combinations count cycle dropwhile islice pairwise permutations product repeat".split()
 OF_ITERTOOLS += "starmap takewhile zip_longest".split()
@@ -244,3 +246,12 @@ def permutations(iterable: Any, r: Any = None) -> Any:
 
 def fromkeys(keys: Any, value: Any = None) -> Any:
     return {key: value for key in keys}
+
+
+def one_hot(input: Any, num_classes: Any = -1) -> Any:
+    """torch's own does not look at the classes when it is traced."""
+    if num_classes < 0:
+        num_classes = int(input.max()) + 1
+    classes = torch.arange(num_classes, device=input.device)
+    known = classes.gather(0, input.reshape(-1)).reshape(input.shape)  # an error where it is no class
+    return (known.unsqueeze(-1) == classes).long()

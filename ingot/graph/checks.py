@@ -51,6 +51,18 @@ def _gather(x: Tensor, dim: int, index: Tensor, **_: Any) -> str:
     return "the index is larger than the tensor" if large else ""
 
 
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> str:
+    missing = any(
+        i is not None and isinstance(size, int) and size == 0 and not geometry.is_empty(i)
+        for i, size in zip(indices, x.shape)
+    )
+    return "an index into a dimension of size 0" if missing else ""
+
+
+def _along(x: Tensor, dim: int, **_: Any) -> str:
+    return _bad_dims(x, [dim])
+
+
 def _index_select(x: Tensor, dim: int, index: Tensor) -> str:
     return "an index that is no vector" if index.dim() > 1 else _bad_dims(x, [dim])
 
@@ -59,7 +71,9 @@ def _embedding(weight: Tensor, **_: Any) -> str:
     return "" if weight.dim() == 2 else "a weight that is no matrix"
 
 
-def _norm(x: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None = None, **_: Any) -> str:
+def _norm(
+    x: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None = None, **_: Any
+) -> str:
     shapes = [x.shape[x.dim() - len(normalized_shape) :], *(t.shape for t in (weight, bias) if t is not None)]
     fits = len(normalized_shape) > 0 and all(geometry.same_sizes(s, normalized_shape) for s in shapes)
     return "" if fits else "sizes other than normalized_shape"
@@ -76,6 +90,15 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
         return "" if geometry.same_sizes(part.shape, src.shape) else "a source of other sizes"
 
     return test
+
+
+def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    numbers = [*size, *stride, offset, x.untyped_storage().nbytes()]
+    if not all(isinstance(n, int) for n in numbers) or 0 in size:
+        return ""
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride))
+    return "" if (last + 1) * x.element_size() <= numbers[-1] else "a window beyond the storage"
 
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> str:
@@ -120,7 +143,8 @@ def _pool(
 ) -> str:
     if min(*kernel_size, *(stride or kernel_size), *dilation) < 1 or min(padding) < 0:
         return "a kernel, stride or dilation below 1, or negative padding"
-    if x.dim() not in (len(kernel_size) + 1, len(kernel_size) + 2) or any(2 * p > k for k, p in zip(kernel_size, padding)):
+    wide = any(2 * p > k for k, p in zip(kernel_size, padding))
+    if wide or x.dim() not in (len(kernel_size) + 1, len(kernel_size) + 2):
         return "an input of another rank, or padding of more than half a kernel"
     return ""
 
@@ -138,21 +162,30 @@ def _batched(x: Tensor, mat2: Tensor) -> str:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    if weight.dim() == 2 and bias is not None and bias.dim() > 1:
+    if weight.dim() != 2:
         return ""
-    fits = bias is None or weight.dim() < 2 or not bias.dim() or bias.shape[0] in (1, weight.shape[0])
+    if x.shape[-1] != weight.shape[1]:
+        return "an input and a weight that do not multiply"
+    fits = bias is None or bias.dim() != 1 or bias.shape[0] == 1 or bias.shape[0] == weight.shape[0]
     return "" if fits else "a bias of another size"
 
 
 _TESTS: dict[str, Callable[..., str]] = {
     "aten::gather": _gather,
+    "aten::index": _index,
     "aten::index_select": _index_select,
+    "aten::_softmax": _along,
+    "aten::_log_softmax": _along,
+    "aten::cumsum": _along,
+    "aten::cumprod": _along,
+    "aten::logcumsumexp": _along,
     "aten::embedding": _embedding,
     "aten::native_layer_norm": _norm,
     "aten::_fused_rms_norm": _norm,
     "aten::select_scatter": _of_a_part(aten.select.int),
     "aten::slice_scatter": _of_a_part(aten.slice.Tensor),
     "aten::diagonal_scatter": _of_a_part(aten.diagonal.default),
+    "aten::as_strided": _as_strided,
     "aten::roll": _roll,
     "aten::flip": _flip,
     "aten::repeat": _repeat,

@@ -450,7 +450,9 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, i
     if weight is not None or x.dim() != 2 or _is_empty(x) or x.dtype in _HALF:
         return NotImplemented
     kept = target != ignored
-    picked = torch.gather(x, 1, torch.where(kept, target, 0).unsqueeze(1)).squeeze(1)
+    index = torch.where(kept, target, 0)
+    index = torch.where(index < 0, x.shape[1], index)  # an IndexError, as for one too large
+    picked = x[torch.arange(x.shape[0], device=x.device), index]
     losses = torch.where(kept, -picked, 0.0)
     count = torch.sum(kept).to(x.dtype)
     if reduction == 0:

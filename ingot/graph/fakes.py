@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
+from ingot.graph.checks import check
 from ingot.graph.schemas import functional_form, written
 from ingot.graph.symbols import ShapeContext
 
@@ -77,6 +78,7 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if "device" in inner_kwargs:
         inner_kwargs["device"] = torch.device("meta")
     try:
+        check(op, inner, inner_kwargs)
         result = meta.rule_for(op)(op, inner, inner_kwargs)
     except Unsupported:
         raise
@@ -94,7 +96,9 @@ def _run_mutating(
     if form is None:
         raise Unsupported(f"{op} writes its arguments in a way that is not understood yet")
     names = [name for _, name in written(op)]
-    results = meta.rule_for(form)(form, inner, {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"})
+    form_kwargs = {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"}
+    check(form, inner, form_kwargs)
+    results = meta.rule_for(form)(form, inner, form_kwargs)
     bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
     targets = [bound[name] for name in names]
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):

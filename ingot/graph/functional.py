@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -149,12 +150,32 @@ def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fal
     return source if geometry.same_sizes(source.shape, target.shape) else source.expand(target.shape)
 
 
+def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
+    """bernoulli_ draws for the elements in the order in which they lie in memory, unlike bernoulli."""
+    order = list(range(target.dim()))
+    if _draws_in_memory_order() and all(isinstance(s, int) for s in target.stride()):
+        order.sort(key=lambda d: target.stride()[d], reverse=True)
+    drawn = aten.bernoulli.p(target.permute(order), p, generator=generator)
+    return drawn.permute(sorted(order, key=lambda d: order[d]))
+
+
+@cache
+def _draws_in_memory_order() -> bool:
+    """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical order."""
+    with torch.utils._python_dispatch._disable_current_modes(), torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        laid = torch.empty(8, 8, device="cpu").t().bernoulli_(0.5)
+        torch.manual_seed(0)
+        return not torch.equal(laid, torch.empty(8, 8, device="cpu").bernoulli_(0.5))
+
+
 # In-place op -> what it writes, where that does not depend on what was there before
 OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.copy_.default: _copied,
     aten.fill_.Tensor: _copied,
     aten.fill_.Scalar: _filled,
     aten.zero_.default: lambda target: _filled(target, 0),
+    aten.bernoulli_.float: _drawn,
 }
 
 

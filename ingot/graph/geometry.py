@@ -72,6 +72,11 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     return True
 
 
+def is_empty(t: torch.Tensor) -> bool:
+    """Whether a size is known to be 0."""
+    return any(isinstance(size, int) and size == 0 for size in t.shape)
+
+
 def shares_elements(t: torch.Tensor) -> bool:
     """Whether several indices may name one element of memory."""
     reach: Size = 0

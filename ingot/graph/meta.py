@@ -165,10 +165,6 @@ def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return _fresh(t.shape, t.dtype, geometry.preserved(t) if geometry.is_expanded(t) else t.stride())
 
 
-def _has_no_elements(t: Tensor) -> bool:
-    return any(isinstance(s, int) and s == 0 for s in t.shape)
-
-
 def _dims(dim: Any, rank: int) -> set[int]:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return set(range(rank))
@@ -179,7 +175,7 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     bound = bind(op, args, kwargs)
     t = args[0]
     dims, keep = _dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
-    if _has_no_elements(t):
+    if geometry.is_empty(t):
         return _probe(op, args, kwargs)  # whether this raises depends on the op
     sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
     results = tuple(_fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))  # one element has no variance
@@ -227,7 +223,7 @@ def group_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
-    if _has_no_elements(x) or _has_no_elements(weight):
+    if geometry.is_empty(x) or geometry.is_empty(weight):
         return _probe(op, args, kwargs)
     if x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
         raise EagerRaises(f"{op}: an input {tuple(x.shape)} does not fit a weight {tuple(weight.shape)}")
@@ -245,6 +241,8 @@ def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             spatial.append((size - 1) * step - 2 * pad + reach + extra + 1)
         else:
             spatial.append((size + 2 * pad - reach - 1) // step + 1)
+        if isinstance(spatial[-1], int) and spatial[-1] < 1:
+            raise EagerRaises(f"{op}: a kernel larger than the input")
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     sizes = (x.shape[0], channels, *spatial)
     last = x.dim() > 3 and (geometry.like_channels_last(x) or geometry.like_channels_last(weight))
@@ -255,6 +253,8 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Max and average pooling with a window, in any rank."""
     bound = bind(op, args, kwargs)
     x = args[0]
+    if geometry.is_empty(x):
+        return _probe(op, args, kwargs)
     rank = len(bound["kernel_size"])
 
     def per_dim(values: Sequence[Any]) -> list[Any]:
@@ -269,6 +269,8 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         count = -(-room // s) + 1 if bound["ceil_mode"] else room // s + 1
         if bound["ceil_mode"] and (count - 1) * s >= size + p:
             count -= 1  # the last window would start in the padding on the right
+        if isinstance(count, int) and count < 1:
+            raise EagerRaises(f"{op}: a kernel larger than the input")
         spatial.append(count)
     sizes = (*x.shape[: x.dim() - rank], *spatial)
     strides = geometry.suggested(x, sizes)
@@ -363,7 +365,7 @@ def repeat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
 def resample(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """upsample_*: spatial sizes given, or by scale factors."""
     t, bound = args[0], bind(op, args, kwargs)
-    if _has_no_elements(t):
+    if geometry.is_empty(t):
         return _probe(op, args, kwargs)
     spatial = bound.get("output_size")
     if spatial is None:

@@ -184,6 +184,7 @@ class Recorder(TorchDispatchMode):
         node = self._node(op, self._as_nodes(args), self._as_nodes(kwargs), result)
         if isinstance(result, FakeTensor):
             self._tracked[id(result)] = Tracked(result, Storage(), node, 0)
+        if isinstance(result, FakeTensor) or result is None:
             return
         for i, item in enumerate(result):
             if isinstance(item, FakeTensor):

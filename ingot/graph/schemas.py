@@ -19,17 +19,17 @@ _LOOKS_UP = frozenset(
     f"aten::{name}" for name in
     "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add index_copy index_fill "
     "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag nll_loss_forward "
-    "nll_loss2d_forward one_hot".split()
+    "nll_loss2d_forward masked_scatter binary_cross_entropy".split()
 )  # fmt: skip
 _DIVIDES = frozenset(f"aten::{name}" for name in "div floor_divide remainder fmod".split())
 
 
 def may_raise(op: Any, args: tuple[Any, ...], result: Any) -> bool:
     """Whether a call of the op may be an error for some values of its tensors: an index out of range, an integer
-    divided by zero."""
+    divided by zero. What gives nothing is called for that."""
     if not isinstance(op, OpOverload):
         return False
-    if op._schema.name in _LOOKS_UP:
+    if op._schema.name in _LOOKS_UP or result is None:
         return True
     if op._schema.name not in _DIVIDES or result.is_floating_point() or result.is_complex():
         return False

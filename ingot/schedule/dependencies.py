@@ -18,15 +18,15 @@ ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or drawn from the generator, or may be an error,
-    or are read by such nodes. Loops over no points do nothing."""
+    """The nodes whose results are returned, or written to an input, or drawn from the generator, or may be an error
+    (a call that gives nothing is made for that), or are read by such nodes. Loops over no points do nothing."""
     kept: list[Node] = []
     wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
     wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"} | graph.checked
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
-        if getattr(node, "random", False) or any(name in wanted for name in node.writes()):
+        if getattr(node, "random", False) or not node.writes() or any(name in wanted for name in node.writes()):
             kept.append(node)
             wanted |= node.reads()
     return kept[::-1]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import overrides
 
+from ingot.capture import polyfills
 from ingot.capture.guards import Kind
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
-from ingot.capture.values.builtins import CONSTRUCTORS, PURE, RULES, BuiltinValue
+from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.tensor import SymIntValue
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
@@ -135,7 +136,7 @@ def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
     answer = _answer(session, object_, source)
     if answer is not None:
         return answer
-    if object_.__name__ not in _RANDOM_STATE and _owner(object_) in _OPERATION_OWNERS:
+    if object_.__name__ not in _RANDOM_STATE and _owner(object_) in _OPERATION_OWNERS and object_ not in POLYFILLS:
         session.guard(source, Kind.IDENTITY, object_)
         return TorchFunction(object_, source)
     return wrap_builtin(session, object_, source)
@@ -262,6 +263,7 @@ def _index(session: Session, value: Value) -> Value:
     )
 
 
+POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
 SPECIAL_FUNCTIONS[torch._assert] = _assert
 for _function in (
     torch.manual_seed,

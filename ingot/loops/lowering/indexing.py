@@ -44,6 +44,8 @@ def looked_up(
 @lowers(aten.embedding.default)
 def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue, *_: object) -> TensorValue:
     rank = len(indices.sizes)
+    if ZERO in weight.sizes:
+        raise NotLowered("a lookup in nothing")
 
     def compute(index: Index) -> int:
         row = strict(indices.load(index[:rank]), weight.sizes[0], _OUT_OF_RANGE)

@@ -60,6 +60,8 @@ class _Walk:
     def call(self, node: torch.fx.Node) -> Any:
         args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
         fake = node.meta["val"]
+        if fake is None:
+            return self.lw.call(node.target, [], args, kwargs)
         if not isinstance(fake, (torch.Tensor, tuple, list)):
             return as_expr(_to_expr(fake))
         if node.target is operator.getitem:
