@@ -590,11 +590,11 @@ def paired_reduction(w: _Writer) -> str:
     forms = [
         f"{v}.max({d})",
         f"{v}.min({d}, keepdim=True)",
-        f"torch.var_mean({v}.nan_to_num(), {d})",
+        f"torch.var_mean({v}.nan_to_num(0, 9, -9), {d})",
         f"torch.aminmax({v})",
         f"{v}.sort({d}, stable=True)",
     ]
-    forms += [f"{v}.topk(1, {d})", f"torch.std_mean({v}.nan_to_num())", f"{v}.cummax({d})"]
+    forms += [f"{v}.topk(1, {d})", f"torch.std_mean({v}.nan_to_num(0, 9, -9))", f"{v}.cummax({d})"]
     return f"{w.names_for(2)} = {w.rng.choice(forms)}"
 
 

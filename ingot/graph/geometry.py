@@ -61,11 +61,11 @@ def suggested(t: torch.Tensor, sizes: Sequence[Size] | None = None) -> tuple[Siz
 
 def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether the elements cover one block of memory exactly once."""
+    if any(isinstance(size, int) and size == 0 for size in sizes):
+        return True
     dims = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: strides[d])
     step: Size = 1
     for d in dims:
-        if sizes[d] == 0:
-            return True
         if strides[d] != step:
             return False
         step = step * sizes[d]

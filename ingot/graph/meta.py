@@ -143,6 +143,11 @@ def roll(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tenso
     return _fresh(t.shape, t.dtype, geometry.suggested(t) if dims else None)
 
 
+def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A number to the power of a tensor."""
+    return _fresh(args[1].shape, _dtype(op, args, kwargs))
+
+
 def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     t = args[0]
     return _fresh(t.shape, _dtype(op, args, kwargs))
@@ -245,7 +250,13 @@ def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             raise EagerRaises(f"{op}: a kernel larger than the input")
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     sizes = (x.shape[0], channels, *spatial)
-    last = x.dim() > 3 and (geometry.like_channels_last(x) or geometry.like_channels_last(weight))
+    if rank == 1:  # eager computes a contiguous one as an image of height 1, whose strides may happen to be such
+        x = (x if x.is_contiguous() else _fresh(x.shape, x.dtype)).unsqueeze(2)
+        if geometry.like_channels_last(x) or geometry.like_channels_last(weight.unsqueeze(2)):
+            strides = geometry.channels_last((*sizes[:2], 1, *sizes[2:]))
+            return _fresh(sizes, x.dtype, (*strides[:2], strides[3]))
+        return _fresh(sizes, x.dtype)
+    last = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
     return _fresh(sizes, x.dtype, geometry.channels_last(sizes) if last else None)
 
 
@@ -503,7 +514,12 @@ _FAMILIES: dict[Rule, str] = {
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor",
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
-_WHOLE = {"max", "min"}  # overloads named "other" are pointwise
+_OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
+    aten.max.other: pointwise,
+    aten.min.other: pointwise,
+    aten.pow.Scalar: contiguous_exponent,
+    aten.bernoulli.Tensor: like_self,
+}
 
 
 @cache
@@ -514,8 +530,9 @@ def rule_for(op: OpOverload) -> Rule:
         return native
     if torch.Tag.data_dependent_output in op.tags:
         return _data_dependent
-    if name in _WHOLE and op._overloadname == "other":
-        return pointwise
+    known = _OF_OVERLOADS.get(op)
+    if known is not None:
+        return known
     if namespace == "aten" and name in _RULES:
         return _RULES[name]
     if torch.Tag.dynamic_output_shape in op.tags:

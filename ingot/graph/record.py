@@ -313,7 +313,7 @@ class Recorder(TorchDispatchMode):
         base = tracked.base
         position = base.storage.position
         node = self.node_of(base) if position is None else self._placeholders[position]
-        offset = value.storage_offset() - base.fake.storage_offset()
+        offset = value.storage_offset() - base.fake.storage_offset() * base.fake.element_size() // value.element_size()
         return OutputSpec(
             node, tuple(value.shape), value.stride(), offset, value.dtype, None, position, id(base.storage)
         )

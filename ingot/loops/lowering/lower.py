@@ -88,7 +88,7 @@ class _Walk:
             self.unchecked.isdisjoint(node.all_input_nodes) or any(v.buffer is not None for v in parts)
         ):
             return
-        if any(user.target not in _PARTIAL for user in node.users):
+        if any(user.target not in _PARTIAL and not _is_empty(user) for user in node.users):
             self.unchecked.add(node)
             return
         for v in parts:
@@ -169,7 +169,7 @@ class _Walk:
             value = self.owned(value, spec, owners)
             self.values[node] = value
         sizes, strides = _exprs(spec.sizes), _exprs(spec.strides)
-        return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), value.dtype)
+        return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), spec.dtype)
 
     def owned(self, value: TensorValue, spec: Any, owners: dict[str, Any]) -> TensorValue:
         """`value` filling a temporary buffer that is returned for this storage only, laid out as eager lays it out."""
@@ -223,6 +223,11 @@ _PARTIAL = _LOOKUPS | {
     aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default, aten.unfold.default,
     aten.constant_pad_nd.default, operator.getitem,
 }  # fmt: skip
+
+
+def _is_empty(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("val")
+    return isinstance(fake, torch.Tensor) and ZERO in _exprs(fake.shape)
 
 
 def _used_results(node: torch.fx.Node, outs: Any) -> tuple[bool, ...]:
