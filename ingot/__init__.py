@@ -3,22 +3,28 @@
 from ingot.collection import paused_collection
 
 with paused_collection():
-    from ingot.api import compile, explain, reset
+    from ingot.api import allow_in_graph, compile, disable, explain, reset
     from ingot.backends import list_backends, register_backend
-    from ingot.errors import CompilerBug, GraphBreakError, IngotError, Unsupported
+    from ingot.errors import BackendError, CompilerBug, GraphBreakError, IngotError, RecompileError, Unsupported
     from ingot.explain.report import Report
+    from ingot.stance import set_stance
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendError",
     "CompilerBug",
     "GraphBreakError",
     "IngotError",
+    "RecompileError",
     "Report",
     "Unsupported",
+    "allow_in_graph",
     "compile",
+    "disable",
     "explain",
     "list_backends",
     "register_backend",
     "reset",
+    "set_stance",
 ]

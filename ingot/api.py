@@ -1,19 +1,20 @@
-"""The interface: `compile`, `explain`, and what controls them."""
+"""The interface: `compile`, `explain`, and what controls them. (`set_stance` has a file of its own.)"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from types import MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
-from ingot.backends import find_backend
+from ingot.backends import fitted
+from ingot.capture import marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report
-from ingot.modules import compiled_module
-from ingot.options import Options
+from ingot.modules import compiled_module, disabled_module
+from ingot.options import Options, shown
 
 
 def compile(  # noqa: A001 - the field's name for it
@@ -35,32 +36,40 @@ def compile(  # noqa: A001 - the field's name for it
 
     fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in eager.
     dynamic: True makes tensor sizes symbols from the first call; None and False compile for the sizes seen.
-    backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`.
+    backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+    options: {"numerics": "eager" or "fast"}; for another backend than Ingot's, whatever that takes.
     disable: return `fn` as it is.
 
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program itself are raised as
-    in eager.
+    in eager; `BackendError` is raised where a backend that you named fails.
     """
     if not isinstance(disable, bool):
         raise TypeError(f"ingot.compile: disable must be a bool, not {disable!r}")
-    chosen = Options.checked(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options)
-    find_backend(chosen.backend)  # an unknown name is an error now, not at the first call
+    chosen = fitted(Options.checked(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options))
     if fn is None:
         return functools.partial(_compile, options=chosen, disable=disable)
     return _compile(fn, options=chosen, disable=disable)
 
 
 def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
-    if not callable(fn) or isinstance(fn, type):
-        raise TypeError(f"ingot.compile: expected a function or a torch.nn.Module, not {fn!r}")
-    if isinstance(fn, staticmethod):
-        raise TypeError("ingot.compile: compile the function inside: @staticmethod goes above @ingot.compile")
+    _check_callable("compile", fn)
     if disable:
         return fn
     fn = original(fn)
     compiler = Compiler(fn, options)
     return compiled_module(fn, compiler) if isinstance(fn, torch.nn.Module) else compiler.dispatcher
+
+
+def _check_callable(what: str, fn: Any) -> None:
+    """TypeError that says what `ingot.compile` or a function like it takes instead of `fn`."""
+    if isinstance(fn, (staticmethod, classmethod)):
+        above = f"@{type(fn).__name__}"
+        raise TypeError(f"ingot.{what}: {what} the function inside: {above} goes above @ingot.{what}")
+    if isinstance(fn, type):
+        raise TypeError(f"ingot.{what}: {fn.__name__} is a class; {what} an instance, or the methods inside")
+    if not callable(fn):
+        raise TypeError(f"ingot.{what}: expected a function or a torch.nn.Module, not {shown(fn)}")
 
 
 def original(fn: Any) -> Any:
@@ -88,6 +97,46 @@ def explain(fn: Any) -> Callable[..., Report]:
         return Report.from_compilations(compiler.compilations)
 
     return explained
+
+
+def disable(fn: Any = None, *, reason: str = "") -> Any:
+    """A function or module that does what `fn` does and is never compiled, nor is anything that it calls: compiled
+    functions inside run in eager as well. Also a decorator.
+
+    A compiled function that calls it is compiled up to the call, runs it, and goes on compiled; `reason` is in its
+    report. A disabled module shares all state with `fn`, as a compiled one does. The body of a generator function runs
+    when it is iterated, as part of what does so.
+
+    Raises TypeError for what cannot be called.
+    """
+    if not isinstance(reason, str):
+        raise TypeError(f"ingot.disable: reason must be a str, not {shown(reason)}")
+    if fn is None:
+        return functools.partial(disable, reason=reason)
+    _check_callable("disable", fn)
+    fn = original(fn)
+    return disabled_module(fn, reason) if isinstance(fn, torch.nn.Module) else marks.disabled(fn, reason)
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Have calls of a function go into the graph as one node, without a look inside; returns `fn`. Also a decorator,
+    and for a list of functions.
+
+    Its arguments are tensors, numbers, strings, None and containers of them; its results these, and lists and tuples of
+    them. While a call is captured, it runs on tensors without data, which tells the shapes of its results. Ingot's own
+    backend then compiles the operations that it performed; another one finds a node that calls it. What it does beside
+    that (printing, say) happens while it is captured, and what it reads beside its arguments may be taken for constant.
+    Say it before the first call: what is compiled already stays.
+
+    Raises TypeError for anything but Python and C functions.
+    """
+    if isinstance(fn, (list, tuple)):
+        return [allow_in_graph(each) for each in fn]
+    function = original(fn)
+    if not isinstance(function, (FunctionType, BuiltinFunctionType)):
+        raise TypeError(f"ingot.allow_in_graph: expected a function, not {shown(fn)}")
+    marks.allow(function)
+    return fn
 
 
 def reset() -> None:

@@ -14,19 +14,23 @@ from typing import Any
 
 import torch
 
-from ingot.backends import find_backend
-from ingot.capture import Captured, argument_slots, capture_call
+from ingot.backends import check_outputs, compile_with_backend
+from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
 from ingot.capture.guards import GuardSet
+from ingot.capture.resume import resume_function
 from ingot.collection import paused_collection
-from ingot.errors import EagerRaises, GraphBreakError, Unsupported
+from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
 from ingot.explain.compilation import Compilation
 from ingot.native import Dispatcher, GuardTree
 from ingot.options import Options
 from ingot.pipeline import compile_graph, stage
+from ingot.stance import DEFAULT, FAIL, current_stance
 
 log = logging.getLogger("ingot")
 
 MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this, and says so once
+MAX_CONTINUATION_ENTRIES = 16  # the same for what follows a graph break: a loop that breaks has one for each iteration
+MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
 
 # Compilation is serial in a process: it runs torch's own tracing state. The call path takes no lock.
 _compiling = threading.RLock()
@@ -48,6 +52,7 @@ class Compiler:
     """Compiles `fn` for each set of facts it meets. `dispatcher` is the native callable that users hold."""
 
     alive: weakref.WeakSet[Compiler] = weakref.WeakSet()
+    max_entries = MAX_ENTRIES
 
     def __init__(self, fn: Any, options: Options) -> None:
         self.fn = fn
@@ -55,6 +60,7 @@ class Compiler:
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
+        self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
         self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run)
         Compiler.alive.add(self)
 
@@ -69,12 +75,15 @@ class Compiler:
             self.dispatcher.clear()
             self.compilations.clear()
             self.guards.clear()
+            self.continuations.clear()
             self.overflow = None
 
     # -- a call that no entry fits ---------------------------------------------------------------------------------
 
     def compile_and_run(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
+        if current_stance() != DEFAULT:
+            return self._run_uncompiled(slots, args, kwargs)
         start, known = time.perf_counter(), len(self.guards)
         compilation, run, served = self._compile_unless_served(slots, args, kwargs, known)
         if served:  # by another thread, while this one waited
@@ -85,22 +94,32 @@ class Compiler:
         compilation.first_call = time.perf_counter() - start
         return result
 
+    def _run_uncompiled(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that no entry fits, under a stance that forbids to compile it."""
+        if current_stance() == FAIL:
+            why = self._difference(slots) or "there is nothing that it could run"
+            raise RecompileError(f"{self._new_compilation('').title} would be compiled under {FAIL!r}: {why}")
+        return self._run_eager(None, args, kwargs)
+
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compile for the facts of a call, unless an entry holds for them; nothing of the program is run."""
+        """Compile for the facts of a call, unless an entry holds for them. The program is run only where a graph was
+        broken: what follows depends on it."""
         try:
             slots = argument_slots(self.dispatcher.fn, args, kwargs)
         except Unsupported:  # not a Python function: capture says so, and keeps the reason
             slots = ()
         self._compile_unless_served(slots, args, kwargs, 0)
+        if any(c.break_ is not None and c.skipped is None for c in self.compilations):
+            self.dispatcher(*args, **kwargs)
 
     def _compile_unless_served(
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
-        """Compile unless an entry other than the first `known` holds; nothing is compiled beyond MAX_ENTRIES."""
+        """Compile unless an entry other than the first `known` holds; nothing is compiled beyond `max_entries`."""
         with _compiling:
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
-            if len(self.guards) >= MAX_ENTRIES:
+            if len(self.guards) >= self.max_entries:
                 return None, None, False
             # Modules that torch loads on the way draw random numbers, which eager would not.
             with torch.random.fork_rng(devices=()), paused_collection():
@@ -109,14 +128,17 @@ class Compiler:
     def _compile(
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Compilation, Run | None]:
-        compilation = Compilation(display_name(self.fn), place_of(self.fn), recompiled=self._difference(slots))
+        compilation = self._new_compilation(self._difference(slots))
         run: Run | None = None
         try:
             with stage(compilation, "capture"):
-                captured = compilation.captured = capture_call(self.dispatcher.fn, args, kwargs, self.options)
+                captured = compilation.captured = self._capture(args, kwargs)
+            compilation.break_ = without_frames(captured.break_) if captured.break_ is not None else None
             run = self._add_entry(compilation, captured, slots)
         except Unsupported as reason:
             self._leave_to_eager(compilation, reason)
+        except BackendError:
+            raise
         except Exception as bug:
             self._report_bug(compilation, bug)
         self.compilations.append(compilation)
@@ -126,14 +148,37 @@ class Compiler:
             debug(compilation)
         return compilation, run
 
+    kind = "function"
+
+    @property
+    def where(self) -> str:
+        """The user's "file:line" where what is compiled begins."""
+        return place_of(self.fn)
+
+    def _new_compilation(self, recompiled: str) -> Compilation:
+        return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        return capture_call(self.dispatcher.fn, args, kwargs, self.options, self._continue_at)
+
+    def _continue_at(self, chain: Chain) -> Any:
+        """The compiled callable that goes on where a graph was broken."""
+        found = self.continuations.get(chain)
+        if found is None:
+            if len(self.continuations) >= MAX_CONTINUATIONS:
+                return resume_function(chain)
+            found = self.continuations[chain] = Continuation(self, chain)
+        return found.dispatcher
+
     def _add_entry(self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...]) -> Run:
         sources = [i.source for i in captured.inputs]
-        backend = find_backend(self.options.backend)
-        if backend is None:
-            target: Any = compile_graph(captured, compilation, self.options).native
+        if not captured.ops:
+            target: Any = tuple  # called without arguments: no outputs
+        elif self.options.is_native:
+            target = compile_graph(captured, compilation, self.options).native
         else:
             with stage(compilation, "backend"):
-                target = backend(captured.graph_module, [s.load(slots) for s in sources])
+                target = compile_with_backend(self.options, captured.graph_module, [s.load(slots) for s in sources])
         with stage(compilation, "guards"):
             captured.collect_shape_guards()  # those that later stages added
             tree = GuardTree(captured.guards.native_spec(sources))
@@ -143,7 +188,14 @@ class Compiler:
         residual = captured.residual
         self.dispatcher.add_entry(tree, target, residual)
         self.guards.append(captured.guards)
-        return lambda slots: residual.build(target(*[s.load(slots) for s in sources]), slots)
+
+        def run(slots: tuple[Any, ...]) -> Any:
+            outputs = target(*[s.load(slots) for s in sources])
+            if not self.options.is_native:
+                check_outputs(self.options, outputs, residual.output_count)
+            return residual.build(outputs, slots)
+
+        return run
 
     def _difference(self, slots: tuple[Any, ...]) -> str:
         """What told this call from the newest entry; "" at the first compilation."""
@@ -178,13 +230,14 @@ class Compiler:
         """Why this variant is not compiled; the first time, a warning and a line in the report as well."""
         if self.overflow is None:
             self.overflow = Unsupported(
-                f"more than {MAX_ENTRIES} variants of this function",
-                place_of(self.fn),
+                f"more than {self.max_entries} variants of this {self.kind}",
+                self.where,
                 hint="Report.recompiles says what varies",
             )
-            name = display_name(self.fn)
-            self.compilations.append(Compilation(name, place_of(self.fn), skipped=self.overflow))
-            log.warning("%s: %s; further ones run in eager", name, self.overflow)
+            compilation = self._new_compilation("")
+            compilation.skipped = self.overflow
+            self.compilations.append(compilation)
+            log.warning("%s: %s; further ones run in eager", compilation.name, self.overflow)
         return self.overflow
 
     def _run_eager(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -195,6 +248,34 @@ class Compiler:
         if self.options.fullgraph and reason is not None:
             raise GraphBreakError(reason)
         return result
+
+
+class Continuation(Compiler):
+    """Compiles what follows a graph break, for each set of facts it meets there. Its function is the rest of the
+    program in eager, its arguments are the state at the break."""
+
+    kind = "continuation"
+    max_entries = MAX_CONTINUATION_ENTRIES
+
+    def __init__(self, root: Compiler, chain: Chain) -> None:
+        super().__init__(resume_function(chain), root.options)
+        self.root, self.chain = root, chain
+        self.compilations = root.compilations
+        Compiler.alive.discard(self)
+
+    def _new_compilation(self, recompiled: str) -> Compilation:
+        name = self.chain.points[-1].code.co_qualname
+        return Compilation(name, self.where, recompiled=recompiled, is_continuation=True, region=self.chain)
+
+    @property
+    def where(self) -> str:
+        return self.chain.where
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        return capture_continuation(self.chain, args, self.options, self._continue_at)
+
+    def _continue_at(self, chain: Chain) -> Any:
+        return self.root._continue_at(chain)
 
 
 def without_frames(error: Unsupported) -> Unsupported:

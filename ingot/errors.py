@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingot.reasons import hint_for
+
 
 class IngotError(Exception):
     """Base of every error that Ingot raises on its own account."""
+
+    def __reduce__(self) -> Any:
+        """Pickled as its text and attributes, so that it may cross processes."""
+        return _rebuilt, (type(self), self.args, {**vars(self), "guards": None})
+
+
+def _rebuilt(cls: type[IngotError], args: tuple[Any, ...], attributes: dict[str, Any]) -> IngotError:
+    error = cls.__new__(cls, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class Unsupported(IngotError):
     """Something cannot be compiled (yet): the call runs in eager and this reason is kept for the report.
 
-    `where` is the user's "file:line", `hint` what to change. `guards` are the facts that led there, set by capture,
-    so that the decision to run in eager holds for as long as they do.
+    `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in `ingot.reasons` where
+    none is given. `skip`: no graph break can help, so the whole region
+    runs in eager. `guards` are the facts that led there, set by capture, so that the decision holds for as long as they
+    do.
     """
 
-    def __init__(self, reason: str, where: str = "", hint: str = "") -> None:
+    def __init__(self, reason: str, where: str = "", hint: str = "", *, skip: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.where = where
-        self.hint = hint
+        self.function = ""
+        self.hint = hint or hint_for(reason)
+        self.skip = skip
         self.guards: Any = None
+        self.step: int | None = None
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
@@ -41,6 +58,16 @@ class GraphBreakError(IngotError):
     def __init__(self, why: Unsupported) -> None:
         super().__init__(str(why))
         self.reason, self.where, self.hint = why.reason, why.where, why.hint
+
+
+class RecompileError(IngotError):
+    """Raised under the stance "fail_on_recompile" where a call would have to be compiled; the text says what differed
+    from the entry that is closest."""
+
+
+class BackendError(IngotError):
+    """A backend that the user named failed, or broke its contract; its own error is `__cause__`. The graph that it was
+    given has not been run."""
 
 
 class CompilerBug(IngotError):

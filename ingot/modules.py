@@ -7,41 +7,63 @@ parameters, buffers, submodules and attributes set on either are set on both, an
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ingot.capture.marks import disabled
 from ingot.compiler import Compiler
 from ingot.options import Options
 
 
 def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Module:
     """An object that is `module` in every respect but that calling it runs the compiled code."""
+    dispatcher = compiler.dispatcher
+    members = {"__ingot_dispatcher__": dispatcher}
+    return _called_by(module, staticmethod(dispatcher), _recompile, compiler.options, members)
+
+
+def disabled_module(module: torch.nn.Module, reason: str) -> torch.nn.Module:
+    """An object that is `module` in every respect but that calling it runs all of it in eager."""
+    call = disabled(type(module).__call__, reason)
+    call.__name__ = type(module).__name__
+    return _called_by(module, call, disabled_module, reason, {})
+
+
+def _called_by(
+    module: torch.nn.Module,
+    call: Callable[..., Any],
+    again: Callable[[torch.nn.Module, Any], torch.nn.Module],
+    how: Any,
+    extra: dict[str, Any],
+) -> torch.nn.Module:
+    """An object that shares all state with `module`, with `call` as its `__call__`. Its copies: `again(copy, how)`."""
     original = type(module)
 
-    def recompiled(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-        return _recompile(copy.deepcopy(module, memo), compiler.options)
+    def deeply_copied(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+        return again(copy.deepcopy(module, memo), how)
 
     def copied(self: torch.nn.Module) -> torch.nn.Module:
-        return _recompile(copy.copy(module), compiler.options)
+        return again(copy.copy(module), how)
 
     def reduced(self: torch.nn.Module, protocol: Any) -> tuple[Any, ...]:
-        return _recompile, (module, compiler.options)
+        return again, (module, how)
 
     members = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "__slots__": (),
-        "__call__": staticmethod(compiler.dispatcher),
-        "__ingot_dispatcher__": compiler.dispatcher,
+        "__call__": call,
         "__copy__": copied,
-        "__deepcopy__": recompiled,
+        "__deepcopy__": deeply_copied,
         "__reduce_ex__": reduced,
+        **extra,
     }
-    compiled: torch.nn.Module = object.__new__(type(original.__name__, (original,), members))
-    object.__setattr__(compiled, "__dict__", module.__dict__)
-    return compiled
+    made: torch.nn.Module = object.__new__(type(original.__name__, (original,), members))
+    object.__setattr__(made, "__dict__", module.__dict__)
+    return made
 
 
 def _recompile(module: torch.nn.Module, options: Options) -> torch.nn.Module:

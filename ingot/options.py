@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+NATIVE = "ingot"
+"""The name of Ingot's own backend."""
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 KNOWN_OPTIONS = {"numerics": ("eager", "fast")}
@@ -14,43 +18,66 @@ KNOWN_OPTIONS = {"numerics": ("eager", "fast")}
 class Options:
     """`dynamic`: True makes every size a symbol from the start; None and False keep sizes static.
 
-    `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`. All modes
-    run the default code on a CPU: they choose between GPU launch strategies. `numerics` "fast" allows library
-    kernels that are faster than eager's but round worse (oneDNN's matmul).
+    `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
+    `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they
+    choose between GPU launch strategies. `numerics` "fast" allows library kernels that are faster than eager's but
+    round worse (oneDNN's matmul).
     """
 
     fullgraph: bool = False
     dynamic: bool | None = None
-    backend: str | Callable[..., Any] = "ingot"
+    backend: str | Callable[..., Any] = NATIVE
     mode: str = "default"
     numerics: str = "eager"
+    backend_options: Mapping[str, Any] | None = None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether Ingot itself compiles the graph. Another backend's graph runs on real tensors under autograd."""
+        return self.backend == NATIVE
 
     @staticmethod
     def checked(
         *,
         fullgraph: Any = False,
         dynamic: Any = None,
-        backend: Any = "ingot",
+        backend: Any = NATIVE,
         mode: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> Options:
         """The options, or TypeError / ValueError that names the argument and what it may be."""
         if not isinstance(fullgraph, bool):
-            raise TypeError(f"ingot.compile: fullgraph must be a bool, not {fullgraph!r}")
+            raise TypeError(f"ingot.compile: fullgraph must be a bool, not {shown(fullgraph)}")
         if dynamic is not None and not isinstance(dynamic, bool):
-            raise TypeError(f"ingot.compile: dynamic must be True, False or None, not {dynamic!r}")
+            raise TypeError(f"ingot.compile: dynamic must be True, False or None, not {shown(dynamic)}")
         if not isinstance(backend, str) and not callable(backend):
             raise TypeError(
-                f"ingot.compile: backend must be a name or a callable (gm, example_inputs), not {backend!r}"
+                f"ingot.compile: backend must be a name or a callable (gm, example_inputs), not {shown(backend)}"
             )
         mode = "default" if mode is None else mode
         if mode not in MODES:
-            raise ValueError(f"ingot.compile: unknown mode {mode!r}; one of {', '.join(MODES)}")
+            raise ValueError(f"ingot.compile: unknown mode {unknown(mode, MODES)}")
         if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"ingot.compile: options must be a dict, not {options!r}")
+            raise TypeError(f"ingot.compile: options must be a dict, not {shown(options)}")
+        if backend != NATIVE:  # which options there are is the backend's affair
+            return Options(fullgraph, dynamic, backend, mode, backend_options=options)
         for name, value in (options or {}).items():
             if name not in KNOWN_OPTIONS:
-                raise ValueError(f"ingot.compile: unknown option {name!r}; known options: {', '.join(KNOWN_OPTIONS)}")
+                raise ValueError(f"ingot.compile: unknown option {unknown(name, KNOWN_OPTIONS)}")
             if value not in KNOWN_OPTIONS[name]:
-                raise ValueError(f"ingot.compile: option {name} is one of {KNOWN_OPTIONS[name]}, not {value!r}")
+                raise ValueError(f"ingot.compile: option {name} may not be {unknown(value, KNOWN_OPTIONS[name])}")
         return Options(fullgraph, dynamic, backend, mode, **(options or {}))
+
+
+def unknown(name: Any, known: Iterable[str]) -> str:
+    """The name and what it may be instead, nearest first, for an error message."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
+    choice = f"one of {', '.join(names)}"
+    return f"{shown(name)}; did you mean {near[0]!r}? ({choice})" if near else f"{shown(name)}; {choice}"
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: its repr, or its type where that would fill the screen."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

@@ -7,8 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from ingot.capture import Captured
 from ingot.codegen.llvm import compile_kernels
+from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation
 from ingot.graph import trace
 from ingot.loops.lowering import lower
@@ -27,9 +30,19 @@ def stage(compilation: Compilation, name: str) -> Iterator[None]:
         compilation.seconds[name] = compilation.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
+def _refuse_other_devices(captured: Captured) -> None:
+    """Raises Unsupported for tensors that are not in the CPU's memory, which is all that compiled code can address."""
+    for node in captured.graph_module.graph.nodes:
+        value = node.meta.get("val")
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
+                raise Unsupported(f"a tensor on the device {str(tensor.device)!r}", node.meta["where"], skip=True)
+
+
 def compile_graph(captured: Captured, compilation: Compilation, options: Options) -> Program:
     """Compile a captured graph for the CPU, leaving each artefact in `compilation`. Raises Unsupported for what
     cannot be compiled."""
+    _refuse_other_devices(captured)
     with stage(compilation, "trace"):
         aten = compilation.aten = trace(captured.graph_module, [i.fake for i in captured.inputs], captured.context)
         compilation.rewrites += aten.rewrites

@@ -713,7 +713,7 @@ def convolution(w: _Writer) -> str:
     forms = [
         f"F.conv1d({v}, {weight}, padding=1)",
         f"F.avg_pool1d({v}, 2)",
-        f"F.max_pool1d({v}, 2)",
+        f"F.max_pool1d({v}.contiguous(), 2)",
         f"F.adaptive_avg_pool1d({v}, 1)",
     ]
     forms += [

@@ -160,11 +160,18 @@ class TestWhatMayBeCompiled:
 
     @pytest.mark.parametrize(
         "what, says",
-        [(3, "not 3"), (nn.Linear, "Linear"), (None, "expected"), (staticmethod(abs), "above @ingot.compile")],
+        [
+            (3, "expected a function or a torch.nn.Module, not 3"),
+            (torch.ones(2, 2), "not a Tensor"),
+            (nn.Linear, "Linear is a class; {} an instance"),
+            (staticmethod(abs), "{} the function inside: @staticmethod goes above @ingot.{}"),
+            (classmethod(abs), "@classmethod goes above @ingot.{}"),
+        ],
     )
-    def test_what_may_not(self, what, says):
-        with pytest.raises(TypeError, match=says):
-            ingot.compile()(what)
+    @pytest.mark.parametrize("take", [ingot.compile, ingot.disable])
+    def test_what_may_not(self, take, what, says):
+        with pytest.raises(TypeError, match=says.replace("{}", take.__name__)):
+            take()(what)
 
     def test_it_looks_and_travels_like_the_function(self):
         assert (at_module_level.__name__, at_module_level.__doc__) == ("at_module_level", "Doubles.")
@@ -178,11 +185,15 @@ class TestOptions:
     @pytest.mark.parametrize(
         "options, error, says",
         [
-            ({"backend": "nope"}, ValueError, "unknown backend 'nope'; one of ingot, eager"),
+            ({"backend": "nope"}, ValueError, "unknown backend 'nope'; one of ingot, aot_eager, eager, inductor"),
+            ({"backend": "ingto"}, ValueError, r"unknown backend 'ingto'; did you mean 'ingot'\? \(one of"),
             ({"backend": 3}, TypeError, "backend must be"),
             ({"mode": "x"}, ValueError, "unknown mode 'x'; one of default"),
-            ({"options": {"y": 1}}, ValueError, "unknown option 'y'; known options: numerics"),
-            ({"options": {"numerics": "x"}}, ValueError, "numerics is one of"),
+            ({"mode": "max-autotun"}, ValueError, "unknown mode 'max-autotun'; did you mean 'max-autotune'"),
+            ({"mode": 3}, ValueError, "unknown mode 3; one of"),
+            ({"options": {"y": 1}}, ValueError, "unknown option 'y'; one of numerics"),
+            ({"options": {"numeric": "fast"}}, ValueError, "unknown option 'numeric'; did you mean 'numerics'"),
+            ({"options": {"numerics": "x"}}, ValueError, "option numerics may not be 'x'; one of eager, fast"),
             ({"options": 3}, TypeError, "options must be a dict"),
             ({"fullgraph": 1}, TypeError, "fullgraph must be a bool"),
             ({"dynamic": "yes"}, TypeError, "dynamic must be"),
@@ -391,7 +402,7 @@ class TestLimits:
 
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch):
-        monkeypatch.setattr(ingot.compiler, "MAX_ENTRIES", 3)
+        monkeypatch.setattr(Compiler, "max_entries", 3)
 
     def test_too_many_variants_run_in_eager_and_say_so_once(self, caplog):
         compiled = ingot.compile(lambda x, k: x * k)

@@ -13,7 +13,8 @@ PACKAGE = ROOT / "ingot"
 
 # What each room may import besides itself and COMMON. A room that is a single module is named like one.
 ROOMS: dict[str, set[str]] = {
-    "errors": set(),
+    "reasons": set(),
+    "errors": {"reasons"},
     "options": set(),
     "native": set(),
     "loops": set(),

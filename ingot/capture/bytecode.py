@@ -42,7 +42,7 @@ class Handler(NamedTuple):
     push_index: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The normalized code of one code object."""
 
@@ -215,8 +215,8 @@ _BY_ARG = frozenset(
 _BY_ARG |= {"LOAD_CLOSURE", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "IS_OP", "CONTAINS_OP"}
 """Instructions whose raw argument is wanted, not what dis makes of it."""
 
-_JUMPS = frozenset({"JUMP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "FOR_ITER", "SEND"})
-_JUMPS |= {f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")}
+JUMPS = frozenset({"JUMP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "FOR_ITER", "SEND"})
+JUMPS |= {f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")}
 
 
 def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
@@ -229,7 +229,7 @@ def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
         return _SPELLED_OUT[name](ins)
     arg = ins.arg if name in _BY_ARG else ins.argval
     name = _RENAMED.get(name, name)
-    if name in _SAME or name in _JUMPS:
+    if name in _SAME or name in JUMPS:
         return [(name, arg)]
     return [("UNSUPPORTED", ins.opname)]
 
@@ -259,7 +259,7 @@ def normalize(code: CodeType) -> Program:
             keywords = None
     index_at[len(code.co_code)] = len(made)
     for i, instruction in enumerate(made):
-        if instruction.op in _JUMPS:
+        if instruction.op in JUMPS:
             target = instruction.arg
             if instruction.op == "FOR_ITER":
                 target = after_end_for.get(target, target)

@@ -3,7 +3,7 @@ Python."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -11,29 +11,43 @@ from typing import Any
 import torch
 from torch import fx
 
-from ingot.capture import handlers
+from ingot.capture import handlers, marks
+from ingot.capture.breaks import Chain, Continuations, enter_chain, handled_here, leave
 from ingot.capture.guards import GuardSet
+from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder
-from ingot.capture.residual import Residual
+from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
-from ingot.capture.session import Session
+from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, ConstSource
-from ingot.capture.values import module, torch_functions
-from ingot.capture.values.base import NotConstant, Raised, Value
+from ingot.capture.values import (
+    autograd_functions,
+    exceptions,
+    generators,
+    iterators,
+    marked,
+    modes,
+    module,
+    torch_functions,
+)
+from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.objects import ExceptionValue
 from ingot.errors import EagerRaises, Unsupported
+from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
 from ingot.options import Options
 
-_TABLES = (handlers, module, torch_functions)  # imported for the rows that they add
+_TABLES = (  # imported for the rows that they add
+    handlers, autograd_functions, exceptions, generators, iterators, modes, module, torch_functions, marked,
+)  # fmt: skip
 
 
 @dataclass
 class Captured:
     """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and
     the arguments of
-    the call make the result through `residual`."""
+    the call make the result through `residual`. `break_` is why the graph ends before the function does."""
 
     graph_module: fx.GraphModule
     inputs: list[GraphInput]
@@ -41,6 +55,7 @@ class Captured:
     residual: Residual
     context: FakeContext
     ops: int
+    break_: Unsupported | None = None
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
@@ -98,50 +113,108 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     return tuple(slots)
 
 
-def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
-    """Captures the call `fn(*args, **kwargs)` without running it.
+Enter = Callable[[Session], tuple[list[InterpreterFrame], Value | None]]
+"""Gives the frames that a region begins with, and an exception that the innermost one begins with."""
+
+
+def capture_call(
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options,
+    continuations: Continuations | None = None,
+) -> Captured:
+    """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
+    break.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
-    captured.
+    captured at all.
     """
+
+    def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
+        function, _ = entry(fn)
+        marks.refuse_disabled(function)
+        root = FunctionValue.outside(session, function, ConstSource(function))
+        names = function.__code__.co_varnames
+        values = [session.wrap(v, ArgSource(i, names[i])) for i, v in enumerate(argument_slots(fn, args, kwargs))]
+        return [session.root_frame(root, values)], None
+
+    return _capture(enter, options, continuations)
+
+
+def capture_continuation(
+    chain: Chain, state: Sequence[Any], options: Options, continuations: Continuations
+) -> Captured:
+    """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
+    return _capture(lambda session: enter_chain(session, chain, state), options, continuations)
+
+
+def _capture(enter: Enter, options: Options, continuations: Continuations | None) -> Captured:
+    """Where something cannot be captured, starts over and ends before it: no half-done instruction is ever undone."""
+    try:
+        return _capture_to(None, enter, options, continuations)
+    except Unsupported as reason:
+        if reason.step is None or reason.skip or options.fullgraph or continuations is None:
+            raise
+        broken = reason
+    try:
+        return _capture_to(broken, enter, options, continuations)
+    except Unsupported as reason:
+        if reason is not broken:
+            reason.reason = f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
+            reason.where, reason.hint = broken.where, broken.hint
+        raise
+
+
+def _capture_to(
+    end: Unsupported | None, enter: Enter, options: Options, continuations: Continuations | None
+) -> Captured:
+    """Captures to the end of the function or, given a reason to break the graph, to that place."""
     guards = GuardSet()
     guards.add_global_state()
-    context = FakeContext()
-    session = Session(guards, GraphRecorder(context, bool(options.dynamic)))
-    modes = torch.is_grad_enabled()
+    session = Session(guards, GraphRecorder(FakeContext(), bool(options.dynamic), not options.is_native))
+    if end is not None:
+        session.stop_at = end.step
+    restore_modes = snapshot()
     try:
-        function, _ = entry(fn)
-        return _capture(session, function, argument_slots(fn, args, kwargs))
+        results = Results(session)
+        try:
+            recipe = results.recipe(run_chain(session, *enter(session)))
+        except Stop:
+            assert end is not None and continuations is not None
+            if isinstance(end, EagerRaises) and not handled_here(session):
+                raise end from None
+            guards.adopt(end.guards)  # what led to the break, in the instruction that is not captured
+            recipe = leave(session, results, continuations)
+        return _finish(session, results, recipe, end)
     except Raised as raised:
         assert isinstance(raised.value, ExceptionValue)
-        reason: Unsupported = EagerRaises(f"the program raises {raised.value.message()}", raised.where)
-        reason.guards = guards
-        raise reason from None
-    except NotConstant as unknown:
-        reason = session.unsupported(f"the value of {unknown.args[0].describe()} is not known during capture")
+        reason = EagerRaises(f"the program raises {raised.value.message()}", raised.where, skip=True)
         reason.guards = guards
         raise reason from None
     except Unsupported as reason:
         reason.guards = guards
+        reason.step = session.broken_at if end is None else None
         raise
     finally:
-        torch._C._set_grad_enabled(modes)
+        session.effects.guard_paths(session)
+        restore_modes()
 
 
-def _capture(session: Session, function: FunctionType, slots: tuple[Any, ...]) -> Captured:
-    root = FunctionValue.outside(session, function, ConstSource(function))
-    code = function.__code__
-    values: list[Value] = [session.wrap(value, ArgSource(i, code.co_varnames[i])) for i, value in enumerate(slots)]
-    result = session.run_root(root, values)
-    session.writes.check(session)
-    results = Results(session)
-    recipe = results.recipe(result)
+def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported | None) -> Captured:
     recorder: GraphRecorder = session.graph
+    effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
     recorder.guard_memory(session)
     graph_module, inputs = recorder.finish(results.outputs)
     recorder.context.release()
     captured = Captured(
-        graph_module, inputs, session.guards, Residual(recipe, len(results.outputs)), recorder.context, recorder.steps
+        graph_module,
+        inputs,
+        session.guards,
+        Residual(recipe, len(results.outputs), effects),
+        recorder.context,
+        sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes),
+        end,
     )
     captured.collect_shape_guards()
     return captured

@@ -6,6 +6,7 @@ import struct
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._device import DeviceContext
 
 # -- plain constants --------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class GlobalState(NamedTuple):
     default_dtype: torch.dtype
     deterministic: bool
     matmul_precision: str
-    function_modes: tuple[Any, ...]  # torch.set_default_device is one of them
+    function_modes: tuple[Any, ...]  # the device of new tensors is one of them
     function_overrides: str  # whether __torch_function__ is enabled
     dispatch_modes: int
     dispatch_keys: tuple[int, int]  # that this thread includes and excludes: functorch transforms among others
@@ -138,6 +139,11 @@ class GlobalState(NamedTuple):
         pairs = zip(self._fields, self, other, strict=True)
         found = [f"{label} was {was}, is {now}" for label, was, now in pairs if was != now]
         return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
+
+
+def _function_mode(mode: Any) -> Any:
+    """What tells a torch function mode from another: of a default device the device, which says all about it."""
+    return mode.device if type(mode) is DeviceContext else mode
 
 
 def read_global_state() -> GlobalState:
@@ -151,7 +157,7 @@ def read_global_state() -> GlobalState:
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
-        tuple(c._get_function_stack_at(i) for i in range(c._len_torch_function_stack())),
+        tuple(_function_mode(c._get_function_stack_at(i)) for i in range(c._len_torch_function_stack())),
         str(c._get_torch_function_state()),  # type: ignore[attr-defined]
         c._len_torch_dispatch_stack(),
         (c._dispatch_tls_local_include_set().raw_repr(), c._dispatch_tls_local_exclude_set().raw_repr()),

@@ -385,6 +385,12 @@ class GuardSet:
         if not any(guard.kind is Kind.GLOBAL_STATE for guard in self):
             self.add(None, Kind.GLOBAL_STATE, read_global_state(), where)
 
+    def adopt(self, other: GuardSet) -> None:
+        """States what another capture of the same call relied on, but for relations between its size symbols."""
+        for guard in other:
+            if guard.kind is not Kind.SHAPE:
+                self._guards.setdefault(_key(guard), guard)
+
     # -- use ----------------------------------------------------------------------------------------------------------
 
     def check_python(self, slots: Sequence[Any]) -> Guard | None:

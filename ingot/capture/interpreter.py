@@ -1,8 +1,10 @@
 """Frames of captured code and their step loop.
 
 A frame keeps its instruction index, its variables and its operand stack explicit, laid out as CPython's own, so that
-a frame can stand
-still (a generator between two elements) and later be left in the middle (a graph break) with its state restored.
+a frame can stand still (a generator between two elements) and be left in the middle (a graph break) with its state
+restored. A call of a Python function does not recurse: its frame lies on the session's stack of frames, above its
+caller's, and what it returns is pushed on the caller's operands. Handlers that run Python code in the middle of an
+instruction (an operator's method, a generator's step) start a loop of their own.
 """
 
 from __future__ import annotations
@@ -11,20 +13,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import Handler, Program
-from ingot.capture.values.base import NULL, LazyValue, Raised, Value
+from ingot.capture.values.base import NULL, LazyValue, NotConstant, Raised, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-OpcodeHandler = Callable[["InterpreterFrame", Any], "Value | None"]
+OpcodeHandler = Callable[["InterpreterFrame", Any], "Value | InterpreterFrame | None"]
 HANDLERS: dict[str, OpcodeHandler] = {}
 
 
 def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
     """Registers the handler of normalized instructions. A handler that returns a value ends the run of its frame
-    (return, yield)."""
+    (return, yield); one that returns a frame calls it."""
 
     def register(handler: OpcodeHandler) -> OpcodeHandler:
         for name in names:
@@ -61,6 +64,13 @@ class InterpreterFrame:
         value = self.stack.pop()
         return self.session.realize(value) if type(value) is LazyValue else value
 
+    def peek(self, depth: int = 1) -> Value:
+        """An operand that stays where it is, to be used."""
+        value = self.stack[-depth]
+        if type(value) is LazyValue:
+            value = self.stack[-depth] = self.session.realize(value)
+        return value
+
     def pop_many(self, count: int) -> list[Value]:
         """The `count` topmost values, in order, to be passed along."""
         if not count:
@@ -73,34 +83,88 @@ class InterpreterFrame:
         self.stack.append(value)
 
     def run(self) -> Value:
-        """Runs to the next yield or to the end, and gives the value yielded or returned."""
-        session, instructions = self.session, self.program.instructions
-        session.enter(self)
+        """Runs to the next yield or to the end, with all that it calls, and gives the value yielded or returned."""
+        session = self.session
+        bottom = len(session.frames) + 1
         try:
-            while True:
-                instruction = instructions[self.index]
-                self.index += 1
-                session.count_step()
-                try:
-                    value = HANDLERS[instruction.op](self, instruction.arg)
-                except Raised as raised:
-                    self.unwind(raised)
-                    continue
-                if value is not None:
-                    return value
-        except RecursionError:
-            raise session.unsupported("the calls are nested too deeply") from None
+            session.enter(self)
+            return _run(session, bottom)
         finally:
-            session.leave()
+            session.leave(bottom - 1)
 
-    def unwind(self, raised: Raised) -> None:
-        """Goes to the handler of an exception, or raises it on to the caller."""
-        raised.where = raised.where or self.session.where
+    def unwind(self, raised: Raised) -> bool:
+        """Goes to this frame's handler of an exception; False if it has none for this place."""
         handler: Handler | None = self.program.handler_at(self.index - 1)
         if handler is None:
-            raise raised
+            return False
         del self.stack[handler.depth :]
         if handler.push_index:
             self.push(ConstantValue(self.index - 1))
         self.push(raised.value)
         self.index = handler.target
+        return True
+
+
+def run_chain(session: Session, frames: list[InterpreterFrame], raised: Value | None) -> Value:
+    """Runs a stack of frames, each of which waits for the next one, to the end of the outermost one; the innermost one
+    begins with an exception, if there is one."""
+    for frame in frames:
+        session.enter(frame)
+    try:
+        if raised is not None:
+            _unwind(session, Raised(raised), 1)
+        return _run(session, 1)
+    except RecursionError:
+        raise session.unsupported("the calls are nested too deeply", skip=True) from None
+
+
+def _run(session: Session, bottom: int) -> Value:
+    """Runs the frames from number `bottom` on until that one yields or ends. The outermost loop notes the instruction
+    that cannot be captured, where the graph can be broken."""
+    try:
+        return _loop(session, bottom)
+    except Unsupported:
+        if bottom == 1:
+            session.broken_at = session.step_of_outermost
+        raise
+
+
+def _loop(session: Session, bottom: int) -> Value:
+    frames = session.frames
+    frame = frames[-1]
+    outermost = bottom == 1
+    while True:
+        instruction = frame.program.instructions[frame.index]
+        if outermost:
+            session.step_of_outermost = session.steps
+        session.count_step()
+        frame.index += 1
+        try:
+            outcome = HANDLERS[instruction.op](frame, instruction.arg)
+        except Raised as raised:
+            frame = _unwind(session, raised, bottom)
+            continue
+        except NotConstant as unknown:
+            what = unknown.args[0].describe()
+            raise session.unsupported(f"the value of {what} is not known during capture") from None
+        if outcome is None:
+            continue
+        if isinstance(outcome, InterpreterFrame):
+            session.enter(outcome)
+            frame = outcome
+            continue
+        if len(frames) == bottom:
+            return outcome
+        session.leave(len(frames) - 1)
+        frame = frames[-1]
+        frame.push(outcome)
+
+
+def _unwind(session: Session, raised: Raised, bottom: int) -> InterpreterFrame:
+    """The frame that handles an exception, at its handler. Where none from number `bottom` on does, raises it on."""
+    raised.where = raised.where or session.where
+    while not session.frames[-1].unwind(raised):
+        if len(session.frames) == bottom:
+            raise raised
+        session.leave(len(session.frames) - 1)
+    return session.frames[-1]

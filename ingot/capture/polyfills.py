@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -127,11 +128,11 @@ def _best(args: Any, key: Any, default: Any, better: Any) -> Any:
 
 
 def max_(*args: Any, key: Any = None, default: Any = _MISSING) -> Any:
-    return _best(args, key, default, lambda a, b: a > b)
+    return _best(args, key, default, operator.gt)
 
 
 def min_(*args: Any, key: Any = None, default: Any = _MISSING) -> Any:
-    return _best(args, key, default, lambda a, b: a < b)
+    return _best(args, key, default, operator.lt)
 
 
 def sorted_(iterable: Any, *, key: Any = None, reverse: bool = False) -> Any:

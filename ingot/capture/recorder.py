@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +14,7 @@ from torch import fx
 
 from ingot.capture.facts import overlaps
 from ingot.capture.guards import Kind
+from ingot.capture.modes import ModeTracker
 from ingot.capture.sources import ArgSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
@@ -44,14 +47,17 @@ def fake_of(leaf: Any) -> Any:
 
 
 class GraphRecorder:
-    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic."""
+    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic; `autograd` says that the graph will
+    run on real tensors, where gradients are recorded as in eager."""
 
-    def __init__(self, context: FakeContext, dynamic: bool) -> None:
-        self.context, self.dynamic = context, dynamic
+    def __init__(self, context: FakeContext, dynamic: bool, autograd: bool = False) -> None:
+        self.context, self.dynamic, self.autograd = context, dynamic, autograd
         self.graph = fx.Graph()
         self.inputs: list[_Input] = []
         self.writes = False
         self.steps = 0
+        self._inside_opaque = False
+        self.modes = ModeTracker()
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._by_fake: dict[int, TensorValue] = {}
 
@@ -71,7 +77,7 @@ class GraphRecorder:
             raise session.unsupported(f"{source.name}: {reason.reason}", reason.hint) from None
         self._guard(session, tensor, fake, source)
         with self.graph.inserting_before(self._first_operation()):
-            node = self.graph.placeholder(_identifier(source.name))
+            node = self.graph.placeholder(self._parameter(source))
         node.meta.update(val=fake, where=session.where)
         made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
         self._by_fake[id(fake)] = made
@@ -85,6 +91,11 @@ class GraphRecorder:
             session.guards.add_tensor(source, tensor, session.where, sizes, strides)
         else:
             session.guards.add_tensor(source, tensor, session.where)
+
+    def _parameter(self, source: Source) -> str:
+        """A name for a placeholder, unlike those of the others."""
+        name, taken = _identifier(source.name), {known.node.target for known in self.inputs}
+        return next(n for n in itertools.chain([name], (f"{name}_{k}" for k in itertools.count(1))) if n not in taken)
 
     def _first_operation(self) -> fx.Node:
         return next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
@@ -100,10 +111,13 @@ class GraphRecorder:
         fakes = [a.argument(fake_of) for a in args]
         fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
         result = self._run(session, op, target, fakes, fakes_by_name)
-        writes = _writes(target, kwargs)
+        if self._inside_opaque:
+            _check_result(session, result)
+        writes = self._inside_opaque or _writes(target, kwargs)
         if not writes and not _has_tensor(result):
             return result_value(session, result, None)
         self.writes |= writes
+        self.modes.reach(self.graph, where)
         node_of = self.node_of
         node = self.graph.create_node(
             op, target, tuple([a.argument(node_of) for a in args]), {k: v.argument(node_of) for k, v in kwargs.items()}
@@ -150,11 +164,15 @@ class GraphRecorder:
         made.meta.update(val=value, where=node.meta["where"])
         return made
 
-    def set_grad_enabled(self, session: Session, enabled: bool) -> None:
-        """Changes the gradient mode, now and in the graph."""
-        torch._C._set_grad_enabled(enabled)
-        node = self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
-        node.meta.update(val=None, where=session.where)
+    @contextmanager
+    def opaque(self) -> Iterator[None]:
+        """Inside, operations belong to a function that is one node. Where the graph is traced, and the function with
+        it, tensors that are not its arguments would become constants: they are refused."""
+        self._inside_opaque, self.context.outside_is_refused = True, not self.autograd
+        try:
+            yield
+        finally:
+            self._inside_opaque = self.context.outside_is_refused = False
 
     def value_of(self, tensor: TensorValue) -> torch.Tensor:
         """The real tensor of this call behind an input."""
@@ -166,7 +184,7 @@ class GraphRecorder:
         if not self.writes:
             return
         for entry, tensor, _ in self.inputs:
-            if entry.fake.requires_grad and not tensor.requires_grad:
+            if entry.fake.requires_grad and not tensor.requires_grad and not self.autograd:
                 raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written")
         apart = []
         for i, (entry, tensor, _) in enumerate(self.inputs):
@@ -188,6 +206,7 @@ class GraphRecorder:
     def finish(self, outputs: list[TensorValue | SymIntValue]) -> tuple[fx.GraphModule, list[GraphInput]]:
         """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are
         dropped."""
+        self.modes.close(self.graph)
         self.graph.output(tuple(self.node_of(value) for value in outputs))
         entries = {known.node: known.entry for known in self.inputs}
         for node in entries:
@@ -223,6 +242,18 @@ def _writes(target: Any, kwargs: dict[str, Value]) -> bool:
         return True
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     return name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
+
+
+def _check_result(session: Session, result: Any) -> None:
+    """Refuses what a function that is one node may not give."""
+    if isinstance(result, (list, tuple)):
+        for item in result:
+            _check_result(session, item)
+    elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
+        raise session.unsupported(
+            f"a function that is allowed in the graph gives a {type(result).__name__}",
+            hint="return tensors that it made, numbers, and lists and tuples of them",
+        )
 
 
 def _has_tensor(result: Any) -> bool:

@@ -1,18 +1,19 @@
-"""What is left to do in Python after the graph has run: the return value, rebuilt from graph outputs, sources and
-constants.
+"""What is left to do in Python after the graph has run: the effects on the world outside, and the return value, rebuilt
+from graph outputs, sources and constants.
 
 A recipe is a tree of small nodes; a node that stands at two places is one object in the result as well. `Residual`
-turns the tree into one small Python function, readable as `residual.source`, that the dispatcher calls; for a lone
-tensor or a flat tuple it needs no Python. """
+turns recipes into one small Python function, readable as `residual.source`, that the dispatcher calls; for a lone tensor
+or a flat tuple it needs no Python. The function loads all that it needs of the outside before it changes any of it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, dataclass_transform
 
-from ingot.capture.sources import ArgSource, Source
+from ingot.capture.sources import ArgSource, ConstSource, Source
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -56,7 +57,7 @@ class Collection(Recipe):
     """A new tuple, list, set or frozenset (exactly that type)."""
 
     kind: type
-    items: tuple[Recipe, ...]
+    items: tuple[Recipe, ...] | list[Recipe]
 
     def parts(self) -> Iterable[Recipe]:
         return self.items
@@ -66,7 +67,7 @@ class Collection(Recipe):
 class Dict(Recipe):
     """A new dict, in this order."""
 
-    items: tuple[tuple[Recipe, Recipe], ...]
+    items: tuple[tuple[Recipe, Recipe], ...] | list[tuple[Recipe, Recipe]]
 
     def parts(self) -> Iterable[Recipe]:
         return [part for item in self.items for part in item]
@@ -85,16 +86,40 @@ class Call(Recipe):
 
 
 @_recipe
-class Instance(Recipe):
-    """A new instance of a class, made without its `__init__`: the attributes are put in place as they were after it."""
+class Ending(Recipe):
+    """A call of `function` that comes after all effects; its arguments are made before them."""
 
-    cls: type
-    attributes: Mapping[str, Recipe]
-    items: tuple[tuple[Recipe, Recipe], ...] = ()  # of a subclass of dict
-    base: type = object  # the built-in class that makes it and stores its items
+    function: Callable[..., Any]
+    args: tuple[Recipe, ...]
 
     def parts(self) -> Iterable[Recipe]:
-        return [*self.attributes.values(), *(part for item in self.items for part in item)]
+        return self.args
+
+
+@_recipe
+class Filled(Recipe):
+    """A new object that is made by a call and then filled by others, each given the object before its arguments. What
+    fills it may refer to it; `make` may not."""
+
+    make: Recipe
+    steps: list[tuple[Callable[..., Any], tuple[Recipe, ...]]]
+
+    def parts(self) -> Iterable[Recipe]:
+        return [self.make, *(part for _, args in self.steps for part in args)]
+
+
+def instance(
+    cls: type,
+    attributes: Mapping[str, Recipe],
+    items: Sequence[tuple[Recipe, Recipe]] = (),
+    base: type = object,
+) -> Filled:
+    """A new instance of a class, made without its `__init__`: the attributes are put in place as they were after it.
+    `base` is the built-in class that makes it and stores its items."""
+    made = Filled(Call(base.__new__, (Constant(cls),)), [])
+    made.steps.extend((vars(base)["__setitem__"], item) for item in items)
+    made.steps.extend((object.__setattr__, (Constant(name), part)) for name, part in attributes.items())
+    return made
 
 
 def named_tuple(cls: type, items: Sequence[Recipe]) -> Recipe:
@@ -102,15 +127,21 @@ def named_tuple(cls: type, items: Sequence[Recipe]) -> Recipe:
     return Call(tuple.__new__, (Constant(cls), Collection(tuple, tuple(items))))
 
 
-class Residual:
-    """Rebuilds the return value. `kind` says what the native core can do alone: "tensor" (the one output), "tuple" (all
-    outputs in order) or "general", for which `build(outputs, slots)` is called; `build` works for all three, `source`
-    is its text."""
+def called(function: Callable[..., Any], args: Sequence[Any]) -> Call:
+    """A call with constants."""
+    return Call(function, tuple(map(Constant, args)))
 
-    def __init__(self, result: Recipe, output_count: int) -> None:
-        self.result = result
-        self.kind = _kind(result, output_count)
-        self.source, constants = _Writer().write(result)
+
+class Residual:
+    """Carries out `effects` in order and rebuilds the return value. `kind` says what the native core can do alone:
+    "tensor" (the one output), "tuple" (all outputs in order) or "general", for which `build(outputs, slots)` is called;
+    `build` works for all three, `source` is its text."""
+
+    def __init__(self, result: Recipe, output_count: int, effects: Sequence[Call] = ()) -> None:
+        self.result, self.effects = result, effects
+        self.output_count = output_count
+        self.kind = "general" if effects else _kind(result, output_count)
+        self.source, constants = _Writer().write(result, effects)
         exec(compile(self.source, "<ingot residual>", "exec"), constants)
         self.build: Callable[[Sequence[Any], Sequence[Any]], Any] = constants["residual"]
 
@@ -128,60 +159,146 @@ def _kind(result: Recipe, output_count: int) -> Literal["tensor", "tuple", "gene
     return "general"
 
 
+_DEPTH = 30  # expressions nested deeper than this are split
+
+
 class _Writer:
-    """Writes the function, one expression per recipe; what is used twice gets a variable, and is filled after it
-    exists."""
+    """Writes the function, one expression per recipe. What is used twice gets a variable; what may be part of itself
+    is filled after it exists."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
-        self.names: dict[int, str] = {}  # id of a recipe used twice -> its variable
+        self.names: dict[int, str] = {}  # id of a recipe -> its variable
+        self.loaded: dict[Source, str] = {}
         self.uses: Counter[int] = Counter()
+        self.cyclic: set[int] = set()  # ids of the recipes that are part of themselves
+        self.unfilled: deque[tuple[str, Recipe]] = deque()
+        self._constant_names: dict[int, str] = {}
 
-    def write(self, result: Recipe) -> tuple[str, dict[str, Any]]:
+    def write(self, result: Recipe, effects: Sequence[Call]) -> tuple[str, dict[str, Any]]:
         """The source of `residual(outputs, slots)`, and the globals that it needs."""
-        self._count(result)
-        value = self._expression(result)
-        body = "".join(f"    {line}\n" for line in [*self.lines, f"return {value}"])
+        recipes: list[Recipe] = [*effects, result]
+        self._count(recipes)
+        if effects:
+            self._load_first(recipes)
+        statements = [self._finished(effect) for effect in effects]
+        value = self._finished(result)
+        if effects and isinstance(result, Ending):
+            self.lines.append(f"arguments = ({''.join(f'{self._expression(arg)}, ' for arg in result.args)})")
+            value = f"{self.constant(result.function, 'function')}(*arguments)"
+        elif effects and not isinstance(result, (Output, Constant, FromSource)):
+            self.lines.append(f"result = {value}")
+            value = "result"
+        body = "".join(f"    {line}\n" for line in [*self.lines, *statements, f"return {value}"])
         return f"def residual(outputs, slots):\n{body}", self.constants
 
-    def _count(self, recipe: Recipe) -> None:
-        self.uses[id(recipe)] += 1
-        if self.uses[id(recipe)] == 1:
-            for part in recipe.parts():
-                self._count(part)
+    def _count(self, recipes: Sequence[Recipe]) -> None:
+        """Counts the uses of each recipe, and finds those that lie on a cycle; without recursion, as lists may be
+        long and nested deeply."""
+        path: dict[int, None] = {}
+        stack: list[tuple[Recipe, bool]] = [(recipe, True) for recipe in reversed(recipes)]
+        while stack:
+            recipe, entering = stack.pop()
+            if not entering:
+                del path[id(recipe)]
+                continue
+            self.uses[id(recipe)] += 1
+            if id(recipe) in path:
+                on_path = list(path)
+                self.cyclic.update(on_path[on_path.index(id(recipe)) :])
+            if self.uses[id(recipe)] > 1:
+                continue
+            path[id(recipe)] = None
+            stack.append((recipe, False))
+            stack.extend((part, True) for part in reversed([*recipe.parts()]))
+
+    def _load_first(self, recipes: Sequence[Recipe]) -> None:
+        """Gives each outside object a variable, which is set before anything is changed."""
+        seen: set[int] = set()
+        stack = list(reversed(recipes))
+        while stack:
+            recipe = stack.pop()
+            if id(recipe) in seen:
+                continue
+            seen.add(id(recipe))
+            if isinstance(recipe, FromSource) and not isinstance(recipe.source, (ArgSource, ConstSource)):
+                if recipe.source not in self.loaded:
+                    name = self.loaded[recipe.source] = f"outside_{len(self.loaded)}"
+                    self.lines.append(f"{name} = {self.constant(recipe.source.load, 'load')}(slots)")
+            stack.extend(reversed([*recipe.parts()]))
+
+    def _finished(self, recipe: Recipe) -> str:
+        """The expression of a recipe, all that it refers to filled."""
+        text = self._deep_expression(recipe)
+        while self.unfilled:
+            name, waiting = self.unfilled.popleft()
+            for part in waiting.parts():
+                self._split(part)
+            for line in _FILLINGS[_shape(waiting)](self, waiting, name):
+                self.lines.append(line)
+        return text
+
+    def _deep_expression(self, recipe: Recipe) -> str:
+        self._split(recipe)
+        return self._expression(recipe)
+
+    def _split(self, recipe: Recipe) -> None:
+        """Gives what is nested deeply variables of its own, the innermost first: expressions have a limited depth."""
+        stack, deep = [(recipe, 1)], []
+        while stack:
+            part, depth = stack.pop()
+            if id(part) in self.names or self._is_filled_later(part):
+                continue
+            if depth % _DEPTH == 0:
+                deep.append(part)
+            stack.extend((inner, depth + 1) for inner in part.parts())
+        for part in reversed(deep):
+            if id(part) not in self.names:
+                self._variable(part, self._expression(part))
+
+    def _is_filled_later(self, recipe: Recipe) -> bool:
+        return isinstance(recipe, Filled) or (id(recipe) in self.cyclic and _shape(recipe) in _FILLINGS)
 
     def _expression(self, recipe: Recipe) -> str:
         if id(recipe) in self.names:
             return self.names[id(recipe)]
-        if self.uses[id(recipe)] == 1 or isinstance(recipe, (Output, Constant)):
-            return _EXPRESSIONS[type(recipe)](self, recipe)
-        return self._shared(recipe)
+        if self._is_filled_later(recipe):
+            return self._made_empty(recipe)
+        text = _EXPRESSIONS[type(recipe)](self, recipe)
+        if self.uses[id(recipe)] == 1 or isinstance(recipe, (Output, Constant)) or text.isidentifier():
+            return text
+        return self._variable(recipe, text)
 
-    def _shared(self, recipe: Recipe) -> str:
-        """A variable for it. A mutable one exists before its parts are made, which may refer to it."""
-        filling = _FILLINGS.get(recipe.kind if isinstance(recipe, Collection) else type(recipe))
-        value = None if filling is not None else _EXPRESSIONS[type(recipe)](self, recipe)
+    def _variable(self, recipe: Recipe, text: str) -> str:
         name = self.names[id(recipe)] = f"shared_{len(self.names)}"
-        if filling is not None:
-            filling(self, recipe, name)
-        else:
-            self.lines.append(f"{name} = {value}")
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def _made_empty(self, recipe: Recipe) -> str:
+        """A variable for a mutable object, which is filled later."""
+        empty = self._expression(recipe.make) if isinstance(recipe, Filled) else _EMPTY[_shape(recipe)]
+        name = self._variable(recipe, empty)
+        self.unfilled.append((name, recipe))
         return name
 
     def constant(self, value: Any, prefix: str = "constant") -> str:
         """A literal, or the name of a global that holds the object."""
         if value is None or value is ... or type(value) in (bool, int, str, bytes):
             return repr(value)
-        name = f"{prefix}_{len(self.constants)}"
-        self.constants[name] = value
+        name = self._constant_names.get(id(value))
+        if name is None:
+            name = self._constant_names[id(value)] = f"{prefix}_{len(self.constants)}"
+            self.constants[name] = value
         return name
 
     def _from_source(self, recipe: FromSource) -> str:
         source = recipe.source
         if isinstance(source, ArgSource):
             return f"slots[{source.index}]"
-        return f"{self.constant(source.load, 'load')}(slots)"
+        if isinstance(source, ConstSource):
+            return self.constant(source.value)
+        return self.loaded.get(source) or f"{self.constant(source.load, 'load')}(slots)"
 
     def _collection(self, recipe: Collection) -> str:
         items = "".join(f"{self._expression(item)}, " for item in recipe.items)
@@ -201,27 +318,22 @@ class _Writer:
         args += [f"{name}={self._expression(arg)}" for name, arg in recipe.kwargs.items()]
         return f"{self.constant(recipe.function, 'function')}({', '.join(args)})"
 
-    def _instance(self, recipe: Instance) -> str:
-        return self._shared(recipe)
-
-    def _fill_list(self, recipe: Collection, name: str) -> None:
-        self.lines.append(f"{name} = []")
+    def _fill_list(self, recipe: Collection, name: str) -> Iterable[str]:
         for item in recipe.items:
-            self.lines.append(f"{name}.append({self._expression(item)})")
+            yield f"{name}.append({self._expression(item)})"
 
-    def _fill_dict(self, recipe: Dict, name: str) -> None:
-        self.lines.append(f"{name} = {{}}")
+    def _fill_set(self, recipe: Collection, name: str) -> Iterable[str]:
+        for item in recipe.items:
+            yield f"{name}.add({self._expression(item)})"
+
+    def _fill_dict(self, recipe: Dict, name: str) -> Iterable[str]:
         for key, value in recipe.items:
-            self.lines.append(f"{name}[{self._expression(key)}] = {self._expression(value)}")
+            yield f"{name}[{self._expression(key)}] = {self._expression(value)}"
 
-    def _fill_instance(self, recipe: Instance, name: str) -> None:
-        self.constants["put"] = object.__setattr__
-        self.lines.append(f"{name} = {self.constant(recipe.base.__new__, 'new')}({self.constant(recipe.cls, 'cls')})")
-        for where, item in recipe.items:
-            store = self.constant(vars(recipe.base)["__setitem__"], "store")
-            self.lines.append(f"{store}({name}, {self._expression(where)}, {self._expression(item)})")
-        for key, value in recipe.attributes.items():
-            self.lines.append(f"put({name}, {key!r}, {self._expression(value)})")
+    def _fill_object(self, recipe: Filled, name: str) -> Iterable[str]:
+        for function, args in recipe.steps:
+            texts = [name, *(self._expression(arg) for arg in args)]
+            yield f"{self.constant(function, 'function')}({', '.join(texts)})"
 
 
 _EXPRESSIONS: dict[type, Callable[[_Writer, Any], str]] = {
@@ -231,12 +343,19 @@ _EXPRESSIONS: dict[type, Callable[[_Writer, Any], str]] = {
     Collection: _Writer._collection,
     Dict: _Writer._dict,
     Call: _Writer._call,
-    Instance: _Writer._instance,
+    Ending: lambda writer, recipe: writer._call(Call(recipe.function, recipe.args)),
 }
 
+
+def _shape(recipe: Recipe) -> type:
+    return recipe.kind if isinstance(recipe, Collection) else type(recipe)
+
+
 # What is made empty and filled afterwards, so that a cycle can close.
-_FILLINGS: dict[type, Callable[[_Writer, Any, str], None]] = {
+_FILLINGS: dict[type, Callable[[_Writer, Any, str], Iterable[str]]] = {
     list: _Writer._fill_list,
+    set: _Writer._fill_set,
     Dict: _Writer._fill_dict,
-    Instance: _Writer._fill_instance,
+    Filled: _Writer._fill_object,
 }
+_EMPTY: dict[type, str] = {list: "[]", set: "set()", Dict: "{}"}

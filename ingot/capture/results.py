@@ -1,20 +1,39 @@
-"""From the value that a captured function returns to the recipe that makes it again after the graph has run."""
+"""From the values that are alive at the end of a captured region to the recipes that make them again after the graph
+has run: what it returns or leaves behind, and what it does to the world outside."""
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import residual
-from ingot.capture.residual import Recipe
-from ingot.capture.values.base import LazyValue, NotConstant, Value
-from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
-from ingot.capture.values.functions import PartialValue
-from ingot.capture.values.mappings import DictObject, plain_mapping
-from ingot.capture.values.objects import ExceptionValue, ObjectValue
-from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.residual import Call, Recipe
+from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value
+from ingot.capture.values.constant import NONE, ConstantMethod
+from ingot.capture.values.containers import (
+    DictIterator,
+    DictValue,
+    DictView,
+    ListValue,
+    RangeIterator,
+    RangeValue,
+    SequenceIterator,
+    SetIterator,
+    SetValue,
+    SliceValue,
+    TupleValue,
+)
+from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue, PartialValue
+from ingot.capture.values.generators import standing
+from ingot.capture.values.mappings import AttributesDict, DictObject, plain_mapping
+from ingot.capture.values.objects import HEAP_TYPE, ExceptionValue, ObjectValue, SuperValue
+from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
+from ingot.native import _native
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -27,9 +46,29 @@ class Results:
         self.session = session
         self.outputs: list[TensorValue | SymIntValue] = []
         self._made: dict[int, tuple[Value, Recipe]] = {}
+        self._unfilled: list[Callable[[], None]] = []
+        self._filling = False
 
     def recipe(self, value: Value) -> Recipe:
         """How to make the object of a value."""
+        made = self._recipe(value)
+        if not self._filling:
+            self._filling = True
+            try:
+                while self._unfilled:
+                    self._unfilled.pop(0)()
+            finally:
+                self._filling = False
+        return made
+
+    def effects(self) -> list[Call]:
+        """What is to be done to the world outside, in order."""
+        return [
+            Call(operation.function, tuple([self.recipe(value) for value in operation.args]))
+            for operation in self.session.effects.operations()
+        ]
+
+    def _recipe(self, value: Value) -> Recipe:
         known = self._made.get(id(value))
         if known is None:
             known = self._made[id(value)] = (value, self._make(value))
@@ -37,32 +76,50 @@ class Results:
 
     def _make(self, value: Value) -> Recipe:
         if isinstance(value, LazyValue) or (value.source is not None and not isinstance(value, TensorValue)):
-            assert value.source is not None
-            return residual.FromSource(value.source)
+            return self._outside(value)
         for cls in type(value).__mro__:
             if cls in _RECIPES:
                 return _RECIPES[cls](self, value)
         try:
             return residual.Constant(value.constant())
         except NotConstant:
-            raise self.session.unsupported(f"{value.describe()} is returned") from None
+            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph") from None
+
+    def _outside(self, value: Value) -> Recipe:
+        assert value.source is not None
+        if isinstance(value, DictValue) and value.cls is MappingProxyType:
+            return Call(MappingProxyType, (residual.FromSource(value.source),))
+        return residual.FromSource(value.source)
 
     def _items(self, values: list[Value]) -> tuple[Recipe, ...]:
-        return tuple([self.recipe(v) for v in values])
+        return tuple([self._recipe(v) for v in values])
+
+    def _later(self, fill: Callable[[], None]) -> None:
+        """Puts off what may lead back to the recipe that is being made."""
+        self._unfilled.append(fill)
+
+    # -- tensors -------------------------------------------------------------------------------------------------------
 
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
-        if value.fake.requires_grad:
+        if value.fake.requires_grad and not self.session.graph.autograd:
             where = value.fx_node.meta["where"]
             raise Unsupported(
                 "gradients are wanted", where, hint="call it under torch.no_grad(): training is not compiled yet"
             )
-        return self._output(value)
+        output = self._output(value)
+        if not value.attributes:
+            return output
+        made = residual.Filled(output, [])
+        self._later(lambda: self._fill_attributes(made, value))
+        return made
 
     def _output(self, value: TensorValue | SymIntValue) -> Recipe:
         self.outputs.append(value)
         return residual.Output(len(self.outputs) - 1)
+
+    # -- containers ----------------------------------------------------------------------------------------------------
 
     def _tuple(self, value: TupleValue) -> Recipe:
         items = self._items(value.items)
@@ -70,62 +127,213 @@ class Results:
             return residual.Collection(tuple, items)
         if hasattr(value.cls, "_fields"):
             return residual.named_tuple(value.cls, items)
-        return residual.Call(value.cls, (residual.Collection(tuple, items),))
+        return Call(value.cls, (residual.Collection(tuple, items),))
 
     def _list(self, value: ListValue) -> Recipe:
-        return residual.Collection(list, self._items(value.items))
+        made = residual.Collection(list, [])
+        self._later(lambda: made.items.extend(self._items(value.items)))  # type: ignore[union-attr]
+        return made
 
     def _set(self, value: SetValue) -> Recipe:
         return residual.Collection(value.cls, self._items(list(value.entries.values())))
 
-    def _dict(self, value: DictValue) -> Recipe:
+    def _entries(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
         wrap_key = self.session.wrap_key
-        made = residual.Dict(tuple([(self.recipe(wrap_key(k)), self.recipe(v)) for k, v in value.entries.items()]))
+        return [(self._recipe(wrap_key(key)), self._recipe(item)) for key, item in value.entries.items()]
+
+    def _dict(self, value: DictValue) -> Recipe:
         if value.cls is dict:
-            return made
-        if value.factory.is_constant():
-            arguments = (residual.Constant(value.factory.constant()),) if value.cls.__name__ == "defaultdict" else ()
-            return residual.Call(value.cls, (*arguments, made))
-        raise self.session.unsupported(f"{value.describe()} is returned")
+            plain = residual.Dict([])
+            self._later(lambda: plain.items.extend(self._entries(value)))  # type: ignore[union-attr]
+            return plain
+        if value.cls not in (OrderedDict, defaultdict):
+            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
+        made = residual.Filled(Call(value.cls, ()), [])
+        store = vars(value.cls).get("__setitem__", dict.__setitem__)
+
+        def fill() -> None:
+            if value.cls is defaultdict:
+                set_factory: Any = defaultdict.default_factory.__set__  # type: ignore[attr-defined]
+                made.steps.append((set_factory, (self._recipe(value.factory),)))
+            made.steps.extend((store, entry) for entry in self._entries(value))
+
+        self._later(fill)
+        return made
 
     def _slice(self, value: SliceValue) -> Recipe:
-        return residual.Call(slice, self._items(list(value.parts)))
+        return Call(slice, self._items(list(value.parts)))
 
     def _range(self, value: RangeValue) -> Recipe:
         return residual.Constant(value.range)
 
+    def _view(self, value: DictView) -> Recipe:
+        return Call(_BOUND[value.kind], (self._recipe(value.owner),))
+
+    # -- iterators -----------------------------------------------------------------------------------------------------
+
+    def _sequence_iterator(self, value: SequenceIterator) -> Recipe:
+        where = (residual.Constant(value.position), residual.Constant(value.ended))
+        return Call(_iterator_at, (self._recipe(value.sequence), *where))
+
+    def _range_iterator(self, value: RangeIterator) -> Recipe:
+        return Call(copy.copy, (residual.Constant(copy.copy(value.iterator)),))
+
+    def _dict_iterator(self, value: DictIterator) -> Recipe:
+        view = self._recipe(value.owner) if value.kind == "keys" else self._view(DictView(value.owner, value.kind))
+        return Call(_advanced, (view, residual.Constant(value.position), residual.Constant(value.ended)))
+
+    def _set_iterator(self, value: SetIterator) -> Recipe:
+        members = value.owner
+        if members.source is None and list(set(iter(members.entries))) != list(members.hashed) and value.position:
+            raise self.session.unsupported("an iterator over a set is alive at the end of a graph")
+        where = (residual.Constant(value.position), residual.Constant(value.ended))
+        return Call(_advanced, (self._recipe(members), *where))
+
+    def _generator(self, value: GeneratorValue) -> Recipe:
+        if value.frame is None:
+            return Call(iter, (residual.Constant(()),))
+        return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def _cell(self, value: CellValue) -> Recipe:
+        made = residual.Filled(Call(CellType, ()), [])
+
+        def fill() -> None:
+            if value.content is not NULL:
+                made.steps.append((_CELL.__set__, (self._recipe(value.content),)))
+
+        self._later(fill)
+        return made
+
+    def _function(self, value: FunctionValue) -> Recipe:
+        cells = residual.Collection(tuple, self._items(list(value.cells))) if value.cells else residual.Constant(None)
+        namespace, name = residual.Constant(value.namespace), residual.Constant(None)
+        code = residual.Constant(value.code)
+        made = residual.Filled(Call(FunctionType, (code, namespace, name, residual.Constant(None), cells)), [])
+
+        def fill() -> None:
+            session, fields = self.session, dict(value.attributes)
+            if value.defaults:
+                fields["__defaults__"] = TupleValue(value.defaults, tuple)
+            if value.keyword_defaults:
+                fields["__kwdefaults__"] = DictValue(value.keyword_defaults.items(), dict)
+            if isinstance(value.annotations, TupleValue):  # names and annotations in turn
+                flat = value.annotations.items
+                names = [session.known(name) for name in flat[::2]]
+                fields["__annotations__"] = DictValue(zip(names, flat[1::2]), dict)
+            elif value.annotations is not NONE:
+                fields["__annotations__"] = value.annotations
+            for key, item in fields.items():
+                made.steps.append((setattr, (residual.Constant(key), self._recipe(item))))
+
+        self._later(fill)
+        return made
+
+    def _method(self, value: BoundMethod) -> Recipe:
+        return Call(MethodType, (self._recipe(value.function), self._recipe(value.instance)))
+
+    def _native_method(self, value: NativeMethod) -> Recipe:
+        if isinstance(value.owner, DictObject):  # whose class may define a method of this name
+            bind: Any = vars(plain_mapping(value.owner.cls)).get(value.name, vars(dict)[value.name]).__get__
+            return Call(bind, (self._recipe(value.owner),))
+        return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
+
+    def _constant_method(self, value: ConstantMethod) -> Recipe:
+        return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
+
+    def _tensor_method(self, value: TensorMethod) -> Recipe:
+        return Call(getattr, (self._recipe(value.tensor), residual.Constant(value.name)))
+
     def _partial(self, value: PartialValue) -> Recipe:
-        named = {k: self.recipe(v) for k, v in value.kwargs.items()}
-        return residual.Call(functools.partial, (self.recipe(value.function), *self._items(list(value.args))), named)
+        named = {k: self._recipe(v) for k, v in value.kwargs.items()}
+        return Call(functools.partial, (self._recipe(value.function), *self._items(list(value.args))), named)
+
+    def _super(self, value: SuperValue) -> Recipe:
+        return Call(super, (residual.Constant(value.cls), self._recipe(value.instance)))
+
+    # -- objects -------------------------------------------------------------------------------------------------------
 
     def _object(self, value: ObjectValue) -> Recipe:
-        return residual.Instance(value.cls, {name: self.recipe(v) for name, v in value.attributes.items()})
+        made = residual.instance(value.cls, {})
+        self._later(lambda: self._fill_attributes(made, value))
+        return made
+
+    def _fill_attributes(self, made: residual.Filled, value: ObjectValue | TensorValue) -> None:
+        for name, item in value.attributes.items():
+            made.steps.append((object.__setattr__, (residual.Constant(name), self._recipe(item))))
+
+    def _attributes_dict(self, value: AttributesDict) -> Recipe:
+        return Call(vars, (self._recipe(value.owner),))
 
     def _mapping(self, value: DictObject) -> Recipe:
-        wrap_key = self.session.wrap_key
-        items = [
-            (self.recipe(wrap_key(k)), self.recipe(v)) for k, v in value.items(self.session).entries.items()
-        ]
-        attributes = {name: self.recipe(v) for name, v in value.attributes.items()}
-        return residual.Instance(value.cls, attributes, tuple(items), plain_mapping(value.cls))
+        base = plain_mapping(value.cls)
+        made = residual.instance(value.cls, {}, base=base)
+
+        def fill() -> None:
+            made.steps.extend((vars(base)["__setitem__"], entry) for entry in self._entries(value.items(self.session)))
+            self._fill_attributes(made, value)
+
+        self._later(fill)
+        return made
 
     def _exception(self, value: ExceptionValue) -> Recipe:
-        if value.attributes:
-            raise self.session.unsupported(f"{value.describe()} is returned")
-        return residual.Call(value.cls, self._items(value.args))
+        base: Any = next(cls for cls in value.cls.__mro__ if not cls.__flags__ & HEAP_TYPE)
+        args = self._items(value.args)
+        made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)])
+        self._later(lambda: self._fill_attributes(made, value))
+        return made
+
+
+_CELL: Any = vars(CellType)["cell_contents"]
+_BOUND: dict[str, Any] = {"keys": dict.keys, "values": dict.values, "items": dict.items}
+
+
+def _iterator_at(sequence: Any, position: int, ended: bool) -> Any:
+    """An iterator over a list or tuple that has given `position` elements already, and perhaps said that there are no
+    more."""
+    made = (list if isinstance(sequence, list) else tuple).__iter__(sequence)
+    made.__setstate__(len(sequence) if ended else position)
+    if ended:
+        next(made, None)
+    return made
+
+
+def _advanced(container: Any, position: int, ended: bool) -> Any:
+    """An iterator that has given `position` elements already, and perhaps said that there are no more."""
+    made = iter(container)
+    for _ in range(position):
+        next(made)
+    if ended:
+        next(made, None)
+    return made
 
 
 _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     TensorValue: Results._tensor,
+    GeneratorValue: Results._generator,
+    ConstantMethod: Results._constant_method,
     SymIntValue: Results._output,
     TupleValue: Results._tuple,
     ListValue: Results._list,
     SetValue: Results._set,
     DictValue: Results._dict,
+    DictView: Results._view,
     SliceValue: Results._slice,
     RangeValue: Results._range,
+    SequenceIterator: Results._sequence_iterator,
+    RangeIterator: Results._range_iterator,
+    DictIterator: Results._dict_iterator,
+    SetIterator: Results._set_iterator,
+    CellValue: Results._cell,
+    FunctionValue: Results._function,
+    BoundMethod: Results._method,
+    NativeMethod: Results._native_method,
+    TensorMethod: Results._tensor_method,
     PartialValue: Results._partial,
+    SuperValue: Results._super,
     ExceptionValue: Results._exception,
     ObjectValue: Results._object,
     DictObject: Results._mapping,
+    AttributesDict: Results._attributes_dict,
 }

@@ -62,10 +62,16 @@ class Semantics:
 
     def set_of(self: Session, value: Value, cls: type = set) -> SetValue:  # type: ignore[misc]
         """A new set of the elements of an iterable."""
-        made = SetValue([], cls)
+        value = self.realize(value)
+        entries: dict[Any, Value] = {}
         for item in self.list_of(value).items:
             item = self.realize(item)
-            made.entries.setdefault(item.key(self), item)
+            entries.setdefault(item.key(self), item)
+        made = SetValue(entries.items(), cls)
+        if isinstance(value, SetValue):
+            made.hashed = cls(value.hashed)
+        elif isinstance(value, DictValue):
+            made.hashed = cls(value.entries)
         return made
 
     def entries_of(self: Session, value: Value) -> dict[Any, Value]:  # type: ignore[misc]

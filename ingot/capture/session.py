@@ -9,19 +9,19 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from ingot.capture.bytecode import program_of
+from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source, find_in_class
 from ingot.capture.values import builtins as builtin_functions
-from ingot.capture.values.base import Arguments, Keywords, LazyValue, Raised, Value
+from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import CellValue, FunctionValue, bind
-from ingot.capture.values.mappings import InstanceDictValue
+from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.objects import ExceptionValue, IdentityKey, ObjectValue, bind_member
 from ingot.capture.values.wrap import wrap_object
-from ingot.capture.values.writes import Writes
 from ingot.errors import Unsupported
 
 STEP_LIMIT = 2_000_000
@@ -38,6 +38,14 @@ _LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(.
 SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 """Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
 
+FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords]]] = {}
+"""Those of them that only call another value: handler(session, args, kwargs) gives the value and its arguments."""
+
+
+class Stop(Exception):
+    """The instruction where capture was told to end is the next one."""
+
+
 
 class Session(Semantics):
     """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the tensor work, and may
@@ -50,7 +58,10 @@ class Session(Semantics):
         self.handled: Value = ConstantValue(None)
         self.left: InterpreterFrame | None = None
         self.steps = 0
-        self.writes = Writes()
+        self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
+        self.broken_at: int | None = None  # the same for the instruction that could not be captured
+        self.stop_at = -1  # the number of instructions after which capture ends in a graph break
+        self.effects = Effects()
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
@@ -58,24 +69,37 @@ class Session(Semantics):
     # -- frames and places ---------------------------------------------------------------------------------------------
 
     def enter(self, frame: InterpreterFrame) -> None:
+        """Puts a frame that is about to run on the stack."""
+        if len(self.frames) >= sys.getrecursionlimit():
+            raise self.unsupported("the calls are nested too deeply", skip=True)
         self.frames.append(frame)
 
-    def leave(self) -> None:
-        self.left = self.frames.pop()
+    def leave(self, count: int) -> None:
+        """Takes all frames but the `count` outermost from the stack."""
+        self.left = self.frames[count]
+        del self.frames[count:]
 
     def count_step(self) -> None:
+        """Counts an instruction that is about to run."""
+        if self.steps == self.stop_at:
+            raise Stop()
         self.steps += 1
         if self.steps > STEP_LIMIT:
-            raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", hint="an endless loop?")
+            raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", "an endless loop?", skip=True)
 
     @property
     def where(self) -> str:
         """The innermost line of the user's own code that runs now."""
+        frame = self.user_frame
+        return frame.where if frame is not None else ""
+
+    @property
+    def user_frame(self) -> InterpreterFrame | None:
+        """The innermost frame of the user's own code."""
         for frame in reversed(self.frames):
             if not self.is_trusted(frame.function.namespace.get("__name__", "")):
-                return frame.where
-        innermost = self.frames[-1] if self.frames else self.left
-        return innermost.where if innermost is not None else ""
+                return frame
+        return self.frames[-1] if self.frames else self.left
 
     def is_trusted(self, module: str | None) -> bool:
         """Whether a module is torch's or Python's own, which nobody is expected to change under way."""
@@ -83,26 +107,34 @@ class Session(Semantics):
             module.partition(".")[0] in _TRUSTED or module.startswith(("ingot.capture.", "ingot.compiler"))
         )
 
-    def inline(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:
-        """Runs a Python function in a frame of its own."""
-        arguments = bind(self, function, args, kwargs)
-        return InterpreterFrame(self, program_of(function.code), function, arguments).run()
+    def frame_of(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> InterpreterFrame:
+        """The frame of a call, about to run."""
+        return InterpreterFrame(self, program_of(function.code), function, bind(self, function, args, kwargs))
 
-    def run_root(self, function: FunctionValue, arguments: list[Value]) -> Value:
-        """Runs the compiled function itself, its parameters bound already."""
-        special = self.special_function(function.object)
-        if special is not None:  # nn.Module.__call__(self, *args, **kwargs)
+    def inline(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:
+        """Runs a Python function in a frame of its own, in the middle of an instruction."""
+        return self.frame_of(function, args, kwargs).run()
+
+    def root_frame(self, function: FunctionValue, arguments: list[Value]) -> InterpreterFrame:
+        """The frame of the compiled function itself, its parameters bound already."""
+        if self.special_function(function.object) is not None:  # nn.Module.__call__(self, *args, **kwargs)
             args, kwargs = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
-            return special(self, args, kwargs)
+            target = function.callee(self, args, kwargs)
+            if target is None:
+                raise self.unsupported(f"a call of {function.describe()}", skip=True)
+            function, args, kwargs = target
+            arguments = bind(self, function, args, kwargs)
         if function.code.co_flags & 0x2A0:
-            raise self.unsupported("a generator or coroutine function")
-        return InterpreterFrame(self, program_of(function.code), function, arguments).run()
+            raise self.unsupported("a generator or coroutine function", skip=True)
+        return InterpreterFrame(self, program_of(function.code), function, arguments)
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def unsupported(self, reason: str, hint: str = "") -> Unsupported:
-        """The error for what cannot be captured, with the user's line."""
-        return Unsupported(reason, self.where, hint)
+    def unsupported(self, reason: str, hint: str = "", skip: bool = False) -> Unsupported:
+        """The error for what cannot be captured, with the user's line and function."""
+        error = Unsupported(reason, self.where, hint, skip=skip)
+        error.function = self.user_frame.function.code.co_qualname if self.user_frame is not None else ""
+        return error
 
     def raised(self, cls: type, argument: Any = None) -> Raised:
         """An exception of the user's program; `argument` is a message or a value."""
@@ -156,8 +188,17 @@ class Session(Semantics):
         assert value.source is not None
         found = self._by_source.get(value.source)
         if found is None:
-            found = self._by_source[value.source] = wrap_object(self, value.object, value.source)
+            found = self.effects.known(self, value.object, value.source)
+            if found is None:
+                found = wrap_object(self, value.object, value.source)
+                if found.is_shared and found.source is value.source:
+                    self.effects.admit(self, found, value.object)
+            self._by_source[value.source] = found
         return found
+
+    def is_realized(self, source: Source) -> bool:
+        """Whether the object on this path was used."""
+        return source in self._by_source
 
     def wrap_constant(self, object: Any) -> Value:
         """An object that capture made or holds: a literal, or what a pure function gave."""
@@ -183,19 +224,24 @@ class Session(Semantics):
 
     def wrap_global(self, namespace: dict[str, Any], name: str, module: str) -> Value | None:
         """A variable of a module; None if it has none of this name."""
+        written = self.effects.fields(namespace)
+        if written is not None and name in written.written:
+            value = written.written[name]
+            return None if value is NULL else value
         if name not in namespace:
             return None
         found = namespace[name]
         if self.is_trusted(module) and (callable(found) or isinstance(found, ModuleType)):
             return self.wrap(found, ConstSource(found))
-        return self.wrap(found, GlobalSource(namespace, name))
+        return self.effects.found(found, GlobalSource(namespace, name))
 
     def wrap_builtin(self, namespace: dict[str, Any], name: str) -> Value | None:
         """A built-in; None if there is none of this name."""
         if not hasattr(builtins, name):
             return None
         if not self.is_trusted(namespace.get("__name__", "")):
-            self.guard(ConstSource(namespace), Kind.ABSENT_KEY, name)
+            if name not in namespace:  # it may have been deleted during capture
+                self.guard(ConstSource(namespace), Kind.ABSENT_KEY, name)
             self.guard(BuiltinSource(name), Kind.IDENTITY, getattr(builtins, name))
         return self.builtin(getattr(builtins, name))
 
@@ -205,13 +251,19 @@ class Session(Semantics):
 
     def outside_cell(self, cell: CellType, source: Source) -> CellValue:
         """The value of a closure cell that existed before the call."""
-        if id(cell) not in self._cells:
-            try:
-                content = self.wrap(cell.cell_contents, source)
-            except ValueError:
-                raise self.unsupported(f"the outer variable {source.name!r} is not bound yet") from None
-            self._cells[id(cell)] = CellValue(content, outside=True)
-        return self._cells[id(cell)]
+        place = cell_source(source)
+        known = self._cells.get(id(cell))
+        if known is not None:
+            if place is not known.source and not (fixed(place) and fixed(known.source)):
+                self.guard(place, Kind.SAME, known.source)
+            return known
+        try:
+            content = self.wrap(cell.cell_contents, source)
+        except ValueError:
+            content = NULL
+        made = self._cells[id(cell)] = CellValue(content, place, cell)
+        self.effects.admit(self, made, cell)
+        return made
 
     def imported(self, name: str, level: int, namespace: dict[str, Any], wants_leaf: bool) -> Value:
         """What an import statement gives, for a module that is loaded already."""
@@ -233,15 +285,26 @@ class Session(Semantics):
             return lambda session, args, kwargs: builtin_functions.call_builtin(session, function, args, kwargs)
         return SPECIAL_FUNCTIONS.get(function)
 
+    def forwarded(self, function: FunctionType | None, args: Arguments, kwargs: Keywords) -> Any:
+        """(value, args, kwargs) where a call of a special function is nothing but the call of another value."""
+        rule = FORWARDING.get(function)
+        return None if rule is None else rule(self, args, kwargs)
+
     def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
         """What calling a class gives."""
         return builtin_functions.construct(self, cls, args, kwargs)
 
     def instance_dict_of(self, owner: ObjectValue) -> Value:
         """The `__dict__` of an object from outside."""
-        if type(owner).own_attribute is not ObjectValue.own_attribute:  # a module's own attributes are in tables, too
-            return self.wrap(owner.object.__dict__, InstanceDictSource(owner.source))  # type: ignore[arg-type]
-        return InstanceDictValue(owner)
+        source = InstanceDictSource(owner.source)  # type: ignore[arg-type]
+        if source not in self._by_source:
+            self._by_source[source] = InstanceDict(self, owner)
+        return self._by_source[source]
+
+
+    def attributes_of(self, owner: ObjectValue) -> Value:
+        """The `__dict__` of an object made during capture."""
+        return AttributesDict(owner)
 
     def class_attribute(self, cls: type, name: str, instance: Value) -> Value:
         """An attribute that an instance finds on its class."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any, Literal, dataclass_transform
@@ -350,3 +350,22 @@ class DictKeysSource(Source):
 
     def load(self, slots: Sequence[Any]) -> Any:
         return dict_keys(self.base.load(slots))
+
+
+@_source
+class DerivedSource(Source):
+    """What a pure function of Ingot's own gives for a value, where no attribute or item leads to it."""
+
+    base: Source
+    function: Callable[[Any], Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.function.__name__.strip('_')}({self.base.name})"
+
+    @property
+    def step(self) -> Step:
+        return self.base, "apply", self.function
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return self.function(self.base.load(slots))

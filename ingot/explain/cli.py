@@ -182,8 +182,7 @@ def print_trial(trial: Trial, console: Console) -> None:
     table.add_row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")
     console.print(table)
     for item in report.breaks:
-        place = f"{item.file}:{item.line}: " if item.file else ""
-        console.print(f"break: {place}{item.reason}" + (f" (hint: {item.hint})" if item.hint else ""), markup=False)
+        console.print(str(item) + (f" (hint: {item.hint})" if item.hint else ""), markup=False)
     for problem in comparison.problems:
         console.print(f"differs from eager: {problem}", markup=False, style="bold red")
     if not comparison.problems:

@@ -15,9 +15,11 @@ from ingot.schedule.plan import KernelStep, Plan
 class Compilation:
     """One entry of a compiled function. A field is None for a stage that was not reached.
 
-    `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager instead. `recompiled`
-    names the fact that differed when this is not the function's first entry. `decisions` are the schedule's notes and
-    `rewrites` those of the graph passes, in order.
+    `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager instead, `break_` why
+    the graph ends before the function does (None if it returned). `is_continuation` says that it begins at `where`, a
+    graph break in the function `name`, and `region` tells the places apart where one may begin. `recompiled` names the
+    fact that differed when this is not the region's first entry. `decisions` are the schedule's notes and `rewrites`
+    those of the graph passes, in order.
     """
 
     name: str
@@ -31,9 +33,22 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     first_call: float | None = None
     skipped: Unsupported | None = None
+    break_: Unsupported | None = None
+    is_continuation: bool = False
+    region: Any = None
     recompiled: str = ""
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """What it is called in reports."""
+        return f"{self.name}, continued at {self.where}" if self.is_continuation else self.name
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether there is tensor work that was compiled."""
+        return self.captured is not None and self.skipped is None and bool(self.captured.ops)
 
     @property
     def sizes(self) -> dict[Symbol, int]:

@@ -8,18 +8,20 @@ from collections.abc import Callable
 from typing import TextIO
 
 from ingot.explain.compilation import Compilation
-from ingot.explain.report import Report
+from ingot.explain.report import Report, plural
 from ingot.explain.stages import stage_text
 
 
 def summary(c: Compilation) -> str:
     """One line: what came of it."""
     if c.skipped is not None:
-        return f"ingot: {c.name} runs in eager: {c.skipped}"
+        return f"ingot: {c.title} runs in eager: {c.skipped}"
     report = Report.from_compilations([c])
-    fused, total = report.fused_count, len(report.kernels)
+    kernels = f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused)"
+    kernels = kernels if c.has_graph else "no tensor work"
     again = f"; compiled again because {c.recompiled}" if c.recompiled else ""
-    return f"ingot: {c.name} compiled in {sum(c.seconds.values()):.3f} s, {total} kernels ({fused} fused){again}"
+    broken = f"; graph break: {c.break_}" if c.break_ is not None else ""
+    return f"ingot: {c.title} compiled in {sum(c.seconds.values()):.3f} s, {kernels}{again}{broken}"
 
 
 def times(c: Compilation) -> str:

@@ -21,17 +21,25 @@ WIDTH, HEIGHT = 120, 40
 
 @dataclass(frozen=True)
 class Break:
-    """A place where the graph ends and Python goes on. `file` is "" and `line` 0 where they are not known."""
+    """A place, in `function`, where a graph ends: the instruction runs for real, and what follows is another graph or,
+    where `eager` says so, runs in eager. `file` is "" and `line` 0 where they are not known."""
 
     reason: str
     file: str = ""
     line: int = 0
     hint: str = ""
+    function: str = ""
+    eager: bool = False
 
     @staticmethod
-    def of(skipped: Unsupported) -> Break:
-        file, line = split_where(skipped.where)
-        return Break(skipped.reason, file, line, skipped.hint)
+    def of(why: Unsupported, function: str, eager: bool) -> Break:
+        file, line = split_where(why.where)
+        return Break(why.reason, file, line, why.hint, why.function or function, eager)
+
+    def __str__(self) -> str:
+        place = place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
+        function = f" in {self.function}" if self.function else ""
+        return f"{'in eager from' if self.eager else 'break at'} {place}{function}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,12 @@ class KernelReport:
 
 @dataclass
 class Report:
-    """What `ingot.explain(fn)(*args)` returns. Times are in seconds. `kernels` are those of the last compiled graph.
+    """What `ingot.explain(fn)(*args)` returns. Times are in seconds.
 
-    `peak_bytes` counts inputs, outputs and all that is alive between, as planned; `compilations` holds every artefact.
+    `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each break counts once.
+    `kernels`, `guards` and the figures are those of its regions, each as it was compiled last: the function from its
+    start to a graph break, from there to the next, and so on. `peak_bytes` counts inputs, outputs and all that is alive
+    between, as planned, for the region with the most; `compilations` holds every artefact.
     """
 
     name: str
@@ -72,20 +83,21 @@ class Report:
         """The report of a function with these entries, oldest first; at least one."""
         if not compilations:
             raise ValueError("nothing was compiled, so there is nothing to report")
-        last = next((c for c in reversed(compilations) if c.plan is not None), compilations[-1])
-        plan = last.plan
+        first, regions = compilations[0], newest_of_each_region(compilations)
+        planned = [(c.plan, c.sizes) for c in regions if c.plan is not None]
+        seconds = [c.first_call for c in regions if c.first_call is not None]
         return Report(
-            name=last.name,
-            where=last.where,
-            breaks=[Break.of(c.skipped) for c in compilations if c.skipped is not None],
-            graphs=[c.captured.graph_module for c in compilations if c.captured is not None and c.skipped is None],
-            kernels=kernel_reports(last),
-            guards=last.guards,
-            stages=dict(last.seconds),
-            recompiles=[c.recompiled for c in compilations if c.recompiled],
-            peak_bytes=plan.peak_bytes.evaluate(last.sizes) if plan else None,
-            arena_bytes=plan.arena_bytes.evaluate(last.sizes) if plan else None,
-            first_call=last.first_call,
+            name=first.name,
+            where=first.where,
+            breaks=breaks_of(compilations),
+            graphs=[c.captured.graph_module for c in compilations if c.has_graph],
+            kernels=[kernel for c in regions for kernel in kernel_reports(c)],
+            guards=[guard for c in regions for guard in c.guards],
+            stages=total_seconds(regions),
+            recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
+            peak_bytes=max((plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None),
+            arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned) if planned else None,
+            first_call=sum(seconds) if seconds else None,
             compilations=list(compilations),
         )
 
@@ -107,10 +119,42 @@ class Report:
 
     def __str__(self) -> str:
         head = head_lines(self) + cut(break_lines(self.breaks), 9, "line")
-        head += listed("compiled again because", self.recompiles, 5, "reason")
+        head += listed("compiled again because", [short_places(text) for text in self.recompiles], 5, "reason")
         guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
+
+
+def newest_of_each_region(compilations: Sequence[Compilation]) -> list[Compilation]:
+    """In the order in which the regions were first compiled; a compiled one rather than one that runs in eager."""
+    newest: dict[Any, Compilation] = {}
+    for c in compilations:
+        if c.has_graph or c.region not in newest or not newest[c.region].has_graph:
+            newest[c.region] = c
+    return list(newest.values())
+
+
+def breaks_of(compilations: Sequence[Compilation]) -> list[Break]:
+    """Each once, in the order in which they were met."""
+    found: dict[Break, None] = {}
+    for c in compilations:
+        for why, eager in ((c.break_, False), (c.skipped, True)):
+            if why is not None:
+                found[Break.of(why, c.name, eager)] = None
+    return list(found)
+
+
+def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
+    """The seconds of each stage, in the order of the stages."""
+    total: dict[str, float] = {}
+    for c in compilations:
+        for name, seconds in c.seconds.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total
+
+
+def recompiled_text(c: Compilation) -> str:
+    return f"{c.recompiled}, in {c.title}" if c.is_continuation else c.recompiled
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
@@ -159,12 +203,11 @@ def head_lines(report: Report) -> list[str]:
 
 
 def break_lines(breaks: Iterable[Break]) -> list[str]:
-    """Each break's place, line of code, reason and hint."""
+    """Each break's place, function and reason, its line of code, and its hint."""
     lines = []
     for item in breaks:
-        where = f"{item.file}:{item.line}" if item.file else ""
-        lines.append(f"break at {place_text(where) or 'an unknown place'}: {item.reason}")
-        lines += [f"    {code}" for code in [code_at(where)] if code]
+        lines.append(str(item))
+        lines += [f"    {code}" for code in [code_at(f"{item.file}:{item.line}")] if code]
         lines += [f"    hint: {item.hint}"] if item.hint else []
     return lines
 

@@ -104,14 +104,20 @@ STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
 }
 
 
+def why_missing(compilation: Compilation) -> str:
+    """Why a compilation has no artefact of a stage."""
+    if compilation.skipped is not None:
+        return f"not reached: {compilation.skipped}"
+    return "not reached" if compilation.captured is None or compilation.has_graph else "no tensor work here"
+
+
 def stage_text(compilation: Compilation, name: str) -> str:
     """The artefact of stage `name` (a key of `STAGES`) under a heading; ValueError for an unknown name."""
     if name not in STAGES:
         raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
     needs, timed, printer = STAGES[name]
     seconds = compilation.seconds.get(timed)
-    heading = f"# == {name} of {compilation.name}" + (f" ({seconds * 1e3:.1f} ms)" if seconds is not None else "")
+    heading = f"# == {name} of {compilation.title}" + (f" ({seconds * 1e3:.1f} ms)" if seconds is not None else "")
     if getattr(compilation, needs) is None:
-        reason = f": {compilation.skipped}" if compilation.skipped else ""
-        return f"{heading}\n# not reached{reason}"
+        return f"{heading}\n# {why_missing(compilation)}"
     return f"{heading}\n{printer(compilation)}"

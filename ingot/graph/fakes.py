@@ -26,6 +26,7 @@ class FakeTensor(torch.Tensor):
     """A tensor without data: `meta` carries geometry and storage identity, the wrapper reports the real device."""
 
     meta: torch.Tensor
+    is_outside = False  # whether it stands for a tensor that existed before the call
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
@@ -91,7 +92,7 @@ def _run_mutating(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inner: tuple[Any, ...], inner_kwargs: dict[str, Any]
 ) -> Any:
     if torch.Tag.inplace_view in op.tags:
-        raise Unsupported(f"{op} changes a tensor's own geometry")
+        return _restride(op, args, inner)
     form = functional_form(op)
     if form is None:
         raise Unsupported(f"{op} writes its arguments in a way that is not understood yet")
@@ -107,6 +108,17 @@ def _run_mutating(
         if not torch.can_cast(result.dtype, target.dtype):
             raise Unsupported(f"{op} cannot write {result.dtype} into {target.dtype}")
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:
+    """as_strided_, by which some of torch's own functions set the strides of what they return."""
+    fake = args[0]
+    if op is not torch.ops.aten.as_strided_.default or fake.is_outside or meta.is_symbolic(fake.meta):
+        raise Unsupported(f"{op} changes a tensor's own geometry")
+    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        op(*inner)
+        op(*args)
+    return fake
 
 
 def _unwrap(value: Any, seen: list[torch.Tensor]) -> Any:
@@ -149,12 +161,14 @@ class FakeContext(TorchDispatchMode):
     """Makes the fakes of one capture. Every op on fakes runs under `with context:`, where calls without tensors give
     fakes too.
 
-    `shapes` holds the size symbols and the guards on them.
+    `shapes` holds the size symbols and the guards on them. While `outside_is_refused`, an op on a tensor that is no
+    fake is an error, unless the program spells that tensor out.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.shapes = ShapeContext()
+        self.outside_is_refused = False
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
         self._symbolic_storages: set[int] = set()
@@ -164,7 +178,11 @@ class FakeContext(TorchDispatchMode):
         return False  # else torch wraps the handler so that its first call imports torch._dynamo
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run_fake(op, args, kwargs or {})
+        kwargs = kwargs or {}
+        if self.outside_is_refused and op is not torch.ops.aten.lift_fresh.default:
+            if not all(isinstance(t, FakeTensor) for t in meta.tensors_in((args, kwargs))):
+                raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
+        return run_fake(op, args, kwargs)
 
     def fake(self, tensor: torch.Tensor, dynamic_dims: frozenset[int] = frozenset(), name: str = "") -> FakeTensor:
         """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
@@ -182,10 +200,11 @@ class FakeContext(TorchDispatchMode):
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
+        wrapped.is_outside = True
         if tensor.requires_grad and not tensor.is_leaf:
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
-            wrapped.meta = inner
+            wrapped.meta, wrapped.is_outside = inner, True
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped
 

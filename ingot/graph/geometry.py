@@ -117,14 +117,17 @@ def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
 
 def preserved(t: torch.Tensor) -> tuple[Size, ...]:
     """Strides of `empty_like(t)`: the same if dense, else dense in the order of t's strides."""
-    if t.is_contiguous():
-        return contiguous(t.shape)
-    return t.stride() if is_dense(t.shape, t.stride()) else elementwise(t.shape, [t])
+    return t.stride() if t.is_contiguous() or is_dense(t.shape, t.stride()) else elementwise(t.shape, [t])
 
 
-def elementwise(shape: Sequence[Size], operands: Sequence[torch.Tensor]) -> tuple[Size, ...]:
-    """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the operands' strides."""
-    if all(same_sizes(t.shape, shape) for t in operands):
+def elementwise(
+    shape: Sequence[Size], operands: Sequence[torch.Tensor], with_number: bool = False
+) -> tuple[Size, ...]:
+    """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the operands' strides.
+
+    `with_number`: a Python number is an operand too, so that they are not all of one shape.
+    """
+    if not with_number and all(same_sizes(t.shape, shape) for t in operands):
         if all(t.is_contiguous() for t in operands):
             return contiguous(shape)
         if len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):

@@ -117,7 +117,8 @@ def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         operands += tensors_in(kwargs)
     first = operands[0]
     shape = tuple(first.shape) if len(operands) == 1 else geometry.broadcast(*[t.shape for t in operands])
-    return _fresh(shape, _dtype(op, args, kwargs), geometry.elementwise(shape, operands))
+    with_number = len(operands) == 1 and len(args) > 1 and op._schema.arguments[1].name == "other"
+    return _fresh(shape, _dtype(op, args, kwargs), geometry.elementwise(shape, operands, with_number))
 
 
 def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -328,11 +329,18 @@ def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     return _fresh(sizes, t.dtype) if plain else _probe(op, args, kwargs)
 
 
+def _is_legacy_empty(t: Tensor) -> bool:
+    """Whether cat takes it whatever the others' rank is: the tensor of one dimension without elements."""
+    return t.dim() == 1 and isinstance(t.shape[0], int) and t.shape[0] == 0
+
+
 def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    tensors = [t for t in args[0] if t.dim() != 1 or not (isinstance(t.shape[0], int) and t.shape[0] == 0)]
+    tensors = [t for t in args[0] if not _is_legacy_empty(t)]
     if not tensors:
         return _fresh((0,), _dtype(op, args, kwargs))
     first = tensors[0]
+    ranked = [t.new_empty((0,) * first.dim()) if _is_legacy_empty(t) else t for t in args[0]]
+    dtype = _dtype(op, (ranked, *args[1:]), kwargs)
     dim = bind(op, args, kwargs)["dim"] % first.dim()
     sizes = list(first.shape)
     for t in tensors[1:]:
@@ -340,7 +348,7 @@ def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
             raise EagerRaises("cat of tensors whose sizes differ outside the joined dimension")
         sizes[dim] = sizes[dim] + t.shape[dim]
     last = all(geometry.like_channels_last(t) for t in tensors)
-    return _fresh(sizes, _dtype(op, args, kwargs), geometry.channels_last(sizes) if last else None)
+    return _fresh(sizes, dtype, geometry.channels_last(sizes) if last else None)
 
 
 def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -476,7 +484,7 @@ def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _FAMILIES: dict[Rule, str] = {
-    like_self: """fill zero index_put _unsafe_index_put index_fill put flip uniform normal_functional random
+    like_self: """fill zero hardtanh index_put _unsafe_index_put index_fill put flip uniform normal_functional random
         exponential cauchy geometric log_normal""",
     plain_self: "scatter scatter_add scatter_reduce index_add index_copy index_reduce bernoulli",
     masked: "masked_fill masked_scatter",

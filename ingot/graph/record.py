@@ -17,10 +17,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph import geometry, meta
+from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
-from ingot.graph.functional import OVERWRITES, Storage, Tracked, same_strides, views_of, with_geometry_of, written_back
+from ingot.graph.functional import (
+    OVERWRITES,
+    Storage,
+    Tracked,
+    View,
+    same_strides,
+    views_of,
+    with_geometry_of,
+    written_back,
+)
 from ingot.graph.passes import run_passes
 from ingot.graph.schemas import bind, functional_form, is_composite, may_raise, written
 from ingot.graph.symbols import to_expr
@@ -37,7 +47,7 @@ def trace(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) 
     Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
     """
     recorder = Recorder(context)
-    with torch.no_grad(), recorder:
+    with preserved(), torch.no_grad(), recorder:
         outputs = _run_nodes(gm, recorder, fakes)
     aten_graph = recorder.finish(outputs)
     run_passes(aten_graph)
@@ -207,6 +217,8 @@ class Recorder(TorchDispatchMode):
 
     def _write(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
         """An in-place or out= op: run its functional form, then give the written tensors those values."""
+        if op is aten.as_strided_.default:
+            return self._restride(*args, **kwargs)
         result = run_fake(op, args, kwargs)
         names = [name for _, name in written(op)]
         bound = bind(op, args, kwargs)
@@ -217,6 +229,19 @@ class Recorder(TorchDispatchMode):
             for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
                 self._assign(bound[name], value)
         return result
+
+    def _restride(self, fake: FakeTensor, *geometry: Any) -> FakeTensor:
+        """as_strided_: the fake becomes a view of what it was before."""
+        tracked = self._tracked[id(fake)]
+        tracked.fake = before = FakeTensor(fake.meta.detach(), fake.device)
+        self._tracked[id(before)] = tracked
+        if tracked.node is not None:
+            tracked.node.meta["val"] = before
+        base = tracked.base
+        run_fake(aten.as_strided_.default, (fake, *geometry), {})
+        view = View(aten.as_strided.default, self._from_base(base, fake, *geometry)[1:])
+        self._tracked[id(fake)] = Tracked(fake, base.storage, None, -1, base, view)
+        return fake
 
     def _refuse_overlap(self, target: FakeTensor, read: Sequence[Any]) -> None:
         """In what order an op that reads what it overwrites does so is eager's affair, and it may refuse."""

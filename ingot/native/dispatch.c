@@ -6,8 +6,10 @@
 #include <structmember.h>
 
 #include "binding.h"
+#include "continue.h"
 #include "guards.h"
 #include "program.h"
+#include "stance.h"
 
 /* -- Entry: one compiled form of a function and the facts under which it is right ---------------------------------- */
 
@@ -21,6 +23,7 @@ typedef struct {
     PyObject *residual; /* callable(outputs, slots), or NULL where `result` says all */
     PyObject *record;   /* whatever the compiler keeps for the report */
     Result result;
+    Py_ssize_t output_count; /* of the graph; -1 where it is not known */
     unsigned long long hits;
 } Entry;
 
@@ -110,6 +113,15 @@ static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t c
     return result;
 }
 
+/* `outputs` if there are as many as the graph has, else NULL with an exception set. */
+static PyObject *counted(Entry *entry, PyObject *outputs) {
+    if (outputs == NULL || entry->output_count < 0 || PyTuple_GET_SIZE(outputs) == entry->output_count)
+        return outputs;
+    PyErr_Format(PyExc_TypeError, "a compiled graph of %zd outputs returned %zd: %R", entry->output_count,
+                 PyTuple_GET_SIZE(outputs), entry->target);
+    return NULL;
+}
+
 /* `inputs[-1]` may be written to by the callee, as the vectorcall protocol allows. */
 static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
                               Py_ssize_t slot_count) {
@@ -118,13 +130,16 @@ static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t 
     if (outputs == NULL)
         return NULL;
     PyObject *result = NULL;
-    if (PyTuple_CheckExact(outputs) && entry->result == TUPLE)
-        return outputs;
-    if (PyTuple_Check(outputs))
-        result = finish(entry, ((PyTupleObject *)outputs)->ob_item, PyTuple_GET_SIZE(outputs), slots, slot_count);
-    else if (PyList_CheckExact(outputs)) {
+    if (PyTuple_Check(outputs)) {
+        if (counted(entry, outputs) == NULL)
+            ;
+        else if (PyTuple_CheckExact(outputs) && entry->result == TUPLE)
+            return outputs;
+        else
+            result = finish(entry, ((PyTupleObject *)outputs)->ob_item, PyTuple_GET_SIZE(outputs), slots, slot_count);
+    } else if (PyList_CheckExact(outputs)) {
         PyObject *fixed = PyList_AsTuple(outputs); /* the residual may run code that changes the list */
-        if (fixed != NULL)
+        if (counted(entry, fixed) != NULL)
             result = finish(entry, ((PyTupleObject *)fixed)->ob_item, PyTuple_GET_SIZE(fixed), slots, slot_count);
         Py_XDECREF(fixed);
     } else
@@ -225,12 +240,14 @@ static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssi
     return result;
 }
 
-static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+static PyObject *call_region(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
     Dispatcher *dispatcher = (Dispatcher *)object;
     if (dispatcher->entries == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the compiled function has been torn down");
         return NULL;
     }
+    if (ingot_runs_eager())
+        return PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
     if (ingot_signature_refresh(&dispatcher->signature) < 0)
         return NULL;
     Py_ssize_t slot_count = dispatcher->signature.slots;
@@ -249,6 +266,21 @@ static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, 
     Py_DECREF(dispatcher);
     if (slots != on_stack)
         PyMem_Free(slots);
+    return result;
+}
+
+/* Runs a region, and those behind its graph breaks one after the other. */
+static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+    PyObject *result = call_region(object, args, flagged_count, names);
+    while (result != NULL && Py_TYPE(result) == &IngotContinue_Type) {
+        IngotContinue *next = (IngotContinue *)result;
+        if (Py_TYPE(next->target) == Py_TYPE(object))
+            result = call_region(next->target, ((PyTupleObject *)next->state)->ob_item,
+                                 (size_t)PyTuple_GET_SIZE(next->state), NULL);
+        else
+            result = PyObject_Call(next->target, next->state, NULL);
+        Py_DECREF(next);
+    }
     return result;
 }
 
@@ -327,10 +359,11 @@ static bool is_target(PyObject *target) {
     return target == Py_None || Py_TYPE(target) == &IngotProgram_Type || PyCallable_Check(target);
 }
 
-/* Reads a Residual's `kind` and, where it is general, its `build` function (a new reference). 0, or -1 with an
- * exception set. */
-static int read_residual(PyObject *residual, Result *result, PyObject **build) {
+/* Reads a Residual's `kind`, `output_count` and, where it is general, its `build` function (a new reference). 0, or -1
+ * with an exception set. */
+static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_count, PyObject **build) {
     *result = TUPLE;
+    *output_count = -1;
     *build = NULL;
     if (residual == Py_None)
         return 0;
@@ -347,6 +380,10 @@ static int read_residual(PyObject *residual, Result *result, PyObject **build) {
     else if (found == GENERAL)
         *build = PyObject_GetAttrString(residual, "build");
     Py_DECREF(kind);
+    PyObject *count = PyErr_Occurred() ? NULL : PyObject_GetAttrString(residual, "output_count");
+    if (count != NULL)
+        *output_count = PyLong_AsSsize_t(count);
+    Py_XDECREF(count);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -370,7 +407,7 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->guards = Py_NewRef(guards);
     entry->target = Py_NewRef(target);
     entry->record = Py_NewRef(record);
-    if (read_residual(residual, &entry->result, &entry->residual) < 0) {
+    if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
         Py_DECREF(entry);
         return NULL;
     }
@@ -410,7 +447,7 @@ static PyMethodDef dispatcher_methods[] = {
      "original function.\n"
      "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "
      "'general':\n"
-     "what its `build(outputs, slots)` returns."},
+     "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there are."},
     {"entries", (PyCFunction)list_entries, METH_NOARGS, "The entries as a tuple, most recently used first."},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},

@@ -42,6 +42,9 @@ static PyObject *access_class_attribute(PyObject *owner, const Key *key) {
     return PyType_Check(owner) ? Py_XNewRef(_PyType_Lookup((PyTypeObject *)owner, key->object)) : NULL;
 }
 
+/* A function of Ingot's own, without effects; the type of what it is given is checked already. */
+static PyObject *access_apply(PyObject *owner, const Key *key) { return PyObject_CallOneArg(key->object, owner); }
+
 /* The keys in order; an OrderedDict keeps its own. */
 static PyObject *access_dict_keys(PyObject *owner, const Key *Py_UNUSED(key)) {
     if (!PyDict_Check(owner))
@@ -66,6 +69,7 @@ static const struct {
     {"type", access_type},
     {"class_attribute", access_class_attribute},
     {"dict_keys", access_dict_keys},
+    {"apply", access_apply},
 };
 
 bool ingot_find_access(const char *name, Access *access) {

@@ -16,10 +16,10 @@ from ingot.capture.residual import (
     Constant,
     Dict,
     FromSource,
-    Instance,
     Output,
     Recipe,
     Residual,
+    instance,
     named_tuple,
 )
 from ingot.capture.sources import ArgSource, AttrSource
@@ -69,7 +69,7 @@ TABLE: list[tuple[Recipe, Any]] = [
     (Call(dict, (), {"key": O1}), {"key": 11}),
     (Call(torch.Size, (list_of(O0, O1),)), torch.Size((10, 11))),
     (named_tuple(Point, (O0, ARG)), Point(10, "y")),
-    (Instance(Box, {"a": O0, "b": list_of(O1)}), Box(10, [11])),
+    (instance(Box, {"a": O0, "b": list_of(O1)}), Box(10, [11])),
 ]
 
 
@@ -92,7 +92,7 @@ def test_kinds_that_need_no_python() -> None:
 
 
 def test_what_is_shared_stays_shared() -> None:
-    inner, box = list_of(O0), Instance(Box, {"a": O1})
+    inner, box = list_of(O0), instance(Box, {"a": O1})
     key = tuple_of(O0, O1)
     built = Residual(tuple_of(inner, list_of(inner), box, Dict(((key, box),)), key), 2).build((10, 11), ())
     assert built[0] is built[1][0]
@@ -108,9 +108,9 @@ def test_every_call_makes_new_objects() -> None:
 
 
 def test_cycles_close() -> None:
-    attributes: dict[str, Recipe] = {}
-    node = Instance(Box, attributes)
-    attributes["a"], attributes["b"] = node, tuple_of(node, O0)
+    node = instance(Box, {})
+    for name, part in {"a": node, "b": tuple_of(node, O0)}.items():
+        node.steps.append((object.__setattr__, (Constant(name), part)))
     built = Residual(node, 1).build((10,), ())
     assert built.a is built and built.b[0] is built and built.b[1] == 10
 
@@ -122,7 +122,7 @@ def test_no_init_or_setattr_of_the_user_runs() -> None:
 
         __setattr__ = __init__  # type: ignore[assignment]
 
-    assert Residual(Instance(Strict, {"a": O0}), 1).build((3,), ()).a == 3
+    assert Residual(instance(Strict, {"a": O0}), 1).build((3,), ()).a == 3
 
 
 def test_the_text_is_the_program() -> None:

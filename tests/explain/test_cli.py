@@ -74,7 +74,7 @@ def test_try(file, make, capsys):
     out = capsys.readouterr().out
     for text in ("median call", "speed-up", "first call", "peak memory", "kernels", "The result is eager's"):
         assert text in out
-    assert "break: m.py:3: eager stands in (hint: wait)" in out
+    assert "in eager from m.py:3 in f: eager stands in (hint: wait)" in out
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_try_finds_what_differs_from_eager(file, wrong, says, capsys):
 
 def test_explain_and_stages(file, capsys):
     assert run("explain", file) == 0
-    assert "break at m.py:3: eager stands in" in capsys.readouterr().out
+    assert "in eager from m.py:3 in f: eager stands in" in capsys.readouterr().out
     assert run("stages", file, "--stage", "loops") == 0
     assert capsys.readouterr().out.startswith("# == loops of f\n# not reached: eager stands in")
 

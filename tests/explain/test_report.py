@@ -25,6 +25,7 @@ BATCH = size_symbol("s0", 2)
 
 class Captured:
     def __init__(self, batch=4):
+        self.ops = 1
         self.guards = ["x is a float32[4, 8]"]
         self.context = SimpleNamespace(shapes=SimpleNamespace(hints={BATCH: batch}))
         self.graph_module = torch.fx.symbolic_trace(lambda x: torch.relu(x))
@@ -68,7 +69,8 @@ def plan():
 def compilation(**changes):
     made = plan()
     fields = dict(captured=Captured(), plan=made, loops=made.graph, compiled=Compiled())
-    return Compilation("f", HERE, **{**fields, "seconds": {"capture": 0.01, "schedule": 0.002}, **changes})
+    fields |= dict(name="f", where=HERE, seconds={"capture": 0.01, "schedule": 0.002})
+    return Compilation(**{**fields, **changes})
 
 
 def test_fields_of_a_compiled_function():
@@ -93,12 +95,61 @@ def test_indirect_reads_never_exceed_the_buffer():
 
 
 def test_a_skipped_call_is_a_break():
-    reason = Unsupported("side effect on a list", HERE, "return it instead")
+    reason = Unsupported("a list is torn", HERE, "return it instead")
     reason.guards = ["n == 3"]
     report = Report.from_compilations([Compilation("f", skipped=reason)])
-    assert report.breaks == [Break("side effect on a list", __file__, 1, "return it instead")]
+    assert report.breaks == [Break("a list is torn", __file__, 1, "return it instead", "f", eager=True)]
     assert report.graph_count == 0 and report.kernels == [] and report.guards == ["n == 3"]
-    assert "side effect on a list" in str(report) and "hint: return it instead" in str(report)
+    text = str(report)
+    assert "in eager from explain/test_report.py:1 in f: a list is torn" in text.replace("tests/", "")
+    assert '"""The report: its fields' in text and "hint: return it instead" in text
+
+
+class TestBreaks:
+    """A function whose graph breaks once, in a helper, and what follows the break."""
+
+    def regions(self):
+        why = Unsupported("a branch on the values of y", HERE)
+        why.function = "helper"
+        first = compilation(break_=why, first_call=0.25)
+        then = compilation(name="helper", where="m.py:9", is_continuation=True, region="there", first_call=0.5)
+        return first, then
+
+    def test_the_report_is_of_all_regions(self):
+        first, then = self.regions()
+        report = Report.from_compilations([first, then])
+        assert (report.name, report.where, report.graph_count, report.break_count) == ("f", HERE, 2, 1)
+        assert len(report.kernels) == 4 and len(report.guards) == 2 and report.stages["capture"] == 0.02
+        assert (report.peak_bytes, report.arena_bytes, report.first_call) == (256, 256, 0.75)
+        [found] = report.breaks
+        assert (found.function, found.file, found.line, found.eager) == ("helper", __file__, 1, False)
+        assert "torch.where" in found.hint
+        text = str(report)
+        assert "2 graphs, 1 break, 4 kernels" in text and "in helper: a branch on the values of y" in text
+
+    def test_a_break_that_is_met_again_counts_once(self):
+        first, then = self.regions()
+        again, then_again = self.regions()
+        again.recompiled, then_again.recompiled = "x was 3, is 4", "y was 5, is 6"
+        report = Report.from_compilations([first, then, again, then_again])
+        assert (report.graph_count, report.break_count, len(report.kernels)) == (4, 1, 4)
+        assert report.recompiles == ["x was 3, is 4", "y was 5, is 6, in helper, continued at m.py:9"]
+
+    def test_a_region_without_tensor_work_has_no_graph(self):
+        first, then = self.regions()
+        then.captured.ops, then.plan = 0, None
+        report = Report.from_compilations([first, then])
+        assert (report.graph_count, len(report.kernels)) == (1, 2)
+        assert "no tensor work here" in stage_text(then, "schedule")
+
+    def test_the_debug_line_names_the_break(self, monkeypatch):
+        monkeypatch.setenv("INGOT_DEBUG", "1")
+        out = io.StringIO()
+        for each in self.regions():
+            ladder.debug(each, out)
+        broken, continued = out.getvalue().splitlines()
+        assert "ingot: f compiled in" in broken and "graph break: a branch on the values of y at " in broken
+        assert "ingot: helper, continued at m.py:9 compiled in" in continued and "break" not in continued
 
 
 def test_recompiles_and_the_last_compiled_entry():

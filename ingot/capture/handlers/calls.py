@@ -8,8 +8,9 @@ from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Keywords
 
 
-def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> None:
-    """Calls what lies on the stack as (NULL, callable), (callable, NULL) or (callable, self)."""
+def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> InterpreterFrame | None:
+    """Calls what lies on the stack as (NULL, callable), (callable, NULL) or (callable, self). A Python function's
+    frame is returned, to be run next."""
     below, above = frame.pop_many(2)
     if below is NULL:
         callable_ = above
@@ -17,24 +18,29 @@ def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> None:
         callable_ = below
     else:
         callable_, args = below, [above, *args]
-    frame.push(frame.session.call(callable_, args, kwargs))
+    session = frame.session
+    target = session.realize(callable_).callee(session, args, kwargs)
+    if target is not None:
+        return session.frame_of(*target)
+    frame.push(session.call(callable_, args, kwargs))
+    return None
 
 
 @handles("CALL")
-def call(frame: InterpreterFrame, count: int) -> None:
-    _call(frame, frame.pop_many(count), {})
+def call(frame: InterpreterFrame, count: int) -> InterpreterFrame | None:
+    return _call(frame, frame.pop_many(count), {})
 
 
 @handles("CALL_KW")
-def call_kw(frame: InterpreterFrame, count: int) -> None:
+def call_kw(frame: InterpreterFrame, count: int) -> InterpreterFrame | None:
     names = frame.pop().constant()
     args = frame.pop_many(count)
     split = count - len(names)
-    _call(frame, args[:split], dict(zip(names, args[split:])))
+    return _call(frame, args[:split], dict(zip(names, args[split:])))
 
 
 @handles("CALL_FUNCTION_EX")
-def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> None:
+def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
     kwargs = frame.session.entries_of(frame.pop()) if has_keywords else {}
     args = frame.session.unpacked(frame.pop())
-    _call(frame, args, dict(kwargs))
+    return _call(frame, args, dict(kwargs))

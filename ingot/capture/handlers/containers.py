@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import LazyValue, Value
+from ingot.capture.values.base import Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SliceValue, TupleValue
 
@@ -53,7 +53,7 @@ def _method(name: str) -> Any:
 
     def handler(frame: InterpreterFrame, depth: int) -> None:
         value = frame.pop()
-        getattr(frame.stack[-depth], f"method_{name}")(frame.session, value)
+        getattr(frame.peek(depth), f"method_{name}")(frame.session, value)
 
     return handler
 
@@ -67,26 +67,28 @@ handles("DICT_UPDATE")(_method("update"))
 @handles("LIST_APPEND")
 def list_append(frame: InterpreterFrame, depth: int) -> None:
     value = frame.stack.pop()
-    owner = frame.stack[-depth]
+    owner = frame.peek(depth)
     assert isinstance(owner, ListValue)
-    owner.items.append(value)
+    owner.append(frame.session, [value])
 
 
 @handles("MAP_ADD")
 def map_add(frame: InterpreterFrame, depth: int) -> None:
     value, key = frame.stack.pop(), frame.pop()
-    frame.stack[-depth].set_item(frame.session, key, value)
+    frame.peek(depth).set_item(frame.session, key, value)
 
 
 @handles("DICT_MERGE")
 def dict_merge(frame: InterpreterFrame, depth: int) -> None:
-    entries = frame.session.entries_of(frame.pop())
-    owner = frame.stack[-depth]
+    session = frame.session
+    entries = session.entries_of(frame.pop())
+    owner = frame.peek(depth)
     assert isinstance(owner, DictValue)
     twice = owner.entries.keys() & entries.keys()
     if twice:
-        raise frame.session.raised(TypeError, f"got multiple values for keyword argument {next(iter(twice))!r}")
-    owner.entries.update(entries)
+        raise session.raised(TypeError, f"got multiple values for keyword argument {next(iter(twice))!r}")
+    for key, value in entries.items():
+        owner.set_item(session, session.wrap_key(key), value)
 
 
 @handles("UNPACK_SEQUENCE")
@@ -114,27 +116,22 @@ def unpack_ex(frame: InterpreterFrame, counts: tuple[int, int]) -> None:
 
 @handles("GET_LEN")
 def get_len(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(frame.session.realize(frame.stack[-1]).length(frame.session)))
-
-
-def _top(frame: InterpreterFrame, depth: int = 1) -> Value:
-    value = frame.stack[-depth]
-    return frame.session.realize(value) if type(value) is LazyValue else value
+    frame.push(ConstantValue(frame.peek().length(frame.session)))
 
 
 @handles("MATCH_SEQUENCE")
 def match_sequence(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(isinstance(_top(frame), SequenceValue)))
+    frame.push(ConstantValue(isinstance(frame.peek(), SequenceValue)))
 
 
 @handles("MATCH_MAPPING")
 def match_mapping(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(isinstance(_top(frame), DictValue)))
+    frame.push(ConstantValue(isinstance(frame.peek(), DictValue)))
 
 
 @handles("MATCH_KEYS")
 def match_keys(frame: InterpreterFrame, _: Any) -> None:
-    subject, keys = _top(frame, 2), _top(frame).constant()
+    subject, keys = frame.peek(2), frame.peek().constant()
     assert isinstance(subject, DictValue)
     found = all(key in subject.entries for key in keys)
     frame.push(TupleValue([subject.entries[key] for key in keys], tuple) if found else NONE)

@@ -23,7 +23,7 @@ def _exception(frame: InterpreterFrame, value: Value) -> ExceptionValue:
 def raise_varargs(frame: InterpreterFrame, count: int) -> None:
     handled = frame.session.handled
     if count == 0:
-        if handled is NONE:
+        if handled.is_constant():  # None
             raise frame.session.raised(RuntimeError, "No active exception to reraise")
         raise Raised(handled)
     cause = frame.pop() if count == 2 else NONE
@@ -53,12 +53,12 @@ def pop_except(frame: InterpreterFrame, _: Any) -> None:
 @handles("CHECK_EXC_MATCH")
 def check_exc_match(frame: InterpreterFrame, _: Any) -> None:
     wanted = frame.pop().constant()
-    frame.push(ConstantValue(issubclass(frame.stack[-1].python_type(), wanted)))
+    frame.push(ConstantValue(issubclass(frame.peek().python_type(), wanted)))
 
 
 @handles("STOPITERATION_ERROR")
 def stopiteration_error(frame: InterpreterFrame, _: Any) -> None:
-    if issubclass(frame.stack[-1].python_type(), StopIteration):
+    if issubclass(frame.peek().python_type(), StopIteration):
         frame.pop()
         frame.push(ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")]))
 
@@ -72,6 +72,6 @@ def before_with(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("WITH_EXCEPT_START")
 def with_except_start(frame: InterpreterFrame, _: Any) -> None:
-    raised, leave = frame.stack[-1], frame.stack[-4]
+    raised, leave = frame.peek(), frame.peek(4)
     cls = frame.session.wrap_constant(raised.python_type())
     frame.push(frame.session.call(leave, [cls, raised, NONE], {}))

@@ -16,7 +16,7 @@ def get_iter(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("FOR_ITER")
 def for_iter(frame: InterpreterFrame, behind: int) -> None:
-    element = frame.stack[-1].next(frame.session)
+    element = frame.peek().next(frame.session)
     if element is not None:
         frame.push(element)
     else:
@@ -31,7 +31,7 @@ def get_yield_from_iter(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("SEND")
 def send(frame: InterpreterFrame, behind: int) -> None:
-    sent, receiver = frame.pop(), frame.stack[-1]
+    sent, receiver = frame.pop(), frame.peek()
     generator = receiver if isinstance(receiver, GeneratorValue) else None
     element = generator.resume(frame.session, sent) if generator else receiver.next(frame.session)
     if element is not None:

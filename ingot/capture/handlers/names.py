@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import NULL
+from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import CellValue
 
@@ -66,27 +66,40 @@ def _cell(frame: InterpreterFrame, slot: int) -> CellValue:
 
 @handles("LOAD_DEREF")
 def load_deref(frame: InterpreterFrame, slot: int) -> None:
-    content = _cell(frame, slot).content
-    if content is NULL:
-        name = frame.program.names[slot]
-        raise frame.session.raised(
-            NameError, f"cannot access free variable '{name}' where it is not associated with a value"
-        )
-    frame.push(content)
+    cell = _cell(frame, slot)
+    if cell.content is NULL:
+        raise _empty(frame, slot, cell)
+    frame.push(cell.content)
+
+
+def _empty(frame: InterpreterFrame, slot: int, cell: CellValue) -> Exception:
+    session, name = frame.session, frame.program.names[slot]
+    if cell.source is not None and session.effects.fields(cell.object) is None:
+        return session.unsupported(f"the outer variable {name!r} is not bound yet")
+    if name not in frame.program.code.co_freevars:
+        return _unbound(frame, slot)
+    message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+    return session.raised(NameError, message)
 
 
 @handles("STORE_DEREF")
 def store_deref(frame: InterpreterFrame, slot: int) -> None:
-    cell = _cell(frame, slot)
-    if cell.outside:
-        raise frame.session.unsupported(f"side effect: the outer variable {frame.program.names[slot]!r} is set")
-    cell.content = frame.stack.pop()
+    _set_cell(frame, slot, frame.stack.pop())
 
 
 @handles("DELETE_DEREF")
 def delete_deref(frame: InterpreterFrame, slot: int) -> None:
-    frame.push(NULL)
-    store_deref(frame, slot)
+    cell = _cell(frame, slot)
+    if cell.content is NULL:
+        raise _empty(frame, slot, cell)
+    _set_cell(frame, slot, NULL)
+
+
+def _set_cell(frame: InterpreterFrame, slot: int, content: Value) -> None:
+    cell = _cell(frame, slot)
+    cell.content = content
+    if cell.source is not None:
+        frame.session.effects.set_cell(frame.session, cell, content)
 
 
 @handles("LOAD_GLOBAL", "LOAD_NAME")
@@ -98,9 +111,23 @@ def load_global(frame: InterpreterFrame, name: str) -> None:
     frame.push(value)
 
 
-@handles("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME", "DELETE_NAME")
+@handles("STORE_GLOBAL")
 def store_global(frame: InterpreterFrame, name: str) -> None:
-    raise frame.session.unsupported(f"side effect: the global {name!r} is changed")
+    frame.session.effects.set_name(frame.function.namespace, name, frame.stack.pop())
+
+
+@handles("DELETE_GLOBAL")
+def delete_global(frame: InterpreterFrame, name: str) -> None:
+    session, namespace = frame.session, frame.function.namespace
+    found = session.wrap_global(namespace, name, namespace.get("__name__", ""))
+    if found is None:
+        raise session.raised(NameError, f"name '{name}' is not defined")
+    session.effects.set_name(namespace, name, NULL)
+
+
+@handles("STORE_NAME", "DELETE_NAME")
+def store_name(frame: InterpreterFrame, name: str) -> None:
+    raise frame.session.unsupported(f"the name {name!r} of a class body is set")
 
 
 @handles("IMPORT_NAME")
@@ -114,4 +141,4 @@ def import_name(frame: InterpreterFrame, name: str) -> None:
 
 @handles("IMPORT_FROM")
 def import_from(frame: InterpreterFrame, name: str) -> None:
-    frame.push(frame.session.realize(frame.stack[-1]).get_attribute(frame.session, name))
+    frame.push(frame.peek().get_attribute(frame.session, name))

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ingot.capture.session import Session
     from ingot.capture.sources import Source
+    from ingot.capture.values.functions import FunctionValue
 
 Arguments = Sequence["Value"]
 Keywords = dict[str, "Value"]
+Callee = tuple["FunctionValue", Arguments, Keywords]
 
 
 class NotConstant(Exception):
@@ -34,6 +36,8 @@ class Value:
     """The default answers: nothing is known, and each question that cannot be answered raises Unsupported."""
 
     __slots__ = ("source",)
+
+    is_shared = False  # whether it is an outside object that can be changed, so that one value stands for it
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -125,6 +129,11 @@ class Value:
         """The next element, None at the end."""
         raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not an iterator")
 
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        """The Python function, and its arguments, that a call of this value is nothing but a call of; None where a
+        call is more than that, or something else."""
+        return None
+
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported(f"a call of {self.describe()}")
 
@@ -146,6 +155,10 @@ class LazyValue(Value):
     def __init__(self, object: Any, source: Source) -> None:
         super().__init__(source)
         self.object = object
+
+    def describe(self) -> str:
+        assert self.source is not None
+        return f"{type(self.object).__name__} {self.source.name}"
 
 
 class NullValue(Value):

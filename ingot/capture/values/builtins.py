@@ -111,6 +111,11 @@ class BuiltinValue(Value):
             return ConstantValue(getattr(self.object, name))
         return super().get_attribute(session, name)
 
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        if self.object in POLYFILLS and self.object not in RULES:
+            return session.builtin(POLYFILLS[self.object]).callee(session, args, kwargs)
+        return None
+
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return call_builtin(session, self.object, args, kwargs)
 
@@ -218,6 +223,15 @@ def object_setattr(session: Session, owner: Value, name: Value, value: Value) ->
         owner.attributes[name.constant()] = value
     else:
         owner.set_attribute(session, name.constant(), value)
+    return NONE
+
+
+@rule(object.__delattr__)
+def object_delattr(session: Session, owner: Value, name: Value) -> Value:
+    if isinstance(owner, ObjectValue):
+        owner.drop(session, name.constant())
+    else:
+        owner.delete_attribute(session, name.constant())
     return NONE
 
 

@@ -1,372 +1,132 @@
-"""Lists, tuples, sets, dicts and their views. Those from outside have a source and may be read but not changed."""
+"""Dicts, sets and their views and iterators.
+
+Those from outside have a source. What is done to them is recorded in `Session.effects`; their keys are guarded when all
+of them are first asked for, so that a dict that is only asked for one key may hold any others.
+"""
 
 from __future__ import annotations
 
 import operator
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Value
+from ingot.capture.effects import Operation, dict_base
+from ingot.capture.guards import Kind
+from ingot.capture.sources import DerivedSource, ItemSource, dict_keys
+from ingot.capture.values.base import NULL, LazyValue, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.objects import IdentityKey, ObjectValue
+from ingot.capture.values.sequences import (
+    Container,
+    ListValue,
+    OutsideList,
+    RangeIterator,
+    RangeValue,
+    SequenceIterator,
+    SequenceValue,
+    SliceValue,
+    TupleValue,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
     from ingot.capture.sources import Source
 
-
-class _Container(Value):
-    __slots__ = ("object",)
-
-    def __init__(self, source: Source | None, object: Any) -> None:
-        super().__init__(source)
-        self.object = object
-
-    def identity(self) -> Any:
-        return self if self.source is None else self.object
-
-    def _writable(self, session: Session) -> None:
-        if self.source is not None:
-            raise session.unsupported(f"side effect: {self.describe()} existed before the call and is changed")
-
-    def truth(self, session: Session) -> bool:
-        return self.length(session) > 0
-
-
-class SequenceValue(_Container):
-    """A list or tuple (`cls` tells which; torch.Size and named tuples are tuples)."""
-
-    __slots__ = ("cls", "items")
-
-    def __init__(self, items: Iterable[Value], cls: type, source: Source | None = None, object: Any = None) -> None:
-        super().__init__(source, object)
-        self.items = list(items)
-        self.cls = cls
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def _like(self, items: Iterable[Value]) -> SequenceValue:
-        return type(self)(items, list if isinstance(self, ListValue) else tuple)
-
-    def length(self, session: Session) -> int:
-        return len(self.items)
-
-    def iterate(self, session: Session) -> Value:
-        return SequenceIterator(self)
-
-    def get_item(self, session: Session, key: Value) -> Value:
-        if isinstance(key, SliceValue):
-            bounds = key.constant()
-            made = self._like(session.python(operator.getitem, self.items, bounds))
-            made.cls = self.cls if self.cls.__name__ == "Size" else made.cls
-            return made
-        return session.python(operator.getitem, self.items, session.index(key))
-
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        items = [item.argument(leaf) for item in self.items]
-        return self._build(items) if hasattr(self.cls, "_fields") else tuple(items)
-
-    def _build(self, objects: list[Any]) -> Any:
-        return self.cls(*objects) if hasattr(self.cls, "_fields") else self.cls(objects)
-
-    def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
-    ) -> Value | None:
-        if function in (operator.add, operator.iadd) and isinstance(other, type(self)) and not reflected:
-            return self._like(self.items + other.items)
-        if function in (operator.mul, operator.imul) and other.is_constant():
-            return self._like(session.python(operator.mul, self.items, other.constant()))
-        if function in (operator.eq, operator.ne) and isinstance(other, SequenceValue):
-            same = isinstance(self, ListValue) == isinstance(other, ListValue) and len(self.items) == len(other.items)
-            same = same and all(
-                session.equal(session.realize(a), session.realize(b)) for a, b in zip(self.items, other.items)
-            )
-            return ConstantValue(same == (function is operator.eq))
-        if function in (operator.lt, operator.le, operator.gt, operator.ge) and isinstance(other, SequenceValue):
-            pair = (session.known(self), session.known(other))
-            return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
-        return None
-
-    def method_index(self, session: Session, item: Value) -> Value:
-        for i, element in enumerate(self.items):
-            if session.equal(session.realize(element), item):
-                return ConstantValue(i)
-        raise session.raised(ValueError, f"{item.describe()} is not in {self.cls.__name__}")
-
-    def method_count(self, session: Session, item: Value) -> Value:
-        return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.items))
-
-
-class TupleValue(SequenceValue):
-    """A tuple, torch.Size or named tuple."""
-
-    __slots__ = ()
-
-    def constant(self) -> Any:
-        return self._build([item.constant() for item in self.items])
-
-    def key(self, session: Session) -> Any:
-        return tuple(session.realize(item).key(session) for item in self.items)
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        fields = getattr(self.cls, "__match_args__", ())  # of named tuples, and of torch.return_types
-        if name in fields:
-            return self.items[fields.index(name)]
-        if not hasattr(TupleValue, f"method_{name}") and self.cls is not tuple and hasattr(self.cls, name):
-            return session.class_attribute(self.cls, name, self)
-        return super().get_attribute(session, name)
-
-    def method__asdict(self, session: Session) -> Value:
-        return DictValue(zip(self.cls._fields, self.items), dict)  # type: ignore[attr-defined]
-
-    def method__replace(self, session: Session, **changes: Value) -> Value:
-        fields = self.cls._fields  # type: ignore[attr-defined]
-        return TupleValue([changes.get(f, item) for f, item in zip(fields, self.items)], self.cls)
-
-    def method_numel(self, session: Session) -> Value:
-        total: Value = ConstantValue(1)
-        for item in self.items:
-            total = session.binary(operator.mul, total, item)
-        return total
-
-
-class ListValue(SequenceValue):
-    """A list."""
-
-    __slots__ = ()
-
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        return [item.argument(leaf) for item in self.items]
-
-    def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
-    ) -> Value | None:
-        if function is operator.iadd and not reflected:
-            self.method_extend(session, other)
-            return self
-        return super().binary(session, function, other, reflected)
-
-    def set_item(self, session: Session, key: Value, value: Value) -> None:
-        self._writable(session)
-        if isinstance(key, SliceValue):
-            self.items[key.constant()] = session.list_of(value).items
-        else:
-            session.python(operator.setitem, self.items, session.index(key), value)
-
-    def delete_item(self, session: Session, key: Value) -> None:
-        self._writable(session)
-        session.python(operator.delitem, self.items, key.constant())
-
-    def method_append(self, session: Session, item: Value) -> Value:
-        self._writable(session)
-        self.items.append(item)
-        return NONE
-
-    def method_extend(self, session: Session, items: Value) -> Value:
-        self._writable(session)
-        self.items.extend(session.list_of(items).items)
-        return NONE
-
-    def method_insert(self, session: Session, index: Value, item: Value) -> Value:
-        self._writable(session)
-        self.items.insert(session.index(index), item)
-        return NONE
-
-    def method_pop(self, session: Session, index: Value | None = None) -> Value:
-        self._writable(session)
-        return session.python(self.items.pop, -1 if index is None else session.index(index))
-
-    def method_remove(self, session: Session, item: Value) -> Value:
-        self._writable(session)
-        del self.items[self.method_index(session, item).constant()]
-        return NONE
-
-    def method_clear(self, session: Session) -> Value:
-        self._writable(session)
-        self.items.clear()
-        return NONE
-
-    def method_reverse(self, session: Session) -> Value:
-        self._writable(session)
-        self.items.reverse()
-        return NONE
-
-    def method_copy(self, session: Session) -> Value:
-        return ListValue(self.items, list)
-
-    def method_sort(self, session: Session, **options: Value) -> Value:
-        self._writable(session)
-        self.items = session.list_of(session.call(session.builtin(sorted), [self], options)).items
-        return NONE
-
-
-class SequenceIterator(Value):
-    """An iterator over a list or tuple; sees what is appended while it runs."""
-
-    __slots__ = ("position", "sequence")
-
-    def __init__(self, sequence: SequenceValue) -> None:
-        super().__init__()
-        self.sequence, self.position = sequence, 0
-
-    def python_type(self) -> type:
-        return type(iter([]))
-
-    def iterate(self, session: Session) -> Value:
-        return self
-
-    def next(self, session: Session) -> Value | None:
-        if self.position >= len(self.sequence.items):
-            return None
-        self.position += 1
-        return self.sequence.items[self.position - 1]
-
-
-class SliceValue(Value):
-    """A slice; its parts may be symbolic."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, start: Value, stop: Value, step: Value) -> None:
-        super().__init__()
-        self.parts = (start, stop, step)
-
-    def python_type(self) -> type:
-        return slice
-
-    def constant(self) -> Any:
-        return slice(*[part.constant() for part in self.parts])
-
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        return slice(*[part.argument(leaf) for part in self.parts])
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("start", "stop", "step"):
-            return self.parts[("start", "stop", "step").index(name)]
-        return super().get_attribute(session, name)
-
-
-class RangeValue(Value):
-    """A range of known bounds."""
-
-    __slots__ = ("range",)
-
-    def __init__(self, bounds: range, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.range = bounds
-
-    def python_type(self) -> type:
-        return range
-
-    def constant(self) -> Any:
-        return self.range
-
-    def truth(self, session: Session) -> bool:
-        return bool(self.range)
-
-    def length(self, session: Session) -> int:
-        return len(self.range)
-
-    def contains(self, session: Session, item: Value) -> bool:
-        return item.constant() in self.range
-
-    def get_item(self, session: Session, key: Value) -> Value:
-        return session.wrap_constant(session.python(operator.getitem, self.range, key.constant()))
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        return ConstantValue(self.range).get_attribute(session, name)
-
-    def iterate(self, session: Session) -> Value:
-        return RangeIterator(iter(self.range))
-
-    def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
-    ) -> Value | None:
-        return ConstantValue(self.range).binary(session, function, other, reflected)
-
-
-class RangeIterator(Value):
-    """An iterator over a range."""
-
-    __slots__ = ("iterator",)
-
-    def __init__(self, iterator: Any) -> None:
-        super().__init__()
-        self.iterator = iterator
-
-    def python_type(self) -> type:
-        return type(self.iterator)
-
-    def iterate(self, session: Session) -> Value:
-        return self
-
-    def next(self, session: Session) -> Value | None:
-        number = next(self.iterator, None)
-        return None if number is None else ConstantValue(number)
-
-
-class KeyedValue(_Container):
-    """What dicts and sets share: `entries` by key, as `Value.key` makes it."""
-
-    __slots__ = ("cls", "entries")
-
-    def __init__(
-        self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
-    ) -> None:
-        super().__init__(source, object)
-        self.entries = dict(entries)
-        self.cls = cls
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def length(self, session: Session) -> int:
-        return len(self.entries)
-
-    def contains(self, session: Session, item: Value) -> bool:
-        return item.key(session) in self.entries
-
-    def method_clear(self, session: Session) -> Value:
-        self._writable(session)
-        self.entries.clear()
-        return NONE
-
-
-class DictValue(KeyedValue):
+__all__ = [
+    "Container",
+    "DictIterator",
+    "DictValue",
+    "DictView",
+    "ListValue",
+    "OutsideDict",
+    "OutsideList",
+    "OutsideSet",
+    "RangeIterator",
+    "RangeValue",
+    "SequenceIterator",
+    "SequenceValue",
+    "SetIterator",
+    "SetValue",
+    "SliceValue",
+    "TupleValue",
+]
+
+
+class DictValue(Container):
     """A dict, OrderedDict or defaultdict. `factory` makes the missing values of a defaultdict."""
 
-    __slots__ = ("factory",)
+    __slots__ = ("_entries", "cls", "factory")
 
     def __init__(
         self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
     ) -> None:
-        super().__init__(entries, cls, source, object)
+        super().__init__(source, object)
+        self._entries = dict(entries)
+        self.cls = cls
         self.factory: Value = NONE
+
+    @property
+    def entries(self) -> dict[Any, Value]:
+        """All that it holds: values by key, as `Value.key` makes it."""
+        return self._entries
+
+    def python_type(self) -> type:
+        return self.cls
+
+    # -- one key -------------------------------------------------------------------------------------------------------
+
+    def find(self, session: Session, key: Any) -> Value | None:
+        """What it holds for a key; None where it has no such key."""
+        return self._entries.get(key)
+
+    def write(self, session: Session, key: Any, value: Value) -> None:
+        """Sets a key, or deletes it (NULL)."""
+        self._writable(session)
+        if value is NULL:
+            del self._entries[key]
+        else:
+            self._entries[key] = value
+
+    def remove(self, session: Session, key: Any) -> Value | None:
+        """Deletes a key, and gives what it held; None where it has no such key."""
+        found = self.find(session, key)
+        if found is not None:
+            self.write(session, key, NULL)
+        return found
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return self.find(session, item.key(session)) is not None
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        found = self.find(session, key.key(session))
+        if found is not None:
+            return found
+        factory = session.realize(self.factory)
+        if factory.is_constant() and factory.constant() is None:
+            raise session.raised(KeyError, key)
+        made = session.call(factory, [], {})
+        self.set_item(session, key, made)
+        return made
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        self.write(session, key.key(session), value)
+
+    def delete_item(self, session: Session, key: Value) -> None:
+        if self.remove(session, key.key(session)) is None:
+            raise session.raised(KeyError, key)
+
+    # -- all of it -----------------------------------------------------------------------------------------------------
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return {k: v.argument(leaf) for k, v in self.entries.items()}
 
-    def get_item(self, session: Session, key: Value) -> Value:
-        name = key.key(session)
-        if name in self.entries:
-            return self.entries[name]
-        if self.factory is NONE:
-            raise session.raised(KeyError, key)
-        self.set_item(session, key, session.call(self.factory, [], {}))
-        return self.entries[name]
-
-    def set_item(self, session: Session, key: Value, value: Value) -> None:
-        self._writable(session)
-        self.entries[key.key(session)] = value
-
-    def delete_item(self, session: Session, key: Value) -> None:
-        self._writable(session)
-        if key.key(session) not in self.entries:
-            raise session.raised(KeyError, key)
-        del self.entries[key.key(session)]
+    def length(self, session: Session) -> int:
+        return len(self.entries)
 
     def iterate(self, session: Session) -> Value:
-        return SequenceIterator(self.keys(session))
+        return DictIterator(self, "keys")
 
     def keys(self, session: Session) -> SequenceValue:
         return TupleValue([session.wrap_key(key) for key in self.entries], tuple)
@@ -388,42 +148,51 @@ class DictValue(KeyedValue):
             return ConstantValue(same == (function is operator.eq))
         return None
 
+    def clear(self, session: Session) -> None:
+        """Deletes all keys."""
+        self._entries.clear()
+
+    def method_clear(self, session: Session) -> Value:
+        self.clear(session)
+        return NONE
+
     def method_keys(self, session: Session) -> Value:
-        return DictView(self, {}.keys, lambda: self.keys(session).items)
+        return DictView(self, "keys")
 
     def method_values(self, session: Session) -> Value:
-        return DictView(self, {}.values, lambda: list(self.entries.values()))
+        return DictView(self, "values")
 
     def method_items(self, session: Session) -> Value:
-        return DictView(
-            self, {}.items, lambda: [TupleValue([session.wrap_key(k), v], tuple) for k, v in self.entries.items()]
-        )
+        return DictView(self, "items")
 
     def method_get(self, session: Session, key: Value, default: Value = NONE) -> Value:
-        return self.entries.get(key.key(session), default)
+        return self.find(session, key.key(session)) or default
 
     def method_pop(self, session: Session, key: Value, default: Value | None = None) -> Value:
-        self._writable(session)
-        found = self.entries.pop(key.key(session), default)
+        found = self.remove(session, key.key(session)) or default
         if found is None:
             raise session.raised(KeyError, key)
         return found
 
-    def method_popitem(self, session: Session) -> Value:
-        self._writable(session)
-        key, value = session.python(self.entries.popitem)
+    def method_popitem(self, session: Session, last: Value | None = None) -> Value:
+        if not self.entries:
+            raise session.raised(KeyError, f"{'popitem(): ' if self.cls is dict else ''}dictionary is empty")
+        key = list(self.entries)[-1 if last is None or session.truth(last) else 0]
+        value = self.remove(session, key)
+        assert value is not None
         return TupleValue([session.wrap_key(key), value], tuple)
 
     def method_setdefault(self, session: Session, key: Value, default: Value = NONE) -> Value:
-        if key.key(session) not in self.entries:
-            self.set_item(session, key, default)
-        return self.entries[key.key(session)]
+        name = key.key(session)
+        found = self.find(session, name)
+        if found is None:
+            self.write(session, name, default)
+        return found or default
 
     def method_update(self, session: Session, other: Value | None = None, **named: Value) -> Value:
-        self._writable(session)
-        if other is not None:
-            self.entries.update(session.entries_of(other))
-        self.entries.update(named)
+        given = {**({} if other is None else session.entries_of(other)), **named}
+        for key, value in given.items():
+            self.write(session, key, value)
         return NONE
 
     def method_copy(self, session: Session) -> Value:
@@ -431,35 +200,159 @@ class DictValue(KeyedValue):
         made.factory = self.factory
         return made
 
-    def method_move_to_end(self, session: Session, key: Value) -> Value:
-        self._writable(session)
-        self.entries[key.key(session)] = self.entries.pop(key.key(session))
+    def method_move_to_end(self, session: Session, key: Value, last: Value | None = None) -> Value:
+        name = key.key(session)
+        value = self.remove(session, name)
+        if value is None:
+            raise session.raised(KeyError, key)
+        others = [] if last is None or session.truth(last) else list(self.entries.items())
+        self.write(session, name, value)
+        for other, held in others:  # all that lay before it is put behind it
+            self.write(session, other, NULL)
+            self.write(session, other, held)
         return NONE
+
+
+_PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
+"""Keys that are looked up by value, without code of the user's."""
+
+
+class OutsideDict(DictValue):
+    """A dict that existed before the call. What is asked for one key is guarded for that key."""
+
+    __slots__ = ("_session",)
+    is_shared = True
+
+    def __init__(self, session: Session, source: Source, object: dict[Any, Any], cls: type) -> None:
+        super().__init__((), cls, source, object)
+        self._session = weakref.ref(session)
+
+    def item_source(self, key: Any) -> Source:
+        """Where the item of a key is loaded from."""
+        assert self.source is not None
+        return ItemSource(self.source, key)
+
+    def key_value(self, key: Any) -> Value:
+        """The value of a key."""
+        session = self._session()
+        assert session is not None
+        return session.wrap_key(key)
+
+    @property
+    def entries(self) -> dict[Any, Value]:
+        session = self._session()
+        assert session is not None and self.source is not None
+        fields = session.effects.fields(self.object)
+        if fields is not None and fields.entries is not None:
+            return fields.entries
+        if not self._entries:
+            keys = dict_keys(self.object)
+            session.guard(self.source, Kind.DICT_KEYS, keys)
+            for key in keys:
+                value = LazyValue(dict.__getitem__(self.object, key), self.item_source(key))
+                self._entries[held_key(session, key)] = value
+        return self._entries if fields is None else fields.fill(dict(self._entries))
+
+    def find(self, session: Session, key: Any) -> Value | None:
+        fields = session.effects.fields(self.object)
+        written = None if fields is None else fields.read(key)
+        if written is not None:
+            return None if written is NULL else written
+        if self._entries or type(key) not in _PLAIN_KEYS:
+            return self.entries.get(key)
+        if not dict.__contains__(self.object, key):
+            session.guard(self.source, Kind.ABSENT_KEY, key)
+            return None
+        return session.effects.found(dict.__getitem__(self.object, key), self.item_source(key))
+
+    def write(self, session: Session, key: Any, value: Value) -> None:
+        fields = session.effects.items_of(self)
+        session.effects.change(session, self, self.object, fields)
+        fields.write(key, value)
+
+    def clear(self, session: Session) -> None:
+        fields = session.effects.items_of(self)
+        session.effects.change(session, self, self.object, fields)
+        fields.clear(Operation(dict_base(self.object).clear, (self,)))
+
+
+def held_key(session: Session, key: Any) -> Any:
+    """The key in `DictValue.entries` of a key that a guard holds."""
+    if type(key) in _PLAIN_KEYS:
+        return key
+    held = session.wrap_constant(key)
+    return IdentityKey(key, held) if type(held) is ObjectValue else held.key(session)
+
+
+class DictIterator(Value):
+    """An iterator over the keys, values or items of a dict."""
+
+    __slots__ = ("_left", "kind", "owner", "position")
+
+    def __init__(self, owner: DictValue, kind: str) -> None:
+        super().__init__()
+        self.owner, self.kind, self.position = owner, kind, 0
+        self._left: list[Any] | None = list(owner.entries)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has said that there are no more."""
+        return self._left is None
+
+    def python_type(self) -> type:
+        return type(iter(getattr({}, self.kind)()))
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+    def next(self, session: Session) -> Value | None:
+        entries = self.owner.entries
+        if self._left is None:
+            return None
+        if len(entries) != len(self._left):
+            ordered = issubclass(self.owner.cls, OrderedDict)
+            what = "OrderedDict mutated" if ordered else "dictionary changed size"
+            raise session.raised(RuntimeError, f"{what} during iteration")
+        if self.position >= len(self._left):
+            self._left = None
+            return None
+        key = self._left[self.position]
+        if key not in entries:
+            raise session.unsupported("a dict whose keys change while it is iterated over")
+        self.position += 1
+        return entry_element(session, self.kind, key, entries[key])
+
+
+def entry_element(session: Session, kind: str, key: Any, value: Value) -> Value:
+    """What keys(), values() or items() give for an entry."""
+    if kind == "values":
+        return value
+    return session.wrap_key(key) if kind == "keys" else TupleValue([session.wrap_key(key), value], tuple)
 
 
 class DictView(Value):
     """keys(), values() or items() of a dict."""
 
-    __slots__ = ("elements", "owner", "view")
+    __slots__ = ("kind", "owner")
 
-    def __init__(self, owner: DictValue, view: Callable[[], Any], elements: Callable[[], list[Value]]) -> None:
+    def __init__(self, owner: DictValue, kind: str) -> None:
         super().__init__()
-        self.owner, self.view, self.elements = owner, view, elements
+        self.owner, self.kind = owner, kind
 
     def python_type(self) -> type:
-        return type(self.view())
+        return type(getattr({}, self.kind)())
 
     def truth(self, session: Session) -> bool:
         return self.length(session) > 0
 
     def length(self, session: Session) -> int:
-        return len(self.owner.entries)
+        return self.owner.length(session)
 
     def iterate(self, session: Session) -> Value:
-        return SequenceIterator(TupleValue(self.elements(), tuple))
+        return DictIterator(self.owner, self.kind)
 
     def contains(self, session: Session, item: Value) -> bool:
-        if self.python_type() is type({}.keys()):
+        if self.kind == "keys":
             return self.owner.contains(session, item)
         return super().contains(session, item)
 
@@ -469,45 +362,109 @@ class DictView(Value):
         return session.set_of(self).binary(session, function, session.set_of(other), reflected)
 
 
-_SET_RESULTS = (operator.or_, operator.and_, operator.sub, operator.xor)
-_SET_TESTS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+class SetValue(Container):
+    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these keys that has gone through
+    the same operations, and so has the same order."""
 
+    __slots__ = ("_entries", "cls", "hashed")
 
-class SetValue(KeyedValue):
-    """A set or frozenset."""
+    def __init__(
+        self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
+    ) -> None:
+        super().__init__(source, object)
+        self._entries = dict(entries)
+        self.hashed: Any = (frozenset if cls is frozenset else set)(iter(self._entries))
+        self.cls = cls
 
-    __slots__ = ()
+    @property
+    def entries(self) -> dict[Any, Value]:
+        """All members, by key, in the order in which they were added."""
+        return self._entries
+
+    def python_type(self) -> type:
+        return self.cls
 
     def constant(self) -> Any:
         if self.cls is frozenset:
             return frozenset(member.constant() for member in self.entries.values())
         return super().constant()
 
+    def key(self, session: Session) -> Any:
+        if self.cls is not frozenset:
+            raise session.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        return super().key(session)
+
+    # -- one member ----------------------------------------------------------------------------------------------------
+
+    def holds(self, session: Session, key: Any) -> bool:
+        """Whether a key is a member."""
+        return key in self._entries
+
+    def add(self, session: Session, key: Any, member: Value) -> None:
+        """set.add."""
+        if key not in self._entries:
+            self._entries[key] = member
+            self.hashed.add(key)
+
+    def discard(self, session: Session, key: Any) -> None:
+        """set.discard."""
+        self._entries.pop(key, None)
+        self.hashed.discard(key)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return self.holds(session, item.key(session))
+
+    # -- all of them ---------------------------------------------------------------------------------------------------
+
+    def length(self, session: Session) -> int:
+        return len(self.entries)
+
+    def ordered(self, session: Session) -> list[Value]:
+        """The members in the order of iteration. It follows from the hashes, where these are the same at every call."""
+        entries = self.entries
+        if all(map(_hashes_alike, entries)):
+            return [entries[key] for key in self.hashed]
+        return list(entries.values())
+
     def iterate(self, session: Session) -> Value:
-        return SequenceIterator(TupleValue(self.entries.values(), tuple))
+        return SetIterator(self, self.ordered(session))
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         if not isinstance(other, SetValue):
             return None
+        if function in _SET_UPDATES and not reflected and self.cls is set:
+            getattr(self, f"method_{_SET_UPDATES[function]}")(session, other)
+            return self
         first, second = (other, self) if reflected else (self, other)
+        members = {**second.entries, **first.entries}
         if function in _SET_TESTS:
-            return ConstantValue(function(set(first.entries), set(second.entries)))
+            return ConstantValue(function(first.hashed, second.hashed))
         if function not in _SET_RESULTS:
             return None
-        kept = function(set(first.entries), set(second.entries))
-        members = {**first.entries, **second.entries}
-        return SetValue([(key, value) for key, value in members.items() if key in kept], first.cls)
+        return _set_like(first, function(first.hashed, second.hashed), members)
+
+    def _combined(self, session: Session, name: str, others: Iterable[Value]) -> SetValue:
+        """The result of a method that makes a new set."""
+        sets = [session.set_of(other) for other in others]
+        members = {key: member for held in (*reversed(sets), self) for key, member in held.entries.items()}
+        return _set_like(self, getattr(self.hashed, name)(*[held.hashed for held in sets]), members)
+
+    def _become(self, session: Session, made: SetValue) -> Value:
+        """Takes over the members of another set."""
+        for key in [key for key in self.entries if key not in made.entries]:
+            self.discard(session, key)
+        for key, member in made.entries.items():
+            self.add(session, key, member)
+        return NONE
 
     def method_add(self, session: Session, item: Value) -> Value:
-        self._writable(session)
-        self.entries.setdefault(item.key(session), item)
+        self.add(session, item.key(session), item)
         return NONE
 
     def method_discard(self, session: Session, item: Value) -> Value:
-        self._writable(session)
-        self.entries.pop(item.key(session), None)
+        self.discard(session, item.key(session))
         return NONE
 
     def method_remove(self, session: Session, item: Value) -> Value:
@@ -515,26 +472,206 @@ class SetValue(KeyedValue):
             raise session.raised(KeyError, item)
         return self.method_discard(session, item)
 
+    def method_pop(self, session: Session) -> Value:
+        if not self.entries:
+            raise session.raised(KeyError, "pop from an empty set")
+        if all(map(_hashes_alike, self.entries)):
+            key = self.hashed.pop()
+            self.hashed.add(key)
+        else:
+            key = next(iter(self.entries))
+        member = self.entries[key]
+        self.discard(session, key)
+        return member
+
+    def method_clear(self, session: Session) -> Value:
+        for key in list(self.entries):
+            self.discard(session, key)
+        return NONE
+
     def method_update(self, session: Session, *others: Value) -> Value:
-        self._writable(session)
         for other in others:
-            self.entries.update(session.set_of(other).entries)
+            for key, member in session.set_of(other).entries.items():
+                self.add(session, key, member)
         return NONE
 
     def method_union(self, session: Session, *others: Value) -> Value:
-        made = SetValue(self.entries.items(), self.cls)
-        for other in others:
-            made.entries.update(session.set_of(other).entries)
-        return made
+        return self._combined(session, "union", others)
 
-    def method_intersection(self, session: Session, other: Value) -> Value:
-        return self.binary(session, operator.and_, session.set_of(other), False)  # type: ignore[return-value]
+    def method_intersection(self, session: Session, *others: Value) -> Value:
+        return self._combined(session, "intersection", others)
 
-    def method_difference(self, session: Session, other: Value) -> Value:
-        return self.binary(session, operator.sub, session.set_of(other), False)  # type: ignore[return-value]
+    def method_difference(self, session: Session, *others: Value) -> Value:
+        return self._combined(session, "difference", others)
+
+    def method_symmetric_difference(self, session: Session, other: Value) -> Value:
+        return self._combined(session, "symmetric_difference", [other])
+
+    def method_intersection_update(self, session: Session, *others: Value) -> Value:
+        return self._become(session, self._combined(session, "intersection", others))
+
+    def method_difference_update(self, session: Session, *others: Value) -> Value:
+        return self._become(session, self._combined(session, "difference", others))
+
+    def method_symmetric_difference_update(self, session: Session, other: Value) -> Value:
+        return self._become(session, self._combined(session, "symmetric_difference", [other]))
 
     def method_issubset(self, session: Session, other: Value) -> Value:
-        return self.binary(session, operator.le, session.set_of(other), False)  # type: ignore[return-value]
+        return ConstantValue(self.entries.keys() <= session.set_of(other).entries.keys())
+
+    def method_issuperset(self, session: Session, other: Value) -> Value:
+        return ConstantValue(self.entries.keys() >= session.set_of(other).entries.keys())
+
+    def method_isdisjoint(self, session: Session, other: Value) -> Value:
+        return ConstantValue(self.entries.keys().isdisjoint(session.set_of(other).entries))
 
     def method_copy(self, session: Session) -> Value:
-        return SetValue(self.entries.items(), self.cls)
+        return self if self.cls is frozenset else self._combined(session, "copy", ())
+
+
+_SET_RESULTS = (operator.or_, operator.and_, operator.sub, operator.xor)
+_SET_TESTS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+_SET_UPDATES: dict[Any, str] = {
+    operator.ior: "update",
+    operator.iand: "intersection_update",
+    operator.isub: "difference_update",
+    operator.ixor: "symmetric_difference_update",
+}
+
+
+def _set_like(owner: SetValue, hashed: Any, members: dict[Any, Value]) -> SetValue:
+    """A new set of the kind of `owner` with these keys; `members` has their values."""
+    made = SetValue([(key, members[key]) for key in hashed], type(hashed))
+    made.hashed = hashed
+    return made
+
+
+def _hashes_alike(key: Any) -> bool:
+    """Whether a key has the same hash at every call: it is a constant, or an outside object that is guarded itself."""
+    if isinstance(key, IdentityKey):
+        return key.value.source is not None and not getattr(key.value, "decides_operators", False)
+    return all(map(_hashes_alike, key)) if isinstance(key, (tuple, frozenset)) else True
+
+
+class OutsideSet(SetValue):
+    """A set that existed before the call. Whether one member is in it is guarded for that member."""
+
+    __slots__ = ("_in_order", "_session", "_whole")
+    is_shared = True
+
+    def __init__(self, session: Session, source: Source, object: Any) -> None:
+        super().__init__((), set, source, object)
+        self._session = weakref.ref(session)
+        self._whole = self._in_order = False
+
+    @property
+    def entries(self) -> dict[Any, Value]:
+        if not self._whole:
+            session = self._session()
+            assert session is not None and self.source is not None
+            members = tuple(self.object)
+            where = DerivedSource(self.source, tuple)
+            session.guard(where, Kind.LENGTH, len(members))
+            held = {}
+            for i, member in enumerate(members):
+                value = session.realize(session.wrap(member, ItemSource(where, i)))
+                held[held_key(session, member)] = value
+            self._take(session, held)
+        return self._entries
+
+    def _take(self, session: Session, held: dict[Any, Value]) -> None:
+        """Takes the members that the set had before the call, and then what was done to it since."""
+        self._whole, self._entries = True, held
+        self.hashed = set(iter(held)) if any(isinstance(key, IdentityKey) for key in held) else set(self.object)
+        self._in_order = list(self.hashed) == list(held)
+        fields = session.effects.fields(self.object)
+        for key, member in fields.written.items() if fields is not None else ():
+            if key in fields.moved or member is NULL:  # type: ignore[union-attr]
+                SetValue.discard(self, session, key)
+            if member is not NULL:
+                SetValue.add(self, session, key, member)
+
+    def ordered(self, session: Session) -> list[Value]:
+        if session.effects.fields(self.object) is None:
+            return list(self.entries.values())
+        if self.entries and not self._in_order:
+            raise session.unsupported(f"the order of {self.describe()} after it was changed")
+        return super().ordered(session)
+
+    def holds(self, session: Session, key: Any) -> bool:
+        fields = session.effects.fields(self.object)
+        written = None if fields is None else fields.read(key)
+        if written is not None:
+            return written is not NULL
+        if self._whole or type(key) not in _PLAIN_KEYS:
+            return key in self.entries
+        answer = set.__contains__(self.object, key)
+        session.guard(DerivedSource(self.source, _membership(key)), Kind.EQUALS, answer)  # type: ignore[arg-type]
+        return answer
+
+    def add(self, session: Session, key: Any, member: Value) -> None:
+        self._write(session, key, member)
+        if self._whole:
+            super().add(session, key, member)
+
+    def discard(self, session: Session, key: Any) -> None:
+        self._write(session, key, NULL)
+        if self._whole:
+            super().discard(session, key)
+
+    def _write(self, session: Session, key: Any, member: Value) -> None:
+        fields = session.effects.members_of(self)
+        session.effects.change(session, self, self.object, fields)
+        fields.write(key, member)
+
+    def key_value(self, key: Any) -> Value:
+        """The value of a key."""
+        session = self._session()
+        assert session is not None
+        return session.wrap_key(key)
+
+
+_memberships: dict[tuple[type, Any], Callable[[Any], bool]] = {}
+
+
+def _membership(member: Any) -> Callable[[Any], bool]:
+    """A function that says whether a set holds a member; the same one for the same member."""
+
+    def holds(members: Any) -> bool:
+        return set.__contains__(members, member)
+
+    holds.__name__ = f"{member!r} in "
+    return _memberships.setdefault((type(member), member), holds)
+
+
+class SetIterator(Value):
+    """An iterator over a set."""
+
+    __slots__ = ("_left", "owner", "position")
+
+    def __init__(self, owner: SetValue, members: list[Value]) -> None:
+        super().__init__()
+        self.owner, self.position = owner, 0
+        self._left: list[Value] | None = members
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has said that there are no more."""
+        return self._left is None
+
+    def python_type(self) -> type:
+        return type(iter(set()))
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+    def next(self, session: Session) -> Value | None:
+        if self._left is None:
+            return None
+        if len(self._left) != len(self.owner.entries):
+            raise session.raised(RuntimeError, "Set changed size during iteration")
+        if self.position == len(self._left):
+            self._left = None
+            return None
+        self.position += 1
+        return self._left[self.position - 1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
-from ingot.capture.values.base import NULL, Arguments, Keywords, Value
+from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class CellValue(Value):
-    """A closure cell. One from outside may be read but not written."""
+    """A closure cell. One from outside has a source, and `object` is the cell itself."""
 
-    __slots__ = ("content", "outside")
+    __slots__ = ("content", "object")
 
-    def __init__(self, content: Value = NULL, outside: bool = False) -> None:
-        super().__init__()
-        self.content, self.outside = content, outside
+    def __init__(self, content: Value = NULL, source: Source | None = None, object: CellType | None = None) -> None:
+        super().__init__(source)
+        self.content, self.object = content, object
 
     def python_type(self) -> type:
         return CellType
@@ -51,7 +51,9 @@ class FunctionValue(Value):
         made = cls(function.__code__, function.__globals__)
         made.object, made.source = function, source
         trusted = session.is_trusted(function.__module__)
-        if not trusted:
+        if trusted:  # what it is made of stays as it is; whether it is still this function is another matter
+            session.guard(source, Kind.IDENTITY, function)
+        else:
             session.guard(FunctionFieldSource(source, "__code__"), Kind.IDENTITY, function.__code__)
             if not isinstance(source, ConstSource):  # a function's globals are fixed, another function's may differ
                 session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, function.__globals__)
@@ -95,19 +97,41 @@ class FunctionValue(Value):
             return ConstantValue(self.code)
         if name == "__get__":
             return super().get_attribute(session, name)
-        if self.object is not None and self.source is not None and name in vars(self.object):
-            return session.wrap(vars(self.object)[name], AttrSource(self.source, name))
         if self.object is not None and name in ("__doc__", "__module__"):
             return ConstantValue(getattr(self.object, name))
+        own = None
+        if self.object is not None and self.source is not None and not hasattr(FunctionType, name):
+            own = session.effects.own(session, self, self.object, name)
+        if own is not None:
+            return own
         return super().get_attribute(session, name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        if self.object is not None:
+        if self.object is None:
+            self.attributes[name] = value
+        elif hasattr(FunctionType, name):
             super().set_attribute(session, name, value)
-        self.attributes[name] = value
+        else:
+            session.effects.set_own(session, self, self.object, name, value)
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        if self.object is None and self.attributes.pop(name, None) is not None:
+            return
+        if self.object is None or hasattr(FunctionType, name):
+            super().delete_attribute(session, name)
+        elif session.effects.own(session, self, self.object, name) is None:
+            raise session.raised(AttributeError, f"'function' object has no attribute '{name}'")
+        else:
+            session.effects.set_own(session, self, self.object, name, NULL)
 
     def method___get__(self, session: Session, instance: Value, owner: Value = NONE) -> Value:
         return BoundMethod(self, instance)
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        if session.special_function(self.object) is None:
+            return self, args, kwargs
+        forwarded = session.forwarded(self.object, args, kwargs)
+        return None if forwarded is None else forwarded[0].callee(session, *forwarded[1:])
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         special = session.special_function(self.object)
@@ -134,10 +158,13 @@ class BoundMethod(Value):
             return self.instance
         if name == "__func__":
             return self.function
-        return self.function.get_attribute(session, name)
+        return session.realize(self.function).get_attribute(session, name)
 
     def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
         return None
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        return session.realize(self.function).callee(session, [self.instance, *args], kwargs)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return session.call(self.function, [self.instance, *args], kwargs)
@@ -159,6 +186,9 @@ class PartialValue(Value):
         if name == "func":
             return self.function
         return super().get_attribute(session, name)
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        return session.realize(self.function).callee(session, [*self.args, *args], {**self.kwargs, **kwargs})
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return session.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})

@@ -1,4 +1,4 @@
-"""Instances of user classes derived from dict or OrderedDict, and the `__dict__` of objects from outside."""
+"""Instances of user classes derived from dict or OrderedDict, and the `__dict__` of objects."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.guards import MISSING, Kind
-from ingot.capture.sources import InstanceDictSource, ItemSource, Source
+from ingot.capture.guards import MISSING
+from ingot.capture.sources import AttrSource, InstanceDictSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
 from ingot.capture.values.builtins import CONSTRUCTORS
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue
+from ingot.capture.values.containers import DictValue, OutsideDict
 from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.objects import ObjectValue, instance_dict
 
@@ -20,100 +20,62 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class InstanceDictValue(Value):
-    """The `__dict__` of an object from outside: what is asked by name is guarded by name."""
+class InstanceDict(OutsideDict):
+    """The `__dict__` of an object from outside: its items are the object's attributes."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, session: Session, owner: ObjectValue) -> None:
+        assert owner.source is not None
+        namespace = instance_dict(owner.object)
+        assert namespace is not None
+        super().__init__(session, InstanceDictSource(owner.source), namespace, dict)
+        self.owner = owner
+
+    def item_source(self, key: Any) -> Source:
+        assert self.owner.source is not None
+        return AttrSource(self.owner.source, key) if type(key) is str else super().item_source(key)
+
+    def write(self, session: Session, key: Any, value: Value) -> None:
+        fields = session.effects.attributes_of(self.owner, self.object)
+        session.effects.change(session, self.owner, self.owner.object, fields)
+        fields.write(key, value)
+
+
+class AttributesDict(DictValue):
+    """The `__dict__` of an object made during capture."""
 
     __slots__ = ("owner",)
 
     def __init__(self, owner: ObjectValue) -> None:
-        assert owner.source is not None
-        super().__init__(InstanceDictSource(owner.source))
-        self.owner = owner
-
-    def python_type(self) -> type:
-        return dict
+        super().__init__((), dict)
+        self.owner, self._entries = owner, owner.attributes
 
     def identity(self) -> Any:
-        return instance_dict(self.owner.object)
-
-    def whole(self, session: Session) -> Value:
-        """It as a dict, all its keys guarded."""
-        if session.writes.touch(self.owner):
-            raise session.unsupported(f"the __dict__ of {self.owner.describe()}, which was written")
-        assert self.source is not None
-        return session.realize(session.wrap(instance_dict(self.owner.object), self.source))
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name == "get":
-            return NativeMethod(self, name, _dict_get)
-        return self.whole(session).get_attribute(session, name)
-
-    def contains(self, session: Session, item: Value) -> bool:
-        return self._find(session, item) is not None
-
-    def get_item(self, session: Session, key: Value) -> Value:
-        found = self._find(session, key)
-        if found is None:
-            raise session.raised(KeyError, key)
-        return found
-
-    def _find(self, session: Session, key: Value) -> Value | None:
-        name = key.constant()
-        found = self.owner.own_attribute(session, name) if type(name) is str else None
-        return None if found is None else session.realize(found)
-
-    def truth(self, session: Session) -> bool:
-        return session.truth(self.whole(session))
-
-    def length(self, session: Session) -> int:
-        return self.whole(session).length(session)
-
-    def iterate(self, session: Session) -> Value:
-        return self.whole(session).iterate(session)
-
-    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
-        return self.whole(session).binary(session, function, other, reflected)
-
-
-def _dict_get(owner: InstanceDictValue, session: Session, key: Value, default: Value = NONE) -> Value:
-    return owner._find(session, key) or default
+        return self.owner.attributes
 
 
 class DictObject(ObjectValue):
-    """An instance of a subclass of dict or OrderedDict that is written in Python: attributes, and items below them.
-
-    An instance from outside may be read but not changed; what is asked by key is guarded by key.
-    """
+    """An instance of a subclass of dict or OrderedDict that is written in Python: attributes, and items below them."""
 
     __slots__ = ("made",)
 
-    def __init__(self, cls: type, source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, cls: type, session: Session | None = None, source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(cls, source, object)
-        self.made: DictValue | None = None if source is not None else DictValue([], plain_mapping(cls))
+        if source is None or session is None:
+            self.made = DictValue([], plain_mapping(cls))
+        else:
+            self.made = OutsideDict(session, source, object, plain_mapping(cls))
 
     def items(self, session: Session) -> DictValue:
-        """Its items as a plain dict; of an instance from outside, all keys are guarded."""
-        if self.made is None:
-            assert self.source is not None
-            session.guard(self.source, Kind.DICT_KEYS, tuple(dict.keys(self.object)))
-            entries = []
-            for key in dict.keys(self.object):
-                held = session.wrap_constant(key).key(session)
-                entries.append((held, session.wrap(dict.__getitem__(self.object, key), ItemSource(self.source, key))))
-            self.made = DictValue(entries, plain_mapping(self.cls), self.source, self.object)
+        """Its items as a plain dict."""
         return self.made
 
     def find(self, session: Session, key: Value) -> Value | None:
         """The item of a key, None where there is none."""
-        name = key.key(session)
-        if self.made is not None or type(name) is not str:
-            return self.items(session).entries.get(name)
-        assert self.source is not None
-        if not dict.__contains__(self.object, name):
-            session.guard(self.source, Kind.ABSENT_KEY, name)
-            return None
-        found = session.wrap(dict.__getitem__(self.object, name), ItemSource(self.source, name))
-        return session.realize(found)
+        return self.made.find(session, key.key(session))
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of dict or OrderedDict works on the items."""

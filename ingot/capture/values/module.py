@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ingot.capture.guards import MISSING, Kind
-from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.sources import AttrSource, GlobalSource, ItemSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
+from ingot.capture.sources import AttrSource, ConstSource, GlobalSource, ItemSource, Source
+from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, LazyValue, Value
 from ingot.capture.values.builtins import CONSTRUCTORS
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import DictValue
+from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue, bind_member, instance_dict
 from ingot.capture.values.wrap import wraps
 
@@ -25,7 +28,7 @@ _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 
 
 class ModuleValue(ObjectValue):
-    """A module that existed before the call."""
+    """A module: one that existed before the call, or one that the program makes (a list of layers that is sliced)."""
 
     __slots__ = ()
 
@@ -38,66 +41,134 @@ class ModuleValue(ObjectValue):
     def own_attribute(self, session: Session, name: str) -> Value | None:
         """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of parameters,
         buffers and modules."""
-        assert self.source is not None
+        if session.class_lookup(self.cls, name) is not MISSING or not self._has_plain_getattr(session):
+            return super().own_attribute(session, name)
+        if self.source is None:
+            return self.attributes.get(name) or self.member(session, name)
         namespace = instance_dict(self.object) or {}
-        if name in namespace:
-            return session.wrap(namespace[name], AttrSource(self.source, name))
-        if session.class_lookup(self.cls, name) is not MISSING:
+        fields = session.effects.fields(namespace)
+        written = None if fields is None else fields.read(name)
+        if written is not None and written is not NULL:
+            return written
+        if written is None and name in namespace:
+            return session.effects.found(namespace[name], AttrSource(self.source, name))
+        found = self.member(session, name)
+        if found is None and written is None:
             session.guard_absent(self.source, name)
-            return None
+        return found
+
+    def _has_plain_getattr(self, session: Session) -> bool:
+        return session.class_lookup(self.cls, "__getattr__") is nn.Module.__getattr__
+
+    def member(self, session: Session, name: str) -> Value | None:
+        """The parameter, buffer or submodule of this name; None if there is none (guarded)."""
+        if self.source is None:
+            tables = [self.attributes.get(table) for table in _TABLES]
+            found = [t.entries[name] for t in tables if isinstance(t, DictValue) and name in t.entries]
+            return found[0] if found else None
+        namespace = instance_dict(self.object) or {}
+        unwritten = []
         for table in _TABLES:
-            if name in namespace.get(table, ()):
-                return session.wrap(namespace[table][name], ItemSource(AttrSource(self.source, table), name))
-        for table in _TABLES:
+            entries = namespace.get(table, {})
+            fields = session.effects.fields(entries)
+            written = None if fields is None else fields.read(name)
+            if written is not None and written is not NULL:
+                return written
+            if written is None and name in entries:
+                return session.effects.found(entries[name], ItemSource(AttrSource(self.source, table), name))
+            unwritten += [table] if written is None else []
+        for table in unwritten:
             session.guard(AttrSource(self.source, table), Kind.ABSENT_KEY, name)
-        session.guard_absent(self.source, name)
         return None
 
-    def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        Value.set_attribute(self, session, name, value)
-
-    def delete_attribute(self, session: Session, name: str) -> None:
-        Value.delete_attribute(self, session, name)
-
     def missing_attribute(self, session: Session, name: str) -> Value:
-        if session.class_lookup(self.cls, "__getattr__") is nn.Module.__getattr__:
+        if self._has_plain_getattr(session):
             raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return super().missing_attribute(session, name)
 
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _called(self, session: Session) -> Value:
+        """Its `__call__`, bound to it."""
+        compiled = getattr(self.cls, "__ingot_dispatcher__", None)
+        cls = self.cls if compiled is None else self.cls.__mro__[1]  # a compiled module in another one is inlined
+        return bind_member(session, session.class_lookup(cls, "__call__"), self, cls, "__call__")
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        return self._called(session).callee(session, args, kwargs)
+
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raw = session.class_lookup(self.cls, "__call__")
-        if raw is nn.Module.__call__:
-            return call_forward(session, self, args, kwargs)
-        dispatcher = getattr(
-            self.cls, "__ingot_dispatcher__", None
-        )  # a compiled module inside a compiled one is inlined
-        if dispatcher is not None:
-            return call_forward(session, self, args, kwargs)
-        return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
+        return session.call(self._called(session), args, kwargs)
 
 
-def call_forward(session: Session, module: Value, args: Arguments, kwargs: Keywords) -> Value:
-    """What calling a module comes to when it has no hooks: its forward."""
-    module = session.realize(module)
-    if not isinstance(module, ModuleValue) or module.source is None:
+# -- calls of modules --------------------------------------------------------------------------------------------------
+
+Forwarded = tuple[Value, Arguments, Keywords]
+
+
+class _HookedCall(FunctionValue):
+    """torch's own `Module._call_impl`, to be inlined for a module that has hooks."""
+
+    __slots__ = ()
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        return self, args, kwargs
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        return session.inline(self, args, kwargs)
+
+
+_CALL_IMPL: Any = nn.Module._call_impl
+
+
+def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
+    """What `Module._call_impl` comes to: the module's forward, where there are no hooks."""
+    module = session.realize(args[0])
+    if not isinstance(module, ModuleValue):
         raise session.unsupported(f"a call of {module.describe()}")
-    namespace = instance_dict(module.object) or {}
-    if namespace.get("_compiled_call_impl") is not None:
-        raise session.unsupported(f"{module.describe()} was compiled in place")
-    for name in _HOOKS:
-        _without_hooks(session, AttrSource(module.source, name), namespace.get(name, {}))
-    table = vars(torch.nn.modules.module)
-    for name in _GLOBAL_HOOKS:
-        _without_hooks(session, GlobalSource(table, name), table[name])
-    return session.call(module.get_attribute(session, "forward"), args, kwargs)
+    _refuse_lazy(session, module)
+    if any([_has_hooks(session, module.get_attribute(session, name)) for name in _HOOKS]) or any(
+        [_has_hooks(session, session.wrap(_TORCH[name], GlobalSource(_TORCH, name))) for name in _GLOBAL_HOOKS]
+    ):
+        return _HookedCall.outside(session, _CALL_IMPL, ConstSource(_CALL_IMPL)), args, kwargs
+    return session.realize(module.get_attribute(session, "forward")), args[1:], kwargs
 
 
-def _without_hooks(session: Session, source: Source, hooks: Any) -> None:
-    if not hooks:
-        session.guard(source, Kind.DICT_EMPTY)
-    else:
-        session.guard(source, Kind.DICT_KEYS, tuple(hooks))  # what is refused holds as long as these hooks stay
-        raise session.unsupported(f"{source.name} has hooks", hint="remove the hooks, or call the module outside")
+def _wrapped_call(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
+    """What `Module.__call__` comes to. One that torch.compile has compiled in place is called as if it were not."""
+    module = session.realize(args[0])
+    if session.class_lookup(module.python_type(), "_call_impl") is _CALL_IMPL:
+        return _forwarded(session, args, kwargs)
+    return session.realize(module.get_attribute(session, "_call_impl")), args[1:], kwargs
+
+
+def _has_hooks(session: Session, hooks: Value) -> bool:
+    """Whether a table of hooks has any. All that is asked of an empty one is that it stays empty."""
+    if isinstance(hooks, LazyValue) and not session.is_realized(hooks.source) and not hooks.object:
+        session.guard(hooks.source, Kind.DICT_EMPTY)
+        return False
+    return session.truth(hooks)
+
+
+def _refuse_lazy(session: Session, module: ModuleValue) -> None:
+    """The first call of a lazy module makes its parameters and may change its class."""
+    if isinstance(module.object, LazyModuleMixin) and "_initialize_hook" in (instance_dict(module.object) or {}):
+        hooks = AttrSource(module.source, "_forward_pre_hooks")  # type: ignore[arg-type]
+        session.guard(hooks, Kind.DICT_KEYS, tuple(module.object._forward_pre_hooks))
+        raise session.unsupported(f"{module.describe()} has not got its parameters yet")
+
+
+_TORCH: dict[str, Any] = vars(torch.nn.modules.module)
+FORWARDING[nn.Module._wrapped_call_impl] = _wrapped_call  # type: ignore[index]
+FORWARDING[_CALL_IMPL] = _forwarded
+
+
+def _call_forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    target, args, kwargs = _wrapped_call(session, args, kwargs)
+    return session.call(target, args, kwargs)
+
+
+SPECIAL_FUNCTIONS[nn.Module._wrapped_call_impl] = SPECIAL_FUNCTIONS[_CALL_IMPL] = _call_forwarded  # type: ignore[index]
 
 
 @wraps(nn.Module)
@@ -107,11 +178,27 @@ def wrap_nn_module(session: Session, object_: Any, source: Source) -> Value:
 
 
 def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported(f"a module {cls.__name__} is made", hint="make modules outside the compiled function")
+    """A module that the program makes: a new object, and its `__init__` inlined."""
+    if type(cls).__call__ is not type.__call__ or session.class_lookup(cls, "__new__") is not object.__new__:
+        raise session.unsupported(f"a module {cls.__name__} is made: its class defines how")
+    made, init = ModuleValue(cls), session.class_lookup(cls, "__init__")
+    session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
+    return made
 
 
-def _call_impl(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    return call_forward(session, args[0], args[1:], kwargs)
+def _getattr(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """Module.__getattr__, called by name: for instance by an override of it."""
+    module, name = session.realize(args[0]), session.known(args[1])
+    assert isinstance(module, ModuleValue)
+    found = module.member(session, name)
+    if found is None:
+        raise session.raised(AttributeError, f"'{module.cls.__name__}' object has no attribute '{name}'")
+    return found
+
+
+SPECIAL_FUNCTIONS[nn.Module.__getattr__] = _getattr  # type: ignore[index]
+
+# -- methods with a meaning of their own -------------------------------------------------------------------------------
 
 
 def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -125,6 +212,4 @@ def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -
 
 
 SPECIAL_FUNCTIONS[nn.RNNBase._weights_have_changed] = _weights_have_changed  # type: ignore[index]
-SPECIAL_FUNCTIONS[nn.Module._wrapped_call_impl] = _call_impl  # type: ignore[index]
-SPECIAL_FUNCTIONS[nn.Module._call_impl] = _call_impl  # type: ignore[index]
 CONSTRUCTORS[nn.Module] = _construct_module

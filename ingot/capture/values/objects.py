@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.guards import MISSING
+from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import AttrSource, ConstSource, Source, find_in_class
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
+from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, NotConstant, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 from ingot.native import Dispatcher
@@ -47,7 +47,7 @@ class IdentityKey:
         self.object, self.value = object, value
 
     def __hash__(self) -> int:
-        return id(self.object)
+        return object.__hash__(self.object)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IdentityKey) and other.object is self.object
@@ -57,6 +57,7 @@ class ObjectValue(Value):
     """An instance of a class written in Python: from outside (`object`), or made during capture (`attributes`)."""
 
     __slots__ = ("attributes", "cls", "object")
+    is_shared = True
 
     def __init__(self, cls: type, source: Source | None = None, object: Any = None) -> None:
         super().__init__(source)
@@ -80,14 +81,15 @@ class ObjectValue(Value):
         """What the instance `__dict__` holds; None if it has no such name (guarded)."""
         if self.source is None:
             return self.attributes.get(name)
-        written = session.writes.read(session, self, name)
-        if written is not None:
-            return None if written is NULL else written
         namespace = instance_dict(self.object)
         if namespace is None:
             return None
+        fields = session.effects.fields(namespace)
+        written = None if fields is None else fields.read(name)
+        if written is not None:
+            return None if written is NULL else written
         if name in namespace:
-            return session.wrap(namespace[name], AttrSource(self.source, name))
+            return session.effects.found(namespace[name], AttrSource(self.source, name))
         session.guard_absent(self.source, name)
         return None
 
@@ -122,7 +124,7 @@ class ObjectValue(Value):
 
     def all_attributes(self, session: Session) -> Value:
         if self.source is None:
-            return session.dict_of_values(dict(self.attributes))
+            return session.attributes_of(self)
         return session.instance_dict_of(self)
 
     def missing_attribute(self, session: Session, name: str) -> Value:
@@ -140,6 +142,11 @@ class ObjectValue(Value):
                 if found is None:
                     raise session.raised(AttributeError, name)
                 return found
+            written = session.effects.fields(self.object)
+            if written is not None and name in written.written:
+                if written.written[name] is NULL:
+                    raise session.raised(AttributeError, name)
+                return written.written[name]
             return session.wrap(session.python(getattr, self.object, name), AttrSource(self.source, name, "slot"))
         return bind_member(session, raw, self, self.cls, name)
 
@@ -162,17 +169,31 @@ class ObjectValue(Value):
         if self.source is None:
             self.attributes[name] = value
         else:
-            session.writes.write(session, self, name, value)
+            session.effects.set_attribute(session, self, name, value)
 
     def delete_attribute(self, session: Session, name: str) -> None:
-        if self.source is not None:
-            if session.class_lookup(self.cls, "__delattr__") is not object.__delattr__:
-                super().delete_attribute(session, name)
-            if self.own_attribute(session, name) is None:
-                raise session.raised(AttributeError, name)
-            return self.put(session, name, NULL)
-        if self.attributes.pop(name, None) is None:
-            raise session.raised(AttributeError, name)
+        hook = session.class_lookup(self.cls, "__delattr__")
+        if isinstance(hook, FunctionType):
+            session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+        else:
+            self.drop(session, name)
+
+    def drop(self, session: Session, name: str) -> None:
+        """object.__delattr__."""
+        raw = session.class_lookup(self.cls, name)
+        if isinstance(raw, property) and raw.fdel is not None:
+            session.call(session.wrap_class_member(raw.fdel), [self], {})
+            return
+        if is_data_descriptor(raw):
+            if not isinstance(raw, MemberDescriptorType):
+                raise session.unsupported(f"a descriptor of {self.describe()} is deleted")
+            self.bind(session, raw, name)  # raises AttributeError where it is not set
+        elif self.own_attribute(session, name) is None:
+            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if self.source is None:
+            del self.attributes[name]
+        else:
+            session.effects.set_attribute(session, self, name, NULL)
 
     # -- operators by the class's own methods --------------------------------------------------------------------------
 
@@ -197,7 +218,7 @@ class ObjectValue(Value):
 
     def length(self, session: Session) -> int:
         answer = self.special(session, "__len__")
-        return super().length(session) if answer is None else answer.constant()
+        return super().length(session) if answer is None else session.known(answer)
 
     def get_item(self, session: Session, key: Value) -> Value:
         return self.special(session, "__getitem__", key) or super().get_item(session, key)
@@ -205,6 +226,10 @@ class ObjectValue(Value):
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if self.special(session, "__setitem__", key, value) is None:
             super().set_item(session, key, value)
+
+    def delete_item(self, session: Session, key: Value) -> None:
+        if self.special(session, "__delitem__", key) is None:
+            super().delete_item(session, key)
 
     def contains(self, session: Session, item: Value) -> bool:
         answer = self.special(session, "__contains__", item)
@@ -218,6 +243,12 @@ class ObjectValue(Value):
             return self.special(session, "__next__") or super(ObjectValue, self).next(session)
 
         return session.until_stop(step)
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        raw = session.class_lookup(self.cls, "__call__")
+        if not isinstance(raw, FunctionType):
+            return None
+        return session.realize(session.wrap_class_member(raw)).callee(session, [self, *args], kwargs)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raw = session.class_lookup(self.cls, "__call__")
@@ -378,8 +409,23 @@ class ModuleObject(Value):
     def get_attribute(self, session: Session, name: str) -> Value:
         return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(session, name)
 
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if type(self.object) is not ModuleType:  # its class may do more than to store it
+            super().set_attribute(session, name, value)
+        session.effects.set_name(vars(self.object), name, value)
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        if type(self.object) is not ModuleType:
+            super().delete_attribute(session, name)
+        self.get_attribute(session, name)
+        session.effects.set_name(vars(self.object), name, NULL)
+
     def _dynamic(self, session: Session, name: str) -> Value:
         """An attribute that the module's `__getattr__` or class makes."""
+        if name in vars(self.object):  # it was deleted during capture
+            raise session.raised(AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'")
+        if not session.is_trusted(self.object.__name__):
+            session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
         found = session.python(getattr, self.object, name)
         if session.is_trusted(self.object.__name__):
             return session.wrap(found, ConstSource(found))

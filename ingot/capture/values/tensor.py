@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, Source
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.sources import Source
+from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.objects import IdentityKey, find_missing
@@ -48,7 +48,7 @@ _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 class TensorValue(Value):
     """A tensor of the graph."""
 
-    __slots__ = ("cls", "fake", "fx_node")
+    __slots__ = ("attributes", "cls", "fake", "fx_node")
     decides_operators = True
 
     def __init__(
@@ -56,6 +56,7 @@ class TensorValue(Value):
     ) -> None:
         super().__init__(source)
         self.fake, self.fx_node, self.cls = fake, node, cls
+        self.attributes: dict[str, Value] = {}  # of one made during capture: those that the user sets
 
     def python_type(self) -> type:
         return self.cls
@@ -101,9 +102,6 @@ class TensorValue(Value):
             return session.graph.call(session, "call_method", "detach", (self,), {})
         if name in ("grad", "grad_fn"):
             return self._gradient(session, name)
-        if name in _DATA or name in _REFUSED:
-            kind = "depends on the data of" if name in _DATA else "acts on the object"
-            raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")
         if name == "__class__":
             return session.wrap_constant(self.cls)
         if find_missing(torch.Tensor, name):
@@ -115,20 +113,37 @@ class TensorValue(Value):
     def _gradient(self, session: Session, name: str) -> Value:
         if self.source is None and not self.fake.requires_grad:
             return NONE
+        if name == "grad_fn" and self.source is not None and session.graph.value_of(self).is_leaf:
+            return NONE
         raise session.unsupported(f"Tensor.{name} of {self.describe()}")
 
     def _own_attribute(self, session: Session, name: str) -> Value:
         """An attribute that the user set on a tensor object."""
-        if self.source is None:
-            raise session.raised(AttributeError, f"'Tensor' object has no attribute '{name}'")
-        held = session.graph.value_of(self).__dict__
-        if name not in held:
-            session.guard_absent(self.source, name)
+        found = self._find_own(session, name)
+        if found is None:
             raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        return session.wrap(held[name], AttrSource(self.source, name))
+        return found
+
+    def _find_own(self, session: Session, name: str) -> Value | None:
+        if self.source is None:
+            return self.attributes.get(name)
+        return session.effects.own(session, self, session.graph.value_of(self), name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        raise session.unsupported(f"side effect: Tensor.{name} is set")
+        if not find_missing(torch.Tensor, name):
+            raise session.unsupported(f"side effect: Tensor.{name} is set")
+        if self.source is None:
+            self.attributes[name] = value
+        else:
+            session.effects.set_own(session, self, session.graph.value_of(self), name, value)
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        if self._find_own(session, name) is None:
+            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        if self.source is None:
+            del self.attributes[name]
+        else:
+            session.effects.set_own(session, self, session.graph.value_of(self), name, NULL)
 
     def get_item(self, session: Session, key: Value) -> Value:
         return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
@@ -163,6 +178,9 @@ class TensorValue(Value):
 
     def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
         """Calls a Tensor method."""
+        if name in _DATA or name in _REFUSED:
+            kind = "depends on the data of" if name in _DATA else "acts on the object"
+            raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")
         args, kwargs = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
         if name == "size" and not kwargs:
             return self.shape(session) if not args else self.shape(session).get_item(session, args[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import overrides
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind
 from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.sources import Source
+from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -33,8 +33,10 @@ _STATE_QUERIES = frozenset(
         torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
         torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
         torch.get_autocast_gpu_dtype,
-        torch._C._len_torch_dispatch_stack,
-        torch._C._len_torch_function_stack,
+        torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack, torch._C._is_torch_function_mode_enabled,
+        torch._C._is_autocast_available, torch._C._get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
+        torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
+        torch.cuda.amp.common.amp_definitely_not_available,
     )
 )  # fmt: skip
 """Questions about the state around the call, which GLOBAL_STATE guards: asked for real."""
@@ -52,6 +54,9 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.cuda.is_current_stream_capturing: False,
     torch._C._log_api_usage_once: None,
 }
+
+_CALL_OF_MODULES = torch.nn.Module._call_impl.__code__
+"""Where is_compiling() is false: torch leaves out the hooks that are called after an error when it compiles."""
 
 _RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
 
@@ -105,6 +110,8 @@ class StateQuery(BuiltinValue):
     __slots__ = ()
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if self.object is torch.compiler.is_compiling and session.frames[-1].program.code is _CALL_OF_MODULES:
+            return ConstantValue(False)
         if self.object in _CONSTANT_ANSWERS:
             return ConstantValue(_CONSTANT_ANSWERS[self.object])
         known = [session.known(a) for a in args]
@@ -139,7 +146,17 @@ def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
     if object_.__name__ not in _RANDOM_STATE and _owner(object_) in _OPERATION_OWNERS and object_ not in POLYFILLS:
         session.guard(source, Kind.IDENTITY, object_)
         return TorchFunction(object_, source)
+    if isinstance(vars(type(object_.__self__)).get(object_.__name__), MethodDescriptorType):
+        return _bound_method(session, object_, source)
     return wrap_builtin(session, object_, source)
+
+
+def _bound_method(session: Session, object_: Any, source: Source) -> Value:
+    """The method of a built-in object, such as the `append` of a list. Each time it is read it is another object."""
+    session.guard(source, Kind.TYPE, type(object_))
+    session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
+    owner = session.realize(session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")))
+    return owner.get_attribute(session, object_.__name__)
 
 
 _OPERATION_OWNERS = frozenset(
@@ -165,81 +182,17 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
     return session.graph.input(session, object_, source)
 
 
-WRAPPERS.update(dict.fromkeys((torch.dtype, torch.device, torch.layout, torch.memory_format), wrap_literal))
+WRAPPERS.update(dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), wrap_literal))
 WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_held))
 PURE.update({torch.device, torch.finfo, torch.iinfo})
 
-# -- modes -------------------------------------------------------------------------------------------------------------
 
 
-class GradModeValue(Value):
-    """torch.no_grad(), enable_grad() or set_grad_enabled(mode), as a context manager."""
-
-    __slots__ = ("cls", "mode", "previous")
-
-    def __init__(self, cls: type, mode: bool, previous: bool | None = None) -> None:
-        super().__init__()
-        self.cls, self.mode, self.previous = cls, mode, previous
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name == "mode":
-            return ConstantValue(self.mode)
-        if name == "clone":
-            return session.class_attribute(self.cls, name, self)
-        return super().get_attribute(session, name)
-
-    def method___enter__(self, session: Session) -> Value:
-        self.previous = torch.is_grad_enabled()
-        session.graph.set_grad_enabled(session, self.mode)
-        return NONE
-
-    def method___exit__(self, session: Session, *raised: Value) -> Value:
-        session.graph.set_grad_enabled(session, bool(self.previous))
-        return ConstantValue(False)
-
-    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raise session.unsupported(f"{self.cls.__name__}() as a decorator inside the compiled function")
+def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    raise session.unsupported(f"a {cls.__qualname__} is made")
 
 
-def _no_grad(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    made = GradModeValue(cls, cls is torch.enable_grad)
-    return session.call(made, args, kwargs) if args else made
-
-
-def _set_grad_enabled(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    mode = bool(session.known([*args, *kwargs.values()][0]))
-    made = GradModeValue(cls, mode, torch.is_grad_enabled())
-    session.graph.set_grad_enabled(session, mode)
-    return _SetGradMode(cls, mode, made.previous)
-
-
-class _SetGradMode(GradModeValue):
-    """set_grad_enabled takes effect when it is made, and `with` only undoes it."""
-
-    __slots__ = ()
-
-    def method___enter__(self, session: Session) -> Value:
-        session.graph.set_grad_enabled(session, self.mode)
-        return NONE
-
-
-def _refused_mode(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported(f"{cls.__qualname__} inside the compiled function", hint="enter it around the call")
-
-
-CONSTRUCTORS.update({torch.no_grad: _no_grad, torch.enable_grad: _no_grad, torch.set_grad_enabled: _set_grad_enabled})
-CONSTRUCTORS.update(dict.fromkeys((torch.inference_mode, torch.autocast, torch.Generator), _refused_mode))
-CONSTRUCTORS[torch.Tensor] = _refused_mode
-
-
-@wraps(torch.no_grad, torch.enable_grad)
-def wrap_grad_mode(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
-    return GradModeValue(type(object_), type(object_) is torch.enable_grad)
-
+CONSTRUCTORS.update(dict.fromkeys((torch.Generator, torch.Tensor), _refused_class))
 
 # -- functions with a meaning of their own -----------------------------------------------------------------------------
 

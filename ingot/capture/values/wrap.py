@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import (
@@ -23,14 +24,14 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, ItemSource, Source
+from ingot.capture.sources import AttrSource, InstanceDictSource, ItemSource, Source, find_in_class
 from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SliceValue, TupleValue
+from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet, RangeValue, SliceValue, TupleValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.mappings import DictObject
-from ingot.capture.values.objects import HEAP_TYPE, ClassValue, IdentityKey, ModuleObject, ObjectValue
+from ingot.capture.values.objects import HEAP_TYPE, ClassValue, ModuleObject, ObjectValue
 from ingot.native import Dispatcher
 
 if TYPE_CHECKING:
@@ -103,10 +104,7 @@ def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
 def wrap_list(session: Session, object_: Any, source: Source) -> Value:
     _refuse_subclass(session, object_, source, (list,))
     session.guard(source, Kind.TYPE, type(object_))
-    session.guard(source, Kind.LENGTH, len(object_))
-    return ListValue(
-        [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(object_)], list, source, object_
-    )
+    return OutsideList(session, source, object_)
 
 
 @wraps(dict)
@@ -115,14 +113,10 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
         if issubclass(type(object_), defaultdict) or not type(object_).__flags__ & HEAP_TYPE:
             _refuse_subclass(session, object_, source, (dict,))
         session.guard(source, Kind.TYPE, type(object_))
-        return DictObject(type(object_), source, object_)
-    session.guard(source, Kind.TYPE, type(object_))
-    session.guard(source, Kind.DICT_KEYS, tuple(object_))
-    made = DictValue([], type(object_), source, object_)
-    for key, item in object_.items():
-        held = session.wrap_constant(key)
-        entry = IdentityKey(key, held) if type(held) is ObjectValue else held.key(session)
-        made.entries[entry] = session.wrap(item, ItemSource(source, key))
+        return DictObject(type(object_), session, source, object_)
+    if not isinstance(source, InstanceDictSource):  # whose type is known
+        session.guard(source, Kind.TYPE, type(object_))
+    made = OutsideDict(session, source, object_, type(object_))
     if type(object_) is defaultdict:
         made.factory = session.wrap(object_.default_factory, AttrSource(source, "default_factory", "slot"))
     return made
@@ -130,10 +124,15 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(set, frozenset)
 def wrap_set(session: Session, object_: Any, source: Source) -> Value:
-    if type(object_) is not frozenset:
-        raise session.unsupported(f"the set {source.name}, which existed before the call")
+    _refuse_subclass(session, object_, source, (set, frozenset))
+    if type(object_) is set:
+        session.guard(source, Kind.TYPE, set)
+        return OutsideSet(session, source, object_)
     session.guard(source, Kind.IDENTITY, object_)
-    return session.set_of(session.wrap_constant(tuple(object_)), frozenset)
+    members = session.set_of(session.wrap_constant(tuple(object_)), frozenset)
+    members.source, members.object = source, object_
+    members.hashed = object_ if len(object_ & members.hashed) == len(object_) else members.hashed
+    return members
 
 
 @wraps(range)
@@ -190,10 +189,33 @@ def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
     functools._lru_cache_wrapper,
 )
 def wrap_builtin(session: Session, object_: Any, source: Source) -> Value:
+    method = _method_of(object_)
+    if method is not None:
+        return _wrap_bound_builtin(session, object_, method, source)
     session.guard(source, Kind.IDENTITY, object_)
     if isinstance(object_, functools._lru_cache_wrapper):
         return session.realize(session.wrap(object_.__wrapped__, AttrSource(source, "__wrapped__")))
     return BuiltinValue(object_, source)
+
+
+def _method_of(function: Any) -> Any:
+    """The method in C of which a bound one (`items.append`) is made anew each time it is asked for; None for others."""
+    owner = getattr(function, "__self__", None)
+    if not isinstance(function, (BuiltinFunctionType, MethodWrapperType)) or isinstance(owner, (type, ModuleType)):
+        return None
+    try:
+        found = find_in_class(type(owner), function.__name__)
+    except AttributeError:
+        return None
+    bound = isinstance(found, (MethodDescriptorType, WrapperDescriptorType)) and found.__get__(owner) == function
+    return found if bound else None
+
+
+def _wrap_bound_builtin(session: Session, object_: Any, method: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
+    owner = session.realize(session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")))
+    return BoundMethod(session.builtin(method), owner, source)
 
 
 @wraps(type)
@@ -212,6 +234,11 @@ def wrap_module(session: Session, object_: Any, source: Source) -> Value:
 def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
     return ObjectValue(type(object_), source, object_)
+
+
+@wraps(threading.local)
+def wrap_thread_local(session: Session, object_: Any, source: Source) -> Value:
+    raise session.unsupported(f"{source.name}, whose attributes belong to the thread")
 
 
 @wraps(object)

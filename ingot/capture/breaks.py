@@ -1,0 +1,292 @@
+"""Graph breaks: where a captured region ends before its function does, and what happens from there.
+
+The state at a break is the chain of frames that run, outermost first. For each of them its function, its live variables
+and its operands become one flat tuple; a `Chain` says what is what. The region's residual rebuilds that tuple, an
+`Ending` carries out the broken instruction for real, and the continuation of the chain behind it, a compiled callable
+of its own, takes the tuple and goes on in all of its frames at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ingot.capture import residual
+from ingot.capture.bytecode import Instruction, program_of
+from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.liveness import live_variables
+from ingot.capture.residual import Recipe
+from ingot.capture.sources import ArgSource, AttrSource
+from ingot.capture.steps import END, STEPS, Step, call_step, caller_function, spread_call_step, step_function
+from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.functions import CellValue, FunctionValue
+from ingot.native import Continue
+
+if TYPE_CHECKING:
+    from ingot.capture.results import Results
+    from ingot.capture.session import Session
+
+
+class Point(NamedTuple):
+    """Where one frame of a chain stands: the instruction it runs next, which of its variables the state has, and
+    which of its operands are values (the others are NULL markers)."""
+
+    code: CodeType
+    index: int
+    variables: tuple[int, ...]
+    operands: tuple[bool, ...]
+
+    @property
+    def size(self) -> int:
+        """How many places of the state it takes: its function, variables, operands."""
+        return 1 + len(self.variables) + sum(self.operands)
+
+
+class Chain(NamedTuple):
+    """The frames of a state, outermost first. All but the innermost wait for what the next one returns.
+
+    `handles`: the state begins with the exception that is being handled. `raises`: it ends with one that the innermost
+    frame's instruction before `index` has raised.
+    """
+
+    points: tuple[Point, ...]
+    handles: bool
+    raises: bool
+
+    @property
+    def size(self) -> int:
+        """The length of the state."""
+        return self.handles + sum(point.size for point in self.points) + self.raises
+
+    @property
+    def where(self) -> str:
+        """The user's "file:line" where it goes on."""
+        innermost = self.points[-1]
+        instructions = program_of(innermost.code).instructions
+        return f"{innermost.code.co_filename}:{instructions[min(innermost.index, len(instructions) - 1)].line}"
+
+
+Continuations = Callable[[Chain], Any]
+"""Gives the compiled callable that goes on at a chain; it is called with the state."""
+
+
+class Ending:
+    """What follows the graph of a region that was broken: `ending(operands, state)` carries out the instruction and
+    says how to go on. `outcomes` has the continuation, and how the state changes, by what the step gave; under NULL for
+    whatever else it gave."""
+
+    def __init__(self, step: Callable[..., Any], handles: bool, raised: Any, outcomes: dict[Any, Outcome]) -> None:
+        self.step, self.handles, self.raised, self.outcomes = step, handles, raised, outcomes
+
+    def __call__(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
+        try:
+            result = self._handling(operands, state[0]) if self.handles else self.step(*operands)
+        except BaseException as error:
+            if self.raised is None:
+                raise
+            return Continue(self.raised, (*state, error))
+        outcome = self.outcomes.get(id(result)) or self.outcomes[_ANY]
+        return Continue(outcome.continuation, (*state[: len(state) - outcome.drops], *outcome.pushed(result, operands)))
+
+    def _handling(self, operands: tuple[Any, ...], handled: BaseException) -> Any:
+        """The step, inside the except block of an exception."""
+        traceback = handled.__traceback__
+        try:
+            raise handled
+        except BaseException:
+            handled.__traceback__ = traceback
+            return self.step(*operands)
+
+
+class Outcome(NamedTuple):
+    """How to go on: the state loses its last `drops` places and gains what the step pushed."""
+
+    continuation: Any
+    drops: int
+    pushed: Callable[[Any, tuple[Any, ...]], Sequence[Any]]
+
+
+_ANY = 0
+_PUSHED: dict[int, Callable[[Any, tuple[Any, ...]], Sequence[Any]]] = {
+    0: lambda result, operands: (),
+    1: lambda result, operands: (result,),
+}
+
+
+def _results(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+    return result
+
+
+def _operands(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+    return operands
+
+
+# -- leaving a region --------------------------------------------------------------------------------------------------
+
+
+class _Broken(NamedTuple):
+    """The instruction that a region ends before: its step, the values it is given, and how many operands it takes from
+    the stack."""
+
+    instruction: Instruction
+    step: Step
+    operands: list[Value]
+    popped: int
+
+
+def leave(session: Session, results: Results, continuations: Continuations) -> Recipe:
+    """The recipe of what a region gives that ends before the next instruction of its innermost frame.
+
+    Raises Unsupported where that instruction or the state cannot be carried over.
+    """
+    frames = session.frames
+    broken = _broken(session, frames[-1])
+    handles = not session.handled.is_constant()
+    values: list[Value] = [session.handled] if handles else []
+    points = []
+    for frame in frames:
+        innermost = frame is frames[-1]
+        index = frame.index if innermost else frame.index - 1
+        stack = frame.stack[: len(frame.stack) - broken.popped] if innermost else frame.stack
+        point = _point(frame, index, stack)
+        points.append(point._replace(index=index + 1))
+        values += [frame.function, *(frame.slots[i] for i in point.variables), *(v for v in stack if v is not NULL)]
+    chain = Chain(tuple(points), handles, False)
+    ending = Ending(
+        _step_of_chain(frames, broken),
+        handles,
+        continuations(chain._replace(raises=True)) if any(map(_has_handler, frames)) else None,
+        _outcomes(chain, broken, continuations),
+    )
+    operands = residual.Collection(tuple, tuple([results.recipe(v) for v in broken.operands]))
+    state = residual.Collection(tuple, tuple([results.recipe(v) for v in values]))
+    return residual.Ending(ending, (operands, state))
+
+
+def _has_handler(frame: InterpreterFrame) -> bool:
+    """Whether a frame handles an exception where it stands."""
+    waiting = frame is not frame.session.frames[-1]
+    return frame.program.handler_at(frame.index - waiting) is not None
+
+
+def handled_here(session: Session) -> bool:
+    """Whether some frame has a handler for an exception that the next instruction raises."""
+    return any(map(_has_handler, session.frames))
+
+
+def _point(frame: InterpreterFrame, index: int, stack: list[Value]) -> Point:
+    live = live_variables(frame.program, index)
+    first_free = len(frame.slots) - len(frame.program.code.co_freevars)
+    variables = [
+        slot
+        for slot, value in enumerate(frame.slots[:first_free])
+        if value is not NULL and (slot in live or isinstance(value, CellValue))
+    ]
+    return Point(frame.program.code, index, tuple(variables), tuple([value is not NULL for value in stack]))
+
+
+def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
+    instruction, stack = frame.program.instructions[frame.index], frame.stack
+    if instruction.op in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+        return _broken_call(session, instruction, stack)
+    if instruction.op not in STEPS:
+        raise session.unsupported(f"a graph break at {instruction.op}", skip=True)
+    step = STEPS[instruction.op](instruction)
+    below = len(stack) - step.pops
+    return _Broken(instruction, step, [*stack[below:], *(stack[below - depth] for depth in step.peeks)], step.pops)
+
+
+def _broken_call(session: Session, instruction: Instruction, stack: list[Value]) -> _Broken:
+    """A call: (NULL, callable), (callable, NULL) or (callable, self), and the arguments."""
+    if instruction.op == "CALL_FUNCTION_EX":
+        popped, args = 3 + instruction.arg, stack[-1 - instruction.arg :]
+    else:
+        with_names = instruction.op == "CALL_KW"
+        popped = 2 + instruction.arg + with_names
+        args = stack[len(stack) - popped + 2 : len(stack) - with_names]
+    below, above = stack[len(stack) - popped], stack[len(stack) - popped + 1]
+    if below is NULL or above is NULL:
+        bound: list[Value] = [above if below is NULL else below]
+    else:
+        bound = [below, above]
+    if instruction.op == "CALL_FUNCTION_EX":
+        step = spread_call_step(len(bound) - 1, instruction.arg)
+    else:
+        names = session.realize(stack[-1]).constant() if instruction.op == "CALL_KW" else ()
+        step = call_step(len(bound) - 1 + len(args) - len(names), names)
+    return _Broken(instruction, step, [*bound, *args], popped)
+
+
+def _step_of_chain(frames: Sequence[InterpreterFrame], broken: _Broken) -> Callable[..., Any]:
+    """The step as a function that is called by its callers' likes, for tracebacks and whatever looks at the stack."""
+    innermost = frames[-1]
+    step: Callable[..., Any] = step_function(
+        broken.step, broken.instruction, innermost.program.code, innermost.function.namespace
+    )
+    for frame in reversed(frames[:-1]):
+        if not frame.function.namespace.get("__name__", "").startswith("ingot.capture."):
+            step = caller_function(step, frame.program.code, frame.line, frame.function.namespace)
+    return step
+
+
+def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> dict[Any, Outcome]:
+    """The ways to go on, by the identity of what the step gives."""
+    instruction, step = broken.instruction, broken.step
+
+    def at(index: int, drops: int, pushes: int) -> Any:
+        innermost = chain.points[-1]
+        operands = innermost.operands[: len(innermost.operands) - drops] + (True,) * pushes
+        point = innermost._replace(index=index, operands=operands)
+        return continuations(chain._replace(points=(*chain.points[:-1], point)))
+
+    behind = chain.points[-1].index
+    if instruction.op == "RAISE_VARARGS":
+        return {}
+    if instruction.op == "FOR_ITER":
+        return {
+            id(END): Outcome(at(instruction.arg, 1, 0), 1, _PUSHED[0]),
+            _ANY: Outcome(at(behind, 0, 1), 0, _PUSHED[1]),
+        }
+    if step.branch:
+        jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, _operands if step.keeps else _PUSHED[0])
+        passed = Outcome(at(behind, 0, 0), 0, _PUSHED[0])
+        return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}
+    return {_ANY: Outcome(at(behind, 0, step.results), 0, _PUSHED.get(step.results, _results))}
+
+
+# -- going on ----------------------------------------------------------------------------------------------------------
+
+
+def enter_chain(session: Session, chain: Chain, state: Sequence[Any]) -> tuple[list[InterpreterFrame], Value | None]:
+    """The frames of a chain, their variables and operands taken from the state, and the exception that was raised."""
+    place = 0
+
+    def take(name: str) -> Value:
+        nonlocal place
+        value = session.wrap(state[place], ArgSource(place, name))
+        place += 1
+        return value
+
+    if chain.handles:
+        session.handled = session.realize(take("the handled exception"))
+    frames = []
+    for point in chain.points:
+        program = program_of(point.code)
+        function = FunctionValue.outside(session, state[place], ArgSource(place, point.code.co_qualname))
+        place += 1
+        frame = InterpreterFrame(session, program, function, [])
+        for slot in point.variables:
+            cell = state[place]
+            if type(cell) is CellType and program.names[slot] in point.code.co_cellvars:
+                source = AttrSource(ArgSource(place, program.names[slot]), "cell_contents", "slot")
+                frame.slots[slot] = session.outside_cell(cell, source)
+                place += 1
+            else:
+                frame.slots[slot] = take(program.names[slot])
+        if point.code.co_freevars:
+            frame.slots[len(frame.slots) - len(point.code.co_freevars) :] = function.cells
+        frame.stack = [take("an operand") if is_value else NULL for is_value in point.operands]
+        frame.index = point.index
+        frames.append(frame)
+    return frames, session.realize(take("the exception")) if chain.raises else None

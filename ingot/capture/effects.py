@@ -1,0 +1,386 @@
+"""What captured code does to the world outside: recorded during capture, done by the residual after the graph has run.
+
+Nothing is changed while a call is captured. What is written to an object that existed before the call is kept beside
+it, where later reads see it, and becomes an `Operation`: a call of the built-in type's own method, so no code of the
+user's runs again. Several writes to one place come down to the last of them, unless something that others can see (a
+line printed, a record logged) lies between; that is an operation of its own, and the order is kept.
+
+What is written through one path and read through another depends on which objects are the same. So an outside object
+that can be changed has one value however it is reached (the paths are guarded to be the same), and once it is changed,
+every other object of its type that is used is guarded to be another one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from types import CellType, MemberDescriptorType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ingot.capture.guards import Kind
+from ingot.capture.sources import (
+    AttrSource,
+    CellSource,
+    ConstSource,
+    FunctionFieldSource,
+    InstanceDictSource,
+    ItemSource,
+    Source,
+    find_in_class,
+)
+from ingot.capture.values.base import NULL, LazyValue, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.objects import ObjectValue, instance_dict, is_data_descriptor
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.values.functions import CellValue
+
+_CELL: Any = vars(CellType)["cell_contents"]
+
+
+class Operation(NamedTuple):
+    """A call to be made after the graph has run; what it gives is dropped."""
+
+    function: Callable[..., Any]
+    args: tuple[Value, ...]
+
+
+class Change(Protocol):
+    """What became of one outside object since the last operation that others can see."""
+
+    def operations(self) -> Iterable[Operation]:
+        """How to make it so."""
+
+
+class Fields:
+    """The names of a namespace or the keys of a dict that existed before the call, as far as they were written.
+
+    `written` holds what a key was set to, NULL where it was deleted, for reads (`moved`: keys that were deleted at some
+    time, and stand at the end if they are there again); `entries`, once it is there, the whole content. `pending` is what is still to be done: by key, the value, and whether the key goes to the end.
+    """
+
+    __slots__ = ("_remove", "_store", "cleared", "entries", "moved", "pending", "pending_clear", "written")
+
+    def __init__(self, store: Callable[[Any, Value], Operation], remove: Callable[[Any], Operation]) -> None:
+        self._store, self._remove = store, remove
+        self.written: dict[Any, Value] = {}
+        self.moved: set[Any] = set()
+        self.cleared = False
+        self.entries: dict[Any, Value] | None = None
+        self.pending: dict[Any, tuple[Value, bool]] = {}
+        self.pending_clear: Operation | None = None
+
+    def read(self, key: Any) -> Value | None:
+        """What a key was set to, NULL where it was deleted; None where it was not written."""
+        return self.written.get(key, NULL if self.cleared else None)
+
+    def write(self, key: Any, value: Value) -> None:
+        """Sets a key, or deletes it (NULL)."""
+        if value is NULL or self.written.get(key, NULL) is NULL:  # it moves behind the keys written before
+            self.written.pop(key, None)
+        if value is NULL:
+            self.moved.add(key)
+        self.written[key] = value
+        before = self.pending.get(key)
+        if before is not None and (value is NULL or before[0] is NULL):
+            del self.pending[key]
+        self.pending[key] = (value, before is not None and (before[1] or before[0] is NULL))
+        if self.entries is not None:
+            if value is NULL:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = value
+
+    def clear(self, operation: Operation) -> None:
+        """Deletes all keys."""
+        self.cleared, self.pending_clear = True, operation
+        self.written.clear()
+        self.pending.clear()
+        self.entries = {}
+
+    def fill(self, entries: dict[Any, Value]) -> dict[Any, Value]:
+        """Takes the content that the storage had before the call, and gives the content it has now."""
+        for key, value in self.written.items():
+            if key in self.moved:
+                entries.pop(key, None)
+            if value is not NULL:
+                entries[key] = value
+        self.entries = entries
+        return entries
+
+    def operations(self) -> Iterable[Operation]:
+        if self.pending_clear is not None:
+            yield self.pending_clear
+        for key, (value, moved) in self.pending.items():
+            if value is NULL or moved:
+                yield self._remove(key)
+            if value is not NULL:
+                yield self._store(key, value)
+        self.pending_clear = None
+        self.pending.clear()
+
+
+class _Nothing:
+    """What no path leads to: that a value is another object says that it is there."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+_NOWHERE = ConstSource(_Nothing())
+
+
+class Effects:
+    """The writes of one capture."""
+
+    def __init__(self) -> None:
+        self._log: list[Operation] = []
+        self._segment: dict[int, Change] = {}  # by id of the change, in the order of the first write
+        self._fields: dict[int, Fields] = {}  # by id of the storage
+        self._known: dict[int, Value] = {}  # by id of the outside object
+        self._by_type: dict[type, list[Any]] = {}
+        self._changed: dict[type, dict[int, Any]] = {}
+        self._paths: dict[Source, None] = {}
+
+    # -- which outside objects are the same ----------------------------------------------------------------------------
+
+    def known(self, session: Session, object_: Any, source: Source) -> Value | None:
+        """The value of an outside object that was met before on another path."""
+        found = self._known.get(id(object_))
+        if found is not None and source is not found.source:
+            session.guard(source, Kind.SAME, found.source)
+        return found
+
+    def admit(self, session: Session, value: Value, object_: Any) -> None:
+        """Takes note of an outside object that can be changed, and of the value that stands for it."""
+        if id(object_) in self._known:
+            return
+        self._known[id(object_)] = value
+        self._by_type.setdefault(type(object_), []).append(object_)
+        for other in self._changed.get(type(object_), {}):
+            _distinct(session, value, self._known[other])
+
+    def change(self, session: Session, value: Value, object_: Any, change: Change) -> None:
+        """Takes note that an outside object, which `value` stands for, is about to be changed."""
+        self.admit(session, value, object_)
+        changed = self._changed.setdefault(type(object_), {})
+        if id(object_) not in changed:
+            changed[id(object_)] = object_
+            for other in self._by_type[type(object_)]:
+                if other is not object_:
+                    _distinct(session, value, self._known[id(other)])
+        self._segment.setdefault(id(change), change)
+
+    def found(self, object_: Any, source: Source) -> Value:
+        """What was found under a name or key: that it is there is a fact, even if it is never used."""
+        self._paths[source] = None
+        return LazyValue(object_, source)
+
+    def guard_paths(self, session: Session) -> None:
+        """States that what was found and not used is there: what was used is guarded."""
+        for source in self._paths:
+            if not session.is_realized(source):
+                session.guard(source, Kind.DISTINCT, _NOWHERE)
+        self._paths.clear()
+
+    # -- names and keys ------------------------------------------------------------------------------------------------
+
+    def fields(self, storage: Any) -> Fields | None:
+        """What was written to a dict or namespace; None where nothing was."""
+        return self._fields.get(id(storage))
+
+    def items_of(self, owner: Any) -> Fields:
+        """The fields of a dict from outside (`owner.object`, of value `owner`)."""
+        base = dict_base(owner.object)
+
+        def store(key: Any, value: Value) -> Operation:
+            return Operation(base.__setitem__, (owner, owner.key_value(key), value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(_remove_item, (owner, owner.key_value(key)))
+
+        return self._fields.setdefault(id(owner.object), Fields(store, remove))
+
+    def members_of(self, owner: Any) -> Fields:
+        """The members of a set from outside (`owner.object`, of value `owner`), each its own key."""
+
+        def store(key: Any, value: Value) -> Operation:
+            return Operation(set.add, (owner, value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(set.discard, (owner, owner.key_value(key)))
+
+        return self._fields.setdefault(id(owner.object), Fields(store, remove))
+
+    def set_attribute(self, session: Session, owner: ObjectValue, name: str, value: Value) -> None:
+        """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__ does."""
+        if isinstance(session.class_lookup(owner.cls, name), MemberDescriptorType):
+            fields = self.slots_of(owner)
+        else:
+            namespace = instance_dict(owner.object)
+            if namespace is None:
+                message = f"'{owner.cls.__name__}' object has no attribute '{name}'"
+                raise session.raised(AttributeError, message)
+            fields = self.attributes_of(owner, namespace)
+        self.change(session, owner, owner.object, fields)
+        fields.write(name, value)
+
+    def set_own(self, session: Session, owner: Value, object_: Any, name: str, value: Value) -> None:
+        """Sets or deletes (NULL) an attribute of a function or tensor from outside that its type does not know."""
+        fields = self.attributes_of(owner, vars(object_))
+        self.change(session, owner, object_, fields)
+        fields.write(name, value)
+
+    def own(self, session: Session, owner: Value, object_: Any, name: str) -> Value | None:
+        """Such an attribute; None where there is none."""
+        assert owner.source is not None
+        self.admit(session, owner, object_)
+        fields = self.fields(vars(object_))
+        written = None if fields is None else fields.read(name)
+        if written is not None:
+            return None if written is NULL else written
+        if name in vars(object_):
+            return self.found(vars(object_)[name], AttrSource(owner.source, name))
+        session.guard_absent(owner.source, name)
+        return None
+
+    def attributes_of(self, owner: Value, namespace: dict[str, Any]) -> Fields:
+        """The fields of the `__dict__` of an instance, module or function."""
+
+        def dict_of() -> Value:
+            assert owner.source is not None
+            return ReadyValue(InstanceDictSource(owner.source))
+
+        def store(key: Any, value: Value) -> Operation:
+            if type(key) is not str or _taken_by_class(owner.python_type(), key):
+                return Operation(dict.__setitem__, (dict_of(), ConstantValue(key), value))
+            return Operation(object.__setattr__, (owner, ConstantValue(key), value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(_remove_item, (dict_of(), ConstantValue(key)))
+
+        return self._fields.setdefault(id(namespace), Fields(store, remove))
+
+    def slots_of(self, owner: Any) -> Fields:
+        """The fields of the `__slots__` of an instance."""
+
+        def store(key: Any, value: Value) -> Operation:
+            return Operation(object.__setattr__, (owner, ConstantValue(key), value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(_remove_slot, (owner, ConstantValue(key)))
+
+        return self._fields.setdefault(id(owner.object), Fields(store, remove))
+
+    def names_of(self, namespace: dict[str, Any]) -> Fields:
+        """The fields of a module's globals."""
+        held = ConstantValue(namespace)
+
+        def store(key: Any, value: Value) -> Operation:
+            return Operation(dict.__setitem__, (held, ConstantValue(key), value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(_remove_item, (held, ConstantValue(key)))
+
+        return self._fields.setdefault(id(namespace), Fields(store, remove))
+
+    def set_name(self, namespace: dict[str, Any], name: str, value: Value) -> None:
+        """Sets or deletes (NULL) a global of a module."""
+        fields = self.names_of(namespace)
+        fields.write(name, value)
+        self._segment.setdefault(id(fields), fields)
+
+    def set_cell(self, session: Session, cell: CellValue, content: Value) -> None:
+        """Sets the variable of a closure cell from outside, or unbinds it (NULL)."""
+        fields = self._fields.get(id(cell.object))
+        if fields is None:
+            fields = self._fields[id(cell.object)] = Fields(
+                lambda _, value: Operation(_CELL.__set__, (cell, value)), lambda _: Operation(_unbind, (cell,))
+            )
+        fields.write(None, content)
+        self.change(session, cell, cell.object, fields)
+
+    # -- the operations ------------------------------------------------------------------------------------------------
+
+    def defer(self, operation: Operation) -> None:
+        """Appends something that others can see: it comes after all that was written so far."""
+        self._close_segment()
+        self._log.append(operation)
+
+    def operations(self) -> list[Operation]:
+        """All that is to be done, in order."""
+        self._close_segment()
+        return self._log
+
+    def _close_segment(self) -> None:
+        for change in self._segment.values():
+            self._log.extend(change.operations())
+        self._segment.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._log or self._segment)
+
+
+def _taken_by_class(cls: type, name: str) -> bool:
+    """Whether a data descriptor of the class takes what is written under this name."""
+    try:
+        return is_data_descriptor(find_in_class(cls, name))
+    except AttributeError:
+        return False
+
+
+class ReadyValue(Value):
+    """An outside object of which nothing is asked but that it is loaded."""
+
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        return object
+
+
+def _distinct(session: Session, a: Value, b: Value) -> None:
+    assert a.source is not None and b.source is not None
+    if not (fixed(a.source) and fixed(b.source)):
+        session.guard(a.source, Kind.DISTINCT, b.source)
+
+
+def fixed(source: Source | None) -> bool:
+    """Whether a path leads to the same object at every call: an object that is held, or a cell of a function that is."""
+    if isinstance(source, ItemSource) and isinstance(source.base, FunctionFieldSource):
+        return source.base.field == "__closure__" and isinstance(source.base.base, ConstSource)
+    return isinstance(source, ConstSource)
+
+
+def cell_source(content: Source) -> Source:
+    """Where a closure cell comes from, given where its content does."""
+    if isinstance(content, CellSource):
+        return ItemSource(FunctionFieldSource(content.base, "__closure__"), content.index)
+    assert isinstance(content, AttrSource)
+    return content.base
+
+
+def dict_base(storage: Any) -> type[dict[Any, Any]]:
+    """The built-in class whose methods act on the items of a dict."""
+    return OrderedDict if isinstance(storage, OrderedDict) else dict
+
+
+def _remove_item(storage: Any, key: Any) -> None:
+    """Deletes a key, where it is there."""
+    if dict.__contains__(storage, key):
+        dict_base(storage).__delitem__(storage, key)
+
+
+def _remove_slot(owner: Any, name: str) -> None:
+    """Empties a member of `__slots__`, where it is set."""
+    try:
+        object.__delattr__(owner, name)
+    except AttributeError:
+        pass
+
+
+def _unbind(cell: CellType) -> None:
+    """Empties a closure cell."""
+    del cell.cell_contents
+
+

@@ -1,0 +1,89 @@
+"""What is said about a function for capture to heed: that it stays in eager (`disable`), or that it goes into the graph
+whole (`allow_in_graph`). The marks of torch.compile's equivalents count as well, and are read without importing it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch._compile
+
+from ingot.errors import Unsupported
+from ingot.native import call_eager
+
+_REASON = "__ingot_disabled__"
+
+
+def disabled(fn: Callable[..., Any], reason: str = "") -> FunctionType:
+    """A function that does what `fn` does, in eager with all that it calls; `reason` goes into reports."""
+
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return call_eager(fn, *args, **kwargs)
+
+    setattr(disabled, _REASON, reason)
+    assert isinstance(disabled, FunctionType)
+    return disabled
+
+
+DISABLED_CODE = disabled(len).__code__
+"""The code of every function that `disabled` makes. Attributes would not tell it: functools.wraps copies them."""
+
+_TORCH_DISABLED_CODE = torch._compile._disable_dynamo(lambda: None).__code__  # within torch only
+
+
+def why_disabled(function: FunctionType) -> str:
+    """The reason for a report, "" for a function that may be captured."""
+    marks = vars(function)
+    if function.__code__ is DISABLED_CODE:
+        return _because(f"{function.__name__}() is disabled by ingot.disable", marks.get(_REASON))
+    if marks.get("_torchdynamo_disable") and marks.get("_torchdynamo_wrapper_id", id(function)) == id(function):
+        why = marks.get("_torchdynamo_disable_msg")
+        return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
+    if getattr(function, "__module__", None) == "torch._dynamo.decorators" and function.__name__ == "graph_break":
+        return "torch._dynamo.graph_break() is called"
+    return ""
+
+
+def refuse_disabled(function: FunctionType) -> None:
+    """Raises Unsupported for a function that stays in eager."""
+    why = why_disabled(function)
+    if why:
+        code = getattr(inspect.unwrap(function), "__code__", function.__code__)
+        raise Unsupported(why, f"{code.co_filename}:{code.co_firstlineno}", skip=True)
+
+
+def _because(what: str, reason: str | None) -> str:
+    return f"{what}: {reason}" if reason else what
+
+
+def is_constant(function: FunctionType) -> bool:
+    """Whether its result is to be taken as a constant: see `torch.compiler.assume_constant_result`."""
+    return bool(vars(function).get("_dynamo_marked_constant"))
+
+
+def behind_lazy_disable(function: FunctionType) -> FunctionType | None:
+    """What one of torch's own functions wraps that keeps itself out of torch.compile, which its call would import."""
+    inner = getattr(function, "__wrapped__", None) if function.__code__ is _TORCH_DISABLED_CODE else None
+    return inner if isinstance(inner, FunctionType) else None
+
+
+_allowed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def allow(function: Any) -> None:
+    """Calls of `function` become one node from now on."""
+    _allowed.add(function)
+
+
+def is_allowed(function: Any) -> bool:
+    """Whether a call of it is to be one node."""
+    if function in _allowed:
+        return True
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(function) in getattr(rules, "_allowed_callable_ids", ())

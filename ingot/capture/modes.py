@@ -1,0 +1,71 @@
+"""The modes that a captured program changes: followed for real while it is captured, told to the graph where an
+operation depends on them, and what is left of them behind it."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from ingot.graph.ambient import AUTOCAST_DEVICES, Autocast, Change, Modes
+
+
+class ModeTracker:
+    """The modes of one capture. Capture runs the program's own calls that set a mode, in this thread, and puts back what
+    was there when it ends (`ambient.preserved`)."""
+
+    def __init__(self) -> None:
+        self._at_start = self._in_graph = Modes.now()
+        self._differs = False
+        self._entered: list[fx.Node] = []  # autocast contexts of the graph that are open
+        self.depth = 0  # autocast contexts that the program has entered, less those it has left
+        self.cleared = False  # whether it emptied autocast's cache of weights
+
+    def changed(self) -> None:
+        """Notes that the program has set a mode."""
+        self._differs = True
+
+    def reach(self, graph: fx.Graph, where: str) -> None:
+        """Gives the graph the modes of now, before an operation is added to it."""
+        if self._differs:
+            self._differs = False
+            self._bring(graph, Modes.now(), where)
+
+    def close(self, graph: fx.Graph) -> None:
+        """Gives the graph back the modes that it began with: what runs it finds no trace of those within."""
+        self._bring(graph, self._at_start, "")
+
+    def left_behind(self) -> list[Change]:
+        """What brings about, after the graph, the modes that hold at this point of the program."""
+        found = self._at_start.changes(Modes.now())
+        step = torch.autocast_increment_nesting if self.depth > 0 else torch.autocast_decrement_nesting
+        found += [(step, ())] * abs(self.depth)
+        if self.cleared and self.depth <= 0:
+            found.append((torch.clear_autocast_cache, ()))
+        return found
+
+    def _bring(self, graph: fx.Graph, modes: Modes, where: str) -> None:
+        before = self._in_graph
+        if (before.autocast, before.autocast_cache) != (modes.autocast, modes.autocast_cache):
+            while self._entered:
+                _add(graph, torch.amp._exit_autocast, (self._entered.pop(),), where)  # type: ignore[attr-defined]
+            for device, wanted in self._contexts(modes):
+                values = (device, wanted.dtype, wanted.enabled, modes.autocast_cache)
+                self._entered.append(_add(graph, torch.amp._enter_autocast, values, where))  # type: ignore[attr-defined]
+        if before.grad != modes.grad:
+            _add(graph, torch._C._set_grad_enabled, (modes.grad,), where)
+        self._in_graph = modes
+
+    def _contexts(self, modes: Modes) -> list[tuple[str, Autocast]]:
+        """The autocast contexts that lead from the modes at the start to these."""
+        start = self._at_start
+        pairs = list(zip(AUTOCAST_DEVICES, start.autocast, modes.autocast, strict=True))
+        found = [(device, new) for device, old, new in pairs if old != new]
+        if not found and start.autocast_cache != modes.autocast_cache:
+            found = [(AUTOCAST_DEVICES[0], modes.autocast[0])]
+        return found
+
+
+def _add(graph: fx.Graph, function: object, args: tuple[object, ...], where: str) -> fx.Node:
+    node = graph.call_function(function, args)  # type: ignore[arg-type]
+    node.meta.update(val=None, where=where)
+    return node

@@ -1,0 +1,97 @@
+"""A continuation that is not compiled: real CPython frames that go on in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from ingot.capture.breaks import Chain, Point
+from ingot.capture.bytecode import Program, program_of
+from ingot.errors import CompilerBug
+from ingot.native import _native
+
+
+class _Frame(NamedTuple):
+    """A frame as it stands: its function, variables and operands."""
+
+    function: FunctionType
+    point: Point
+    slots: list[Any]
+    stack: list[Any]
+
+
+def resume_function(chain: Chain) -> FunctionType:
+    """A function of the state of a chain that runs the rest of its frames in eager. It has one parameter for each
+    place of the state."""
+    parameters = ", ".join(f"s{i}" for i in range(chain.size))
+    scope: dict[str, Any] = {"run": _run, "chain": chain}
+    exec(f"def continuation({parameters}): return run(chain, ({parameters}{',' * bool(parameters)}))", scope)
+    made: FunctionType = scope["continuation"]
+    return made
+
+
+def _run(chain: Chain, state: Sequence[Any]) -> Any:
+    handled = state[0] if chain.handles else None
+    frames = _frames(chain, state[chain.handles :])
+    error = state[-1] if chain.raises else None
+    result: Any = _native.NULL  # the innermost frame waits for nothing
+    while frames:
+        frame = frames.pop()
+        try:
+            result, error = _resume(frame, result, error, handled), None
+        except BaseException as raised:
+            error = raised
+    if error is not None:
+        raise error
+    return result
+
+
+def _frames(chain: Chain, state: Sequence[Any]) -> list[_Frame]:
+    place, frames = 0, []
+    for point in chain.points:
+        function: FunctionType = state[place]
+        values = iter(state[place + 1 : place + point.size])
+        slots = [_native.NULL] * len(program_of(point.code).names)
+        for slot in point.variables:
+            slots[slot] = next(values)
+        free = function.__closure__ or ()
+        slots[len(slots) - len(free) :] = free
+        stack = [next(values) if given else _native.NULL for given in point.operands]
+        frames.append(_Frame(function, point, slots, stack))
+        place += point.size
+    return frames
+
+
+def _resume(frame: _Frame, result: Any, error: BaseException | None, handled: BaseException | None) -> Any:
+    program, index = program_of(frame.point.code), frame.point.index
+    if error is not None:
+        offset = program.instructions[index - 1].offset
+        return _native.resume(frame.function, offset, tuple(frame.slots), tuple(frame.stack), error, handled)
+    if result is not _native.NULL:
+        frame.stack.append(result)
+    index = _to_boundary(program, index, frame.stack)
+    offset = program.instructions[index].offset
+    return _native.resume(frame.function, offset, tuple(frame.slots), tuple(frame.stack), None, handled)
+
+
+def _to_boundary(program: Program, index: int, stack: list[Any]) -> int:
+    """Carries out what is left of an instruction that was split into several; gives the index of the next whole one."""
+    instructions = program.instructions
+    while index > 0 and instructions[index].offset == instructions[index - 1].offset:
+        op, arg = instructions[index].op, instructions[index].arg
+        if op == "PUSH_NULL":
+            stack.append(_native.NULL)
+        elif op == "SWAP":
+            stack[-1], stack[-arg] = stack[-arg], stack[-1]
+        elif op == "TO_BOOL":
+            stack[-1] = bool(stack[-1])
+        elif op == "FORMAT_SIMPLE":
+            stack[-1] = format(stack[-1])
+        elif op == "FORMAT_WITH_SPEC":
+            spec = stack.pop()
+            stack[-1] = format(stack[-1], spec)
+        else:
+            raise CompilerBug("resume", f"in the middle of an instruction, at {op}")
+        index += 1
+    return index

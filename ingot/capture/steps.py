@@ -1,0 +1,217 @@
+"""The instruction at a graph break, carried out for real: one small Python function for each, compiled under the name,
+file and line of the user's function, so that tracebacks, warnings and loggers see what they would see in eager.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from ingot.capture.bytecode import Instruction
+
+END = object()
+"""What the step of FOR_ITER gives at the end of the loop."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an instruction does: `pops` operands are taken from the stack, `body` is Python with those operands as `a0`,
+    `a1` ... (bottom first). `peeks` are operands further down, by depth below the popped ones, which stay; they follow
+    the popped ones as arguments. It gives one result, or `results` of them in a tuple, to be pushed in order. A
+    `branch` gives a truth instead, and jumps if it is `jumps_if`; if it `keeps`, its operand stays where it jumps."""
+
+    pops: int
+    body: str
+    peeks: tuple[int, ...] = ()
+    results: int = 1
+    branch: bool = False
+    jumps_if: bool = False
+    keeps: bool = False
+
+
+def _value(pops: int, body: str, peeks: tuple[int, ...] = ()) -> Callable[[Instruction], Step]:
+    return lambda _: Step(pops, body, peeks)
+
+
+def _statement(pops: int, body: str, peeks: tuple[int, ...] = ()) -> Callable[[Instruction], Step]:
+    """A step without a result; `{}` in the body stands for the instruction's argument."""
+    return lambda ins: Step(pops, body.format(ins.arg), peeks, results=0)
+
+
+def _named(pops: int, body: str) -> Callable[[Instruction], Step]:
+    return lambda ins: Step(pops, body.format(ins.arg))
+
+
+def _jump(jumps_if: bool, keeps: bool = False) -> Callable[[Instruction], Step]:
+    return lambda _: Step(1, "return bool(a0)", branch=True, jumps_if=jumps_if, keeps=keeps)
+
+
+def _operands(count: int, first: int = 0) -> str:
+    return ", ".join(f"a{i}" for i in range(first, first + count))
+
+
+def _applied(pops: int) -> Callable[[Instruction], Step]:
+    """The instruction's argument is the function to call."""
+    return lambda ins: Step(pops, f"return apply({_operands(pops)})")
+
+
+def _build_map(ins: Instruction) -> Step:
+    pairs = ", ".join(f"a{2 * i}: a{2 * i + 1}" for i in range(ins.arg))
+    return Step(2 * ins.arg, f"return {{{pairs}}}")
+
+
+def _unpack_sequence(ins: Instruction) -> Step:
+    names = [f"x{i}" for i in range(ins.arg)]
+    return Step(1, f"[{', '.join(names)}] = a0; return ({''.join(f'{n}, ' for n in reversed(names))})", results=ins.arg)
+
+
+def _unpack_ex(ins: Instruction) -> Step:
+    before, after = ins.arg
+    names = [f"x{i}" for i in range(before + 1 + after)]
+    targets = [f"*{name}" if i == before else name for i, name in enumerate(names)]
+    return Step(1, f"{', '.join(targets)}, = a0; return ({', '.join(reversed(names))},)", results=len(names))
+
+
+def _on_container(method: str) -> Callable[[Instruction], Step]:
+    """A container under construction takes up the popped operand."""
+    return lambda ins: Step(1, f"a1.{method}(a0)", (ins.arg,), results=0)
+
+
+def _merge(ins: Instruction) -> Step:
+    return Step(1, "a1.update((lambda **named: named)(**a1, **a0))", (ins.arg,), results=0)
+
+
+_RAISES = {0: (0, "raise"), 1: (1, "raise a0"), 2: (2, "raise a0 from a1")}
+
+STEPS: dict[str, Callable[[Instruction], Step]] = {
+    "BINARY_OP": _applied(2),
+    "COMPARE_OP": _applied(2),
+    "UNARY_NEGATIVE": _value(1, "return -a0"),
+    "UNARY_POSITIVE": _value(1, "return +a0"),
+    "UNARY_INVERT": _value(1, "return ~a0"),
+    "UNARY_NOT": _value(1, "return not a0"),
+    "TO_BOOL": _value(1, "return bool(a0)"),
+    "CONTAINS_OP": lambda ins: Step(2, f"return a0 {'not ' * ins.arg}in a1"),
+    "BINARY_SUBSCR": _value(2, "return a0[a1]"),
+    "STORE_SUBSCR": _statement(3, "a1[a2] = a0"),
+    "DELETE_SUBSCR": _statement(2, "del a0[a1]"),
+    "LOAD_ATTR": _named(1, "return a0.{}"),
+    "LOAD_SUPER_ATTR": _named(3, "return a0(a1, a2).{}"),
+    "STORE_ATTR": _statement(2, "a1.{} = a0"),
+    "DELETE_ATTR": _statement(1, "del a0.{}"),
+    "LOAD_GLOBAL": _named(0, "return {}"),
+    "STORE_GLOBAL": _statement(1, "global {0}; {0} = a0"),
+    "DELETE_GLOBAL": _statement(0, "global {0}; del {0}"),
+    "LOAD_BUILD_CLASS": _value(0, "return __build_class__"),
+    "IMPORT_NAME": _named(2, "return __import__({!r}, globals(), None, a1, a0)"),
+    "IMPORT_FROM": lambda ins: Step(0, f"return import_from(a0, {ins.arg!r})", (1,)),
+    "GET_ITER": _value(1, "return iter(a0)"),
+    "FOR_ITER": lambda _: Step(0, "return next(a0, END)", (1,), branch=True, jumps_if=False),
+    "UNPACK_SEQUENCE": _unpack_sequence,
+    "UNPACK_EX": _unpack_ex,
+    "BUILD_SET": lambda ins: Step(ins.arg, f"return {{{_operands(ins.arg)}}}"),
+    "BUILD_MAP": _build_map,
+    "LIST_TO_TUPLE": _value(1, "return (*a0,)"),
+    "LIST_EXTEND": _on_container("extend"),
+    "SET_UPDATE": _on_container("update"),
+    "SET_ADD": _on_container("add"),
+    "DICT_UPDATE": _on_container("update"),
+    "DICT_MERGE": _merge,
+    "MAP_ADD": lambda ins: Step(2, "a2[a0] = a1", (ins.arg,), results=0),
+    "FORMAT_SIMPLE": _value(1, "return format(a0)"),
+    "FORMAT_WITH_SPEC": _value(2, "return format(a0, a1)"),
+    "CONVERT_VALUE": _applied(1),
+    "BUILD_STRING": lambda ins: Step(ins.arg, f"return ''.join([{_operands(ins.arg)}])"),
+    "BEFORE_WITH": lambda _: Step(1, "return enter(a0)", results=2),
+    "WITH_EXCEPT_START": lambda _: Step(0, "return a1(type(a0), a0, a0.__traceback__)", (1, 4)),
+    "CHECK_EXC_MATCH": lambda _: Step(1, "return matches(a1, a0)", (1,)),
+    "RAISE_VARARGS": lambda ins: Step(*_RAISES[ins.arg], results=0),
+    "POP_JUMP_IF_TRUE": _jump(True),
+    "POP_JUMP_IF_FALSE": _jump(False),
+    "JUMP_IF_TRUE_OR_POP": _jump(True, keeps=True),
+    "JUMP_IF_FALSE_OR_POP": _jump(False, keeps=True),
+}
+"""Instructions that can be carried out apart from their frame. Calls are made by `call_step`."""
+
+
+def call_step(positional: int, names: Sequence[str]) -> Step:
+    """A call of operand 0 with `positional` arguments and then one for each keyword."""
+    args = [f"a{1 + i}" for i in range(positional)]
+    args += [f"{name}=a{1 + positional + i}" for i, name in enumerate(names)]
+    return Step(1 + positional + len(names), f"return a0({', '.join(args)})")
+
+
+def spread_call_step(bound: int, has_keywords: bool) -> Step:
+    """A call of operand 0 with `bound` arguments, then `*args`, then `**kwargs`."""
+    args = [f"a{1 + i}" for i in range(bound)] + [f"*a{1 + bound}"] + [f"**a{2 + bound}"] * has_keywords
+    return Step(2 + bound + has_keywords, f"return a0({', '.join(args)})")
+
+
+def _enter(manager: Any) -> tuple[Any, Any]:
+    """What `with` does first: its bound `__exit__`, and what `__enter__` gave."""
+    cls = type(manager)
+    for name in ("__enter__", "__exit__"):
+        if not hasattr(cls, name):
+            missed = "" if name == "__enter__" else " (missed __exit__ method)"
+            raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol{missed}")
+    leave = cls.__exit__.__get__(manager, cls) if hasattr(cls.__exit__, "__get__") else cls.__exit__
+    return leave, cls.__enter__(manager)
+
+
+def _import_from(module: Any, name: str) -> Any:
+    """`from module import name`: an attribute, or else a submodule that is loaded."""
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        origin = getattr(module, "__name__", "<unknown module name>")
+        found = sys.modules.get(f"{origin}.{name}", END)
+        if found is END:
+            where = getattr(module, "__file__", None) or "unknown location"
+            raise ImportError(f"cannot import name {name!r} from {origin!r} ({where})", name=name, path=where) from None
+        return found
+
+
+def _matches(raised: BaseException, wanted: Any) -> bool:
+    """Whether an except clause takes an exception."""
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return issubclass(type(raised), wanted)
+
+
+_HELPERS = {"END": END, "enter": _enter, "import_from": _import_from, "matches": _matches}
+
+
+def user_function(
+    code: CodeType, line: int, body: str, parameters: Sequence[str], namespace: dict[str, Any], helpers: dict[str, Any]
+) -> FunctionType:
+    """A function of one line that seems to be the user's: file, name and line of `code`, and its globals. The names in
+    `helpers` are bound in the function alone. Recursion aside, its body sees nothing of ours."""
+    header = f"def made({', '.join(helpers)}):\n"
+    # The inner function stands on the user's line; the outer one only binds the helpers, as closure variables.
+    source = "\n" * max(line - 2, 0) + header + f" def step({', '.join(parameters)}): {body}\n return step"
+    scope: dict[str, Any] = {}
+    exec(compile(source, code.co_filename, "exec"), scope)
+    made: FunctionType = scope["made"](*helpers.values())
+    shown = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    return FunctionType(shown, namespace, code.co_name, None, made.__closure__)
+
+
+def caller_function(callee: Callable[..., Any], code: CodeType, line: int, namespace: dict[str, Any]) -> FunctionType:
+    """A function that seems to be the user's and calls `callee`."""
+    return user_function(code, line, "return callee(*args)", ["*args"], namespace, {"callee": callee})
+
+
+def step_function(step: Step, instruction: Instruction, code: CodeType, namespace: dict[str, Any]) -> FunctionType:
+    """The Python function of a step."""
+    helpers = {name: helper for name, helper in _HELPERS.items() if f"{name}(" in step.body or f"{name})" in step.body}
+    if "apply(" in step.body:
+        helpers["apply"] = instruction.arg
+    if "__build_class__" in step.body:
+        helpers["__build_class__"] = builtins.__build_class__
+    parameters = [f"a{i}" for i in range(step.pops + len(step.peeks))]
+    return user_function(code, instruction.line, step.body, parameters, namespace, helpers)

@@ -1,0 +1,124 @@
+"""Generators across the border of a capture: one that existed before is read where it stands, and put where it should
+stand after the graph has run; one that was begun during capture is made there for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import CellType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.bytecode import Program, program_of
+from ingot.capture.effects import Operation
+from ingot.capture.guards import Kind
+from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
+from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.functions import FunctionValue, GeneratorValue
+from ingot.capture.values.wrap import wraps
+from ingot.native import _native
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_NO_VALUE = ConstantValue(_native.NULL)
+
+
+def _layout(generator: Any) -> tuple[Any, ...]:
+    """Where a generator stands, and which of its variables and operands are bound: (offset, how many variables, whether
+    it handles no exception, bound or not ...); () where it is finished or runs."""
+    state = _native.generator_state(generator)
+    if state is None:
+        return ()
+    _, offset, slots, stack, handled = state
+    return (offset, len(slots), handled is None, *[value is not _native.NULL for value in (*slots, *stack)])
+
+
+def _contents(generator: Any) -> tuple[Any, ...]:
+    """The function of a generator, its variables and its operands."""
+    function, _, slots, stack, _ = _native.generator_state(generator)  # type: ignore[misc]
+    return (function, *slots, *stack)
+
+
+class OutsideGenerator(GeneratorValue):
+    """A generator that existed before the call."""
+
+    __slots__ = ("object",)
+    is_shared = True
+
+    def __init__(self, frame: InterpreterFrame | None, object_: Any, source: Source) -> None:
+        super().__init__(frame)  # type: ignore[arg-type]
+        self.object, self.source = object_, source
+
+    def identity(self) -> Any:
+        return self.object
+
+    def resume(self, session: Session, sent: Value) -> Value | None:
+        if self.frame is not None:
+            session.effects.change(session, self, self.object, self)
+        return super().resume(session, sent)
+
+    def method_close(self, session: Session) -> Value:
+        if self.frame is not None:
+            session.effects.change(session, self, self.object, self)
+        return super().method_close(session)
+
+    def operations(self) -> Iterable[Operation]:
+        """What puts the generator itself where this one stands."""
+        if self.frame is None:
+            yield Operation(_native.finish_generator, (self,))
+        else:
+            yield Operation(_native.restore_generator, (self, *standing(self.frame)[1:]))
+
+
+@wraps(GeneratorType)
+def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, GeneratorType)
+    layout = _layout(object_)
+    session.guard(DerivedSource(source, _layout), Kind.EQUALS, layout)
+    if not layout:
+        if object_.gi_frame is not None:
+            raise session.unsupported(f"the generator {source.name}, which runs")
+        return OutsideGenerator(None, object_, source)
+    offset, variables, unhandled, *_ = layout
+    if not unhandled:
+        raise session.unsupported(f"the generator {source.name}, which stands in an exception handler")
+    contents, values = _contents(object_), DerivedSource(source, _contents)
+    function = FunctionValue.outside(session, contents[0], ItemSource(values, 0))
+    program = program_of(function.code)
+    frame = InterpreterFrame(session, program, function, [])
+    taken = [_taken(session, held, ItemSource(values, 1 + i)) for i, held in enumerate(contents[1:])]
+    frame.slots, frame.stack = taken[:variables], taken[variables:]
+    if function.cells:
+        frame.slots[len(frame.slots) - len(function.cells) :] = function.cells
+    frame.index = _index_behind(program, offset)
+    return OutsideGenerator(frame, object_, source)
+
+
+def _taken(session: Session, held: Any, source: Source) -> Value:
+    if held is _native.NULL:
+        return NULL
+    if type(held) is CellType:
+        return session.outside_cell(held, AttrSource(source, "cell_contents", "slot"))
+    return session.wrap(held, source)
+
+
+def _index_behind(program: Program, offset: int) -> int:
+    """The instruction that a generator goes on with which stands at the YIELD_VALUE or RETURN_GENERATOR at `offset`."""
+    return next(
+        i + 1
+        for i, instruction in enumerate(program.instructions)
+        if instruction.offset == offset and instruction.op in ("YIELD_VALUE", "RETURN_GENERATOR")
+    )
+
+
+def standing(frame: InterpreterFrame) -> tuple[Value, Value, Value, Value]:
+    """What `suspended_generator` makes the generator of a frame of: function, offset, variables, operands."""
+    slots = list(frame.slots)
+    free = len(frame.program.code.co_freevars)
+    if free and slots[-1] is NULL:  # it has not begun: COPY_FREE_VARS is ahead
+        slots[-free:] = frame.function.cells
+    values = [TupleValue([_NO_VALUE if v is NULL else v for v in part], tuple) for part in (slots, frame.stack)]
+    offset = frame.program.instructions[frame.index - 1].offset
+    return frame.function, ConstantValue(offset), values[0], values[1]

@@ -1,0 +1,80 @@
+"""Functions that capture does not look into because it was told so: see `ingot.capture.marks`."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture import marks
+from ingot.capture.guards import Kind
+from ingot.capture.sources import ConstSource, Source
+from ingot.capture.values import torch_functions
+from ingot.capture.values.base import Arguments, Callee, Keywords, Value
+from ingot.capture.values.builtins import BuiltinValue, call_pure
+from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.torch_functions import TorchFunction
+from ingot.capture.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class DisabledFunction(FunctionValue):
+    """A function that runs in eager: a call of it ends the graph."""
+
+    __slots__ = ()
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        return None
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        assert self.object is not None
+        raise session.unsupported(marks.why_disabled(self.object))
+
+
+class OpaqueFunction(TorchFunction):
+    """A function that goes into the graph as one node."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"{self.object.__name__}(), which is allowed in the graph,"
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        with session.graph.opaque():
+            return super().call(session, args, kwargs)
+
+
+class ConstantFunction(BuiltinValue):
+    """A function that is said to give the same for the same arguments in this process: called while capture runs."""
+
+    __slots__ = ()
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        return call_pure(session, self.object, args, kwargs)
+
+
+@wraps(FunctionType)
+def wrap_python_function(session: Session, object_: Any, source: Source) -> Value:
+    if marks.why_disabled(object_):
+        session.guard(source, Kind.IDENTITY, object_)
+        return DisabledFunction.outside(session, object_, ConstSource(object_))
+    if marks.is_allowed(object_):
+        session.guard(source, Kind.IDENTITY, object_)
+        return OpaqueFunction(object_, source)
+    if marks.is_constant(object_):
+        session.guard(source, Kind.IDENTITY, object_)
+        return ConstantFunction(object_)
+    inner = marks.behind_lazy_disable(object_)
+    if inner is not None:
+        session.guard(source, Kind.IDENTITY, object_)
+        return session.builtin(inner)
+    return torch_functions.wrap_python_function(session, object_, source)
+
+
+@wraps(BuiltinFunctionType)
+def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
+    if marks.is_allowed(object_):
+        session.guard(source, Kind.IDENTITY, object_)
+        return OpaqueFunction(object_, source)
+    return torch_functions.wrap_c_function(session, object_, source)

@@ -1,0 +1,145 @@
+"""Modes inside the captured function: gradients, autocast, inference mode, the default device, labels for profilers.
+
+torch's context managers and decorators for these are Python, and are inlined as any other. What they come down to are
+a few C functions that read or set the mode of the thread: those that set one are called for real while capture runs, so
+that the operations behind them are captured under it, and `ModeTracker` tells the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.profiler import record_function
+from torch.utils._contextlib import _DecoratorContextManager, _NoParamDecoratorContextManager
+
+from ingot.capture.guards import Kind
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import Source
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.builtins import CONSTRUCTORS, RULES
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.functions import BoundMethod
+from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.wrap import wraps
+from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+# -- what sets a mode --------------------------------------------------------------------------------------------------
+
+_CASTS = frozenset({torch.bfloat16, torch.float16})
+"""What autocast can cast to on every device; asked for another type, the context manager disables itself."""
+
+
+def _sets_mode(function: Callable[..., Any]) -> Callable[..., Value]:
+    """The rule of a function that sets a mode: called now, and followed by the graph."""
+
+    def rule(session: Session, *args: Value, **kwargs: Value) -> Value:
+        known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
+        result = session.python(function, *known, **named)
+        _refuse_unknown(session, function, known)
+        session.graph.modes.changed()
+        return session.wrap_constant(result)
+
+    return rule
+
+
+def _refuse_unknown(session: Session, function: Callable[..., Any], args: list[Any]) -> None:
+    """Raises Unsupported for automatic casting that the graph cannot be told of."""
+    if args and type(args[0]) is str and args[0] not in AUTOCAST_DEVICES:
+        raise session.unsupported(f"{function.__name__} for the device {args[0]!r}")
+    if any(cast.enabled and cast.dtype not in _CASTS for cast in Modes.now().autocast):
+        raise session.unsupported("autocast to a type other than bfloat16 and float16")
+
+
+def _enter_autocast(session: Session) -> Value:
+    session.graph.modes.depth += 1
+    return ConstantValue(torch.autocast_increment_nesting())
+
+
+def _leave_autocast(session: Session) -> Value:
+    session.graph.modes.depth -= 1
+    return ConstantValue(torch.autocast_decrement_nesting())
+
+
+def _clear_cache(session: Session) -> Value:
+    session.graph.modes.cleared = True
+    torch.clear_autocast_cache()
+    return NONE
+
+
+for _function in (
+    torch._C._set_grad_enabled,
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+):
+    RULES[_function] = _sets_mode(_function)
+RULES[torch.autocast_increment_nesting] = _enter_autocast
+RULES[torch.autocast_decrement_nesting] = _leave_autocast
+RULES[torch.clear_autocast_cache] = _clear_cache
+
+# -- context managers --------------------------------------------------------------------------------------------------
+
+
+def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    """An instance of one of torch's context managers; given a function, what decorates it."""
+    decorates = bool(args) and (
+        issubclass(cls, _NoParamDecoratorContextManager)
+        or cls is torch.inference_mode
+        and not isinstance(session.realize(args[0]), ConstantValue)
+    )
+    if decorates:
+        return session.call(_make_context(session, cls, [], {}), args, kwargs)
+    made = ObjectValue(cls)
+    init = session.class_lookup(cls, "__init__")
+    if isinstance(init, FunctionType):
+        session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
+    return made
+
+
+CONSTRUCTORS[_DecoratorContextManager] = _make_context  # type: ignore[type-abstract]
+
+
+def _make_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """record_function.__init__, whose annotations for TorchScript cannot be followed."""
+    given = dict(zip(("self", "name", "args"), args)) | kwargs
+    label = session.realize(given.pop("self"))
+    for name, value in vars(record_function("")).items():
+        label.set_attribute(session, name, given.get(name) or ConstantValue(value))
+    return NONE
+
+
+def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """A label for a profiler, over operations that are compiled into one: there is nothing to mark."""
+    label = session.realize(args[0])
+    label.set_attribute(session, "run_callbacks_on_exit", ConstantValue(False))
+    return label
+
+
+SPECIAL_FUNCTIONS[record_function.__init__] = _make_label  # type: ignore[index]
+SPECIAL_FUNCTIONS[record_function.__enter__] = _enter_label  # type: ignore[index]
+
+
+class DeviceValue(ConstantValue):
+    """A torch.device, which is a context manager as well: it makes itself the device of new tensors."""
+
+    __slots__ = ()
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("__enter__", "__exit__", "__call__"):
+            raise session.unsupported(f"{self.describe()} as the device of new tensors")
+        return super().get_attribute(session, name)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raise session.unsupported(f"{self.describe()} as a decorator")
+
+
+@wraps(torch.device)
+def wrap_device(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.EQUALS, object_)
+    return DeviceValue(object_, source)

@@ -1,0 +1,383 @@
+"""Lists and tuples, slices, ranges, and iterators over them.
+
+A list from outside has a source. What is done to it is recorded in `Session.effects`; its length is guarded when it is
+first asked for, so that a list that is only appended to may be of any length.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.effects import Operation
+from ingot.capture.guards import Kind
+from ingot.capture.sources import ItemSource
+from ingot.capture.values.base import LazyValue, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.sources import Source
+
+
+class Container(Value):
+    """What they share."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, source: Source | None, object: Any) -> None:
+        super().__init__(source)
+        self.object = object
+
+    def identity(self) -> Any:
+        return self if self.source is None else self.object
+
+    def _writable(self, session: Session) -> None:
+        """To be called before it is changed."""
+        if self.source is not None:
+            raise session.unsupported(f"side effect: {self.describe()} existed before the call and is changed")
+
+    def truth(self, session: Session) -> bool:
+        return self.length(session) > 0
+
+
+class SequenceValue(Container):
+    """A list or tuple (`cls` tells which; torch.Size and named tuples are tuples)."""
+
+    __slots__ = ("cls", "items")
+
+    def __init__(self, items: Iterable[Value], cls: type, source: Source | None = None, object: Any = None) -> None:
+        super().__init__(source, object)
+        self.items = list(items)
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def _like(self, items: Iterable[Value]) -> SequenceValue:
+        return ListValue(items, list) if isinstance(self, ListValue) else TupleValue(items, tuple)
+
+    def length(self, session: Session) -> int:
+        return len(self.items)
+
+    def iterate(self, session: Session) -> Value:
+        return SequenceIterator(self)
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        if isinstance(key, SliceValue):
+            bounds = key.constant()
+            made = self._like(session.python(operator.getitem, self.items, bounds))
+            made.cls = self.cls if self.cls.__name__ == "Size" else made.cls
+            return made
+        return session.python(operator.getitem, self.items, session.index(key))
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        items = [item.argument(leaf) for item in self.items]
+        return self._build(items) if hasattr(self.cls, "_fields") else tuple(items)
+
+    def _build(self, objects: list[Any]) -> Any:
+        return self.cls(*objects) if hasattr(self.cls, "_fields") else self.cls(objects)
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function in (operator.add, operator.iadd) and isinstance(other, SequenceValue) and not reflected:
+            if isinstance(self, ListValue) == isinstance(other, ListValue):
+                return self._like(self.items + other.items)
+        if function in (operator.mul, operator.imul) and other.is_constant():
+            return self._like(session.python(operator.mul, self.items, other.constant()))
+        if function in (operator.eq, operator.ne) and isinstance(other, SequenceValue):
+            same = isinstance(self, ListValue) == isinstance(other, ListValue) and len(self.items) == len(other.items)
+            same = same and all(
+                session.equal(session.realize(a), session.realize(b)) for a, b in zip(self.items, other.items)
+            )
+            return ConstantValue(same == (function is operator.eq))
+        if function in (operator.lt, operator.le, operator.gt, operator.ge) and isinstance(other, SequenceValue):
+            pair = (session.known(self), session.known(other))
+            return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
+        return None
+
+    def method_index(self, session: Session, item: Value) -> Value:
+        for i, element in enumerate(self.items):
+            if session.equal(session.realize(element), item):
+                return ConstantValue(i)
+        raise session.raised(ValueError, f"{item.describe()} is not in {self.cls.__name__}")
+
+    def method_count(self, session: Session, item: Value) -> Value:
+        return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.items))
+
+
+class TupleValue(SequenceValue):
+    """A tuple, torch.Size or named tuple."""
+
+    __slots__ = ()
+
+    def constant(self) -> Any:
+        return self._build([item.constant() for item in self.items])
+
+    def key(self, session: Session) -> Any:
+        return tuple(session.realize(item).key(session) for item in self.items)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        fields = getattr(self.cls, "__match_args__", ())  # of named tuples, and of torch.return_types
+        if name in fields:
+            return self.items[fields.index(name)]
+        if not hasattr(TupleValue, f"method_{name}") and self.cls is not tuple and hasattr(self.cls, name):
+            return session.class_attribute(self.cls, name, self)
+        return super().get_attribute(session, name)
+
+    def method__asdict(self, session: Session) -> Value:
+        return DictValue(zip(self.cls._fields, self.items), dict)  # type: ignore[attr-defined]
+
+    def method__replace(self, session: Session, **changes: Value) -> Value:
+        fields = self.cls._fields  # type: ignore[attr-defined]
+        return TupleValue([changes.get(f, item) for f, item in zip(fields, self.items)], self.cls)
+
+    def method_numel(self, session: Session) -> Value:
+        total: Value = ConstantValue(1)
+        for item in self.items:
+            total = session.binary(operator.mul, total, item)
+        return total
+
+
+class ListValue(SequenceValue):
+    """A list."""
+
+    __slots__ = ()
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        return [item.argument(leaf) for item in self.items]
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function is operator.iadd and not reflected:
+            self.method_extend(session, other)
+            return self
+        return super().binary(session, function, other, reflected)
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        self._writable(session)
+        if isinstance(key, SliceValue):
+            self.items[key.constant()] = session.list_of(value).items
+        else:
+            session.python(operator.setitem, self.items, session.index(key), value)
+
+    def delete_item(self, session: Session, key: Value) -> None:
+        self._writable(session)
+        session.python(operator.delitem, self.items, key.constant())
+
+    def append(self, session: Session, items: list[Value]) -> None:
+        """Puts items behind the last."""
+        self.items.extend(items)
+
+    def method_append(self, session: Session, item: Value) -> Value:
+        self.append(session, [item])
+        return NONE
+
+    def method_extend(self, session: Session, items: Value) -> Value:
+        self.append(session, session.list_of(items).items)
+        return NONE
+
+    def method_insert(self, session: Session, index: Value, item: Value) -> Value:
+        self._writable(session)
+        self.items.insert(session.index(index), item)
+        return NONE
+
+    def method_pop(self, session: Session, index: Value | None = None) -> Value:
+        self._writable(session)
+        return session.python(self.items.pop, -1 if index is None else session.index(index))
+
+    def method_remove(self, session: Session, item: Value) -> Value:
+        self._writable(session)
+        del self.items[self.method_index(session, item).constant()]
+        return NONE
+
+    def method_clear(self, session: Session) -> Value:
+        self._writable(session)
+        self.items.clear()
+        return NONE
+
+    def method_reverse(self, session: Session) -> Value:
+        self._writable(session)
+        self.items.reverse()
+        return NONE
+
+    def method_copy(self, session: Session) -> Value:
+        return ListValue(self.items, list)
+
+    def method_sort(self, session: Session, **options: Value) -> Value:
+        ordered = session.list_of(session.call(session.builtin(sorted), [self], options)).items
+        self._writable(session)
+        self.items[:] = ordered
+        return NONE
+
+
+class OutsideList(ListValue):
+    """A list that existed before the call."""
+
+    __slots__ = ("_added", "_before", "_items", "_session")
+    is_shared = True
+
+    def __init__(self, session: Session, source: Source, object: list[Any]) -> None:
+        self._session = weakref.ref(session)
+        self._items: list[Value] | None = None
+        self._before: list[Value] | None = None  # the items when the pending change began
+        self._added: list[Value] = []  # while nobody has asked for the items: what was put behind them
+        super().__init__((), list, source, object)
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        if self._items is None:
+            assert self.source is not None
+            session = self._session()
+            assert session is not None
+            session.guard(self.source, Kind.LENGTH, len(self.object))
+            there: list[Value] = [LazyValue(item, ItemSource(self.source, i)) for i, item in enumerate(self.object)]
+            if self._before is not None:
+                self._before = [*there, *self._before]
+            self._items = there + self._added
+        return self._items
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        pass  # they are read from the list when they are first asked for
+
+    def append(self, session: Session, items: list[Value]) -> None:
+        self._begin(session, self._added if self._items is None else self._items)
+        (self._added if self._items is None else self._items).extend(items)
+
+    def _writable(self, session: Session) -> None:
+        self._begin(session, self.items)
+
+    def _begin(self, session: Session, now: list[Value]) -> None:
+        session.effects.change(session, self, self.object, self)
+        if self._before is None:
+            self._before = list(now)
+
+    def operations(self) -> list[Operation]:
+        """What makes the list as it was when the change began into what it is now."""
+        before, now = self._before or [], self._added if self._items is None else self._items
+        self._before = None
+        kept = sum(1 for _ in itertools.takewhile(lambda pair: _same_value(*pair), zip(before, now)))
+        if kept == len(before):
+            return [Operation(list.extend, (self, ListValue(now[kept:], list)))] if len(now) > kept else []
+        if kept == len(now):
+            return [Operation(list.__delitem__, (self, ConstantValue(slice(kept, None))))]
+        if len(before) == len(now):
+            changed = [i for i in range(kept, len(now)) if not _same_value(before[i], now[i])]
+            return [Operation(list.__setitem__, (self, ConstantValue(i), now[i])) for i in changed]
+        return [Operation(list.__setitem__, (self, ConstantValue(slice(kept, None)), ListValue(now[kept:], list)))]
+
+
+def _same_value(a: Value, b: Value) -> bool:
+    return a is b or (a.source is not None and a.source is b.source)
+
+
+class SequenceIterator(Value):
+    """An iterator over a list or tuple; sees what is appended while it runs."""
+
+    __slots__ = ("ended", "position", "sequence")
+
+    def __init__(self, sequence: SequenceValue) -> None:
+        super().__init__()
+        self.sequence, self.position, self.ended = sequence, 0, False
+
+    def python_type(self) -> type:
+        return type(iter([]))
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+    def next(self, session: Session) -> Value | None:
+        if self.ended or self.position >= len(self.sequence.items):
+            self.ended = True
+            return None
+        self.position += 1
+        return self.sequence.items[self.position - 1]
+
+
+class SliceValue(Value):
+    """A slice; its parts may be symbolic."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, start: Value, stop: Value, step: Value) -> None:
+        super().__init__()
+        self.parts = (start, stop, step)
+
+    def python_type(self) -> type:
+        return slice
+
+    def constant(self) -> Any:
+        return slice(*[part.constant() for part in self.parts])
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        return slice(*[part.argument(leaf) for part in self.parts])
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return super().get_attribute(session, name)
+
+
+class RangeValue(Value):
+    """A range of known bounds."""
+
+    __slots__ = ("range",)
+
+    def __init__(self, bounds: range, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.range = bounds
+
+    def python_type(self) -> type:
+        return range
+
+    def constant(self) -> Any:
+        return self.range
+
+    def truth(self, session: Session) -> bool:
+        return bool(self.range)
+
+    def length(self, session: Session) -> int:
+        return len(self.range)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return item.constant() in self.range
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return session.wrap_constant(session.python(operator.getitem, self.range, key.constant()))
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        return ConstantValue(self.range).get_attribute(session, name)
+
+    def iterate(self, session: Session) -> Value:
+        return RangeIterator(iter(self.range))
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        return ConstantValue(self.range).binary(session, function, other, reflected)
+
+
+class RangeIterator(Value):
+    """An iterator over a range."""
+
+    __slots__ = ("iterator",)
+
+    def __init__(self, iterator: Any) -> None:
+        super().__init__()
+        self.iterator = iterator
+
+    def python_type(self) -> type:
+        return type(self.iterator)
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+    def next(self, session: Session) -> Value | None:
+        number = next(self.iterator, None)
+        return None if number is None else ConstantValue(number)

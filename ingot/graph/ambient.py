@@ -1,0 +1,92 @@
+"""The modes of a thread that the meaning of an op depends on and that a program may change: gradients and autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+Change = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function of torch, and its arguments, that sets a mode."""
+
+SWITCHES = frozenset({torch._C._set_grad_enabled, torch.amp._enter_autocast, torch.amp._exit_autocast})  # type: ignore[attr-defined]
+"""What switches a mode in a captured graph. A graph gives back the modes it began with, unless it raises."""
+
+
+class Autocast(NamedTuple):
+    """Automatic casting for one type of device."""
+
+    enabled: bool
+    dtype: torch.dtype
+
+
+class Modes(NamedTuple):
+    """The modes at one point of a program. `autocast` has one entry for each of AUTOCAST_DEVICES."""
+
+    grad: bool
+    autocast: tuple[Autocast, ...]
+    autocast_cache: bool
+
+    @staticmethod
+    def now() -> Modes:
+        """The modes of this thread."""
+        return Modes(
+            torch.is_grad_enabled(),
+            tuple(Autocast(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES),
+            torch.is_autocast_cache_enabled(),
+        )
+
+    def changes(self, after: Modes) -> list[Change]:
+        """What leads from these modes to those."""
+        found: list[Change] = []
+        for device, old, new in zip(AUTOCAST_DEVICES, self.autocast, after.autocast, strict=True):
+            if old.enabled != new.enabled:
+                found.append((torch.set_autocast_enabled, (device, new.enabled)))
+            if old.dtype is not new.dtype:
+                found.append((torch.set_autocast_dtype, (device, new.dtype)))
+        if self.autocast_cache != after.autocast_cache:
+            found.append((torch.set_autocast_cache_enabled, (after.autocast_cache,)))
+        if self.grad != after.grad:
+            found.append((torch._C._set_grad_enabled, (after.grad,)))
+        return found
+
+    def set(self) -> None:
+        """Make these the modes of this thread."""
+        for function, args in Modes.now().changes(self):
+            function(*args)
+
+
+def autocast_depth() -> int:
+    """How many autocast contexts this thread is in."""
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth
+
+
+def snapshot() -> Callable[[], None]:
+    """What puts the modes of this thread back to what they are now."""
+    modes, depth = Modes.now(), autocast_depth()
+
+    def restore() -> None:
+        modes.set()
+        surplus = autocast_depth() - depth
+        for _ in range(abs(surplus)):
+            (torch.autocast_decrement_nesting if surplus > 0 else torch.autocast_increment_nesting)()
+        if surplus and depth == 0:
+            torch.clear_autocast_cache()
+
+    return restore
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Whatever happens inside, the modes are as before behind it."""
+    restore = snapshot()
+    try:
+        yield
+    finally:
+        restore()

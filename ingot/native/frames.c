@@ -1,0 +1,33 @@
+#include "frames_parts.h"
+
+#include "frames.h"
+
+static PyObject *null_repr(PyObject *Py_UNUSED(self)) { return PyUnicode_FromString("NULL"); }
+
+/* Copied as itself and pickled by its name. */
+static PyObject *null_reduce(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) {
+    return PyUnicode_FromString("NULL");
+}
+
+static PyMethodDef null_methods[] = {
+    {"__reduce__", null_reduce, METH_NOARGS, "Pickled by its name."},
+    {0},
+};
+
+static PyTypeObject Null_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Null",
+    .tp_doc = "The type of NULL, which stands for what is absent where None is a value.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_repr = null_repr,
+    .tp_methods = null_methods,
+};
+
+PyObject *ingot_null;
+
+int ingot_frames_register(PyObject *module) {
+    if (PyType_Ready(&Null_Type) < 0 || (ingot_null = PyObject_New(PyObject, &Null_Type)) == NULL ||
+        PyModule_AddObjectRef(module, "NULL", ingot_null) < 0)
+        return -1;
+    return ingot_frames_resume_register(module);
+}

@@ -1,0 +1,165 @@
+/* CPython's frames from C, for 3.11 to 3.13: all that differs between the versions, and nothing else, is here.
+
+   A *unit* is the index of a 16-bit code unit: the byte offsets of `dis` are twice that. The position of a frame is kept
+   before 3.13 as `prev_instr`, the unit before the next one to run; since 3.13 as `instr_ptr`, the next one to run. */
+#ifndef INGOT_FRAMES_VERSIONS_H
+#define INGOT_FRAMES_VERSIONS_H
+
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_BUILD_CORE
+#define Py_BUILD_CORE
+#endif
+#include <Python.h>
+
+#include <internal/pycore_code.h>
+#include <internal/pycore_frame.h>
+#include <opcode.h>
+#include <stdbool.h>
+
+#if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030e0000
+#error "the layout of frames is known for CPython 3.11 to 3.13"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "frames are changed under the GIL: the free-threaded build is not supported"
+#endif
+
+#define PYTHON_3_12 (PY_VERSION_HEX >= 0x030c0000)
+#define PYTHON_3_13 (PY_VERSION_HEX >= 0x030d0000)
+
+typedef _PyInterpreterFrame Frame;
+
+#if PYTHON_3_12
+#define request_extra_index PyUnstable_Eval_RequestCodeExtraIndex
+#define get_extra PyUnstable_Code_GetExtra
+#define set_extra PyUnstable_Code_SetExtra
+#else
+#define request_extra_index _PyEval_RequestCodeExtraIndex
+#define get_extra _PyCode_GetExtra
+#define set_extra _PyCode_SetExtra
+#endif
+
+#if PYTHON_3_13
+#define is_finalizing Py_IsFinalizing
+#else
+#define is_finalizing _Py_IsFinalizing
+#endif
+
+/* -- what a frame is of -------------------------------------------------------------------------------------------- */
+
+/* Borrowed; NULL for a frame that runs no code object. */
+static inline PyCodeObject *code_of(const Frame *frame) {
+#if PYTHON_3_13
+    return PyCode_Check(frame->f_executable) ? (PyCodeObject *)frame->f_executable : NULL;
+#else
+    return frame->f_code;
+#endif
+}
+
+/* Borrowed; NULL where there is none. */
+static inline PyFunctionObject *function_of(const Frame *frame) {
+#if PYTHON_3_12
+    PyObject *function = frame->f_funcobj;
+#else
+    PyObject *function = (PyObject *)frame->f_func;
+#endif
+    return function != NULL && PyFunction_Check(function) ? (PyFunctionObject *)function : NULL;
+}
+
+/* Does the evaluation loop keep something from this instruction for the next one, other than on the stack? */
+static inline bool belongs_to_the_next(int opcode) {
+    switch (opcode) {
+#ifdef PRECALL
+    case PRECALL: /* comes between the next one and CALL; running it twice is running it once */
+#endif
+#ifdef KW_NAMES
+    case KW_NAMES:
+#endif
+    case EXTENDED_ARG:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static inline bool returns(int opcode) {
+#ifdef RETURN_CONST
+    return opcode == RETURN_VALUE || opcode == RETURN_CONST;
+#else
+    return opcode == RETURN_VALUE;
+#endif
+}
+
+/* -- where it stands ----------------------------------------------------------------------------------------------- */
+
+/* The next unit to run. */
+static inline int position(const Frame *frame) {
+#if PYTHON_3_13
+    return (int)(frame->instr_ptr - _PyCode_CODE(code_of(frame)));
+#else
+    return (int)(frame->prev_instr + 1 - _PyCode_CODE(frame->f_code));
+#endif
+}
+
+static inline void set_position(Frame *frame, int unit) {
+#if PYTHON_3_13
+    frame->instr_ptr = _PyCode_CODE(code_of(frame)) + unit;
+#else
+    frame->prev_instr = _PyCode_CODE(frame->f_code) + unit - 1;
+#endif
+}
+
+static inline Frame *frame_of_generator(PyGenObject *generator) { return (Frame *)generator->gi_iframe; }
+
+static inline bool is_suspended(const PyGenObject *generator) {
+#if PYTHON_3_13
+    return FRAME_STATE_SUSPENDED(generator->gi_frame_state);
+#else
+    return generator->gi_frame_state == FRAME_SUSPENDED;
+#endif
+}
+
+/* Suspends a generator behind the YIELD_VALUE at `unit`. `argument` is that instruction's. */
+static inline void set_suspended(PyGenObject *generator, int unit, int argument) {
+    set_position(frame_of_generator(generator), unit + 1);
+#if PYTHON_3_13
+    generator->gi_frame_state = (int8_t)(argument ? FRAME_SUSPENDED_YIELD_FROM : FRAME_SUSPENDED);
+#else
+    (void)argument;
+    generator->gi_frame_state = FRAME_SUSPENDED;
+#endif
+}
+
+/* -- the thread's stack of frames ---------------------------------------------------------------------------------- */
+
+static inline Frame **current_frame(PyThreadState *thread) {
+#if PYTHON_3_13
+    return &thread->current_frame;
+#else
+    return &thread->cframe->current_frame;
+#endif
+}
+
+/* Does the code at its start tell tracers that a call begins? Then its returns tell them as well. (From 3.12 on tracing
+ * is compiled into the code when it is next entered; before, the evaluation loop asks the thread.) */
+static inline bool reports_calls(const PyCodeObject *code) {
+#if PYTHON_3_13
+    int opcode = _PyCode_CODE(code)[code->_co_firsttraceable].op.code;
+    return opcode != RESUME && opcode != RESUME_CHECK;
+#elif PYTHON_3_12
+    return _PyCode_CODE(code)[code->_co_firsttraceable].op.code != RESUME;
+#else
+    (void)code;
+    return true;
+#endif
+}
+
+/* An exception as it is, with its own traceback and context. Steals nothing. */
+static inline void raise_as_it_is(PyObject *exception) {
+#if PYTHON_3_12
+    PyErr_SetRaisedException(Py_NewRef(exception));
+#else
+    PyErr_Restore(Py_NewRef(Py_TYPE(exception)), Py_NewRef(exception), PyException_GetTraceback(exception));
+#endif
+}
+
+#endif

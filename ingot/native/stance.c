@@ -1,0 +1,43 @@
+/* When compiled functions run in eager although they could run compiled: the stance of the process, and the disabled
+ * functions that a thread is in. */
+#include "stance.h"
+
+int ingot_eager_reasons;      /* guarded by the GIL, as all below */
+static bool stance_is_eager;  /* of the process */
+static _Thread_local int depth; /* of disabled functions that this thread is in */
+
+bool ingot_eager_here(void) { return stance_is_eager || depth > 0; }
+
+static PyObject *set_eager(PyObject *Py_UNUSED(module), PyObject *wanted) {
+    int eager = PyObject_IsTrue(wanted);
+    if (eager < 0)
+        return NULL;
+    ingot_eager_reasons += eager - stance_is_eager;
+    stance_is_eager = eager;
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_eager(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count == 0) {
+        PyErr_SetString(PyExc_TypeError, "call_eager: no function is given");
+        return NULL;
+    }
+    depth++, ingot_eager_reasons++;
+    PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)count - 1, names);
+    depth--, ingot_eager_reasons--;
+    return result;
+}
+
+static PyObject *runs_eager(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    return PyBool_FromLong(ingot_runs_eager());
+}
+
+static PyMethodDef functions[] = {
+    {"set_eager", set_eager, METH_O, "set_eager(eager): whether compiled functions run in eager, in every thread."},
+    {"call_eager", (PyCFunction)(void (*)(void))call_eager, METH_FASTCALL | METH_KEYWORDS,
+     "call_eager(fn, /, *args, **kwargs): calls it, and what this thread calls meanwhile runs in eager."},
+    {"runs_eager", runs_eager, METH_NOARGS, "Whether compiled functions run in eager in this thread, now."},
+    {0},
+};
+
+int ingot_stance_register(PyObject *module) { return PyModule_AddFunctions(module, functions); }

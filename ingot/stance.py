@@ -1,0 +1,69 @@
+"""The stance of the process towards compilation: whether compiled functions may run compiled, and compile anew."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ingot.capture.marks import disabled
+from ingot.native import set_eager
+from ingot.options import unknown
+
+DEFAULT, EAGER, FAIL, KEEP = STANCES = ("default", "eager", "fail_on_recompile", "eager_on_recompile")
+
+_current = DEFAULT
+
+
+def current_stance() -> str:
+    """The stance that holds now."""
+    return _current
+
+
+def _set(stance: str) -> str:
+    """Take a stance; returns the one before."""
+    global _current
+    before, _current = _current, stance
+    set_eager(stance == EAGER)
+    return before
+
+
+_take = disabled(_set, "a stance is taken for real, between two graphs")
+
+
+class set_stance:  # noqa: N801 - it is called like a function
+    """Say how all compiled functions behave from now on, those that are compiled already included.
+
+    "default": compile what has not been compiled, run what has. "eager": run the original functions.
+    "fail_on_recompile": raise `RecompileError` where a call would have to be compiled. "eager_on_recompile": run such a
+    call in eager. For the last two a function's first compilation counts as well.
+
+    `set_stance(stance)` holds until the next; `with set_stance(stance):` for a block; `@set_stance(stance)` for each
+    call of a function. It is the stance of the whole process: all threads share it. Raises ValueError for a stance that
+    is none.
+    """
+
+    def __init__(self, stance: str = DEFAULT) -> None:
+        if stance not in STANCES:
+            raise ValueError(f"ingot.set_stance: unknown stance {unknown(stance, STANCES)}")
+        self.stance = stance
+        self._before = _take(stance)
+
+    def __enter__(self) -> None:
+        _take(self.stance)
+
+    def __exit__(self, *raised: Any) -> None:
+        _take(self._before)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        _take(self._before)  # making the decorator took the stance
+
+        @functools.wraps(fn)
+        def with_stance(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(self.stance):
+                return fn(*args, **kwargs)
+
+        return with_stance
+
+    def __repr__(self) -> str:
+        return f"set_stance({self.stance!r})"

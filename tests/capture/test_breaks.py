@@ -1,0 +1,424 @@
+"""Graph breaks: what ran before, the instruction for real, what follows; the graphs counted."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import ingot
+from ingot.compiler import Compiler
+from tests.tracked import Tracked, assert_same
+
+X = torch.linspace(-2, 2, 8)
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
+
+@pytest.fixture
+def without_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def broken(fn: Any, *args: Any, graphs: int | None = None) -> Tracked:
+    """Calls `fn` compiled, twice, beside eager; the second call compiles nothing, and nothing was left to eager."""
+    tracked = Tracked(fn, backend="eager")
+    assert tracked(*args) > 0
+    assert tracked.skips == []
+    assert tracked(*args) == 0
+    if graphs is not None:
+        assert len([c for c in tracked.compiler.compilations if c.captured.ops]) == graphs
+    return tracked
+
+
+def pause() -> None:
+    time.sleep(0)
+
+
+def test_a_branch_on_a_tensor_has_two_sides_and_two_graphs_each() -> None:
+    def fn(a: Tensor, b: Tensor) -> Tensor:
+        x = a / (torch.abs(a) + 1)
+        if b.sum() < 0:
+            b = b * -1
+        return x * b
+
+    tracked = broken(fn, X, X + 3, graphs=2)
+    tracked(X, -X - 3)
+    assert len([c for c in tracked.compiler.compilations if c.captured.ops]) == 3
+    assert tracked(X, X + 3) == tracked(X, -X - 3) == 0
+
+
+def test_what_the_instruction_gives_goes_on() -> None:
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        n = gc.is_tracked([y])
+        return y.cos() + n
+
+    broken(fn, X, graphs=2)
+
+
+def test_a_value_of_a_tensor() -> None:
+    def fn(x: Tensor) -> Any:
+        scale = (x * 2).sum().item()
+        return x * scale, scale
+
+    broken(fn, X, graphs=2)
+
+
+def test_break_between_operands() -> None:
+    def fn(x: Tensor) -> Any:
+        return [x.sin(), x.cos() * gc.is_tracked([]), (x + 1, time.sleep(0), {"k": x - 1})]
+
+    broken(fn, X, graphs=3)
+
+
+def test_keyword_arguments_and_unpacking() -> None:
+    def helper(a: Any, *rest: Any, b: Any, **more: Any) -> Any:
+        time.sleep(0)
+        return a + b + rest[0] + more["c"]
+
+    def fn(x: Tensor) -> Any:
+        return helper(x.sin(), *[x, x], b=gc.is_tracked([]), **{"c": x.cos()})
+
+    broken(fn, X, graphs=3)
+
+
+def test_loops() -> None:
+    def fn(x: Tensor) -> Any:
+        for i in range(3):
+            x = x + i
+            time.sleep(0)
+            x = x * 2
+        total = 0
+        while total < 2:
+            x = x.sin()
+            total += gc.is_tracked([])
+        else:
+            x = x.cos()
+        return x
+
+    broken(fn, X)
+
+
+def test_loop_over_a_list_and_zip_and_dict_items() -> None:
+    def fn(x: Tensor, items: list[Any]) -> Any:
+        out = []
+        for a, b in zip(items, range(5)):
+            out.append(a + b)
+            time.sleep(0)
+        for key, value in {"a": x, "b": x + 1}.items():
+            out.append(value * len(key))
+            time.sleep(0)
+        for i, value in enumerate(out):
+            time.sleep(0)
+            out[i] = value + i
+        return out
+
+    broken(fn, X, [X, X + 1])
+
+
+def test_inside_with() -> None:
+    class Log:
+        def __init__(self) -> None:
+            self.lines: list[Any] = []
+
+        def __enter__(self) -> Log:
+            self.lines.append("in")
+            return self
+
+        def __exit__(self, *raised: Any) -> bool:
+            self.lines.append(raised[0])
+            return False
+
+    def fn(x: Tensor) -> Any:
+        with Log() as log:
+            x = x.sin()
+            time.sleep(0)
+            x = x.cos()
+        return x, log.lines
+
+    broken(fn, X, graphs=2)
+
+
+def test_inside_no_grad_the_mode_is_really_set() -> None:
+    def fn(x: Tensor) -> Any:
+        with torch.enable_grad():
+            y = x.sin()
+            time.sleep(0)
+            inside = torch.is_grad_enabled()
+            y = y.cos()
+        return y, inside, torch.is_grad_enabled()
+
+    broken(fn, X)
+    assert not torch.is_grad_enabled()
+
+
+def test_inside_try() -> None:
+    def fn(x: Tensor, fail: bool) -> Any:
+        try:
+            x = x.sin()
+            time.sleep(-1 if fail else 0)
+            x = x.cos()
+        except ValueError as error:
+            x = x * 2
+            text = str(error)
+        else:
+            text = "fine"
+        finally:
+            x = x + 1
+        return x, text
+
+    broken(fn, X, False, graphs=2)
+    broken(fn, X, True, graphs=2)
+
+
+def test_exception_without_a_handler_is_raised_as_in_eager() -> None:
+    def inner(x: Tensor) -> Any:
+        time.sleep(-1)  # the line
+        return x
+
+    def fn(x: Tensor) -> Any:
+        return inner(x.sin()) + 1
+
+    compiled = ingot.compile(fn, backend="eager")
+    with pytest.raises(ValueError, match="non-negative") as caught:
+        compiled(X)
+    frames = [(f.name, f.line) for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__]
+    assert [name for name, _ in frames[-2:]] == ["fn", "inner"]
+    assert "the line" in frames[-1][1]  # type: ignore[operator]
+
+
+def test_exception_is_handled_by_a_caller() -> None:
+    def inner(x: Tensor) -> Any:
+        y = x.sin()
+        time.sleep(-1)
+        return y
+
+    def fn(x: Tensor) -> Any:
+        try:
+            return inner(x + 1)
+        except ValueError as error:
+            return x.cos(), type(error), error.args
+
+    broken(fn, X)
+
+
+def test_inside_except_the_exception_is_being_handled() -> None:
+    def fn(x: Tensor) -> Any:
+        try:
+            raise KeyError("k")
+        except KeyError:
+            x = x.sin()
+            text = traceback.format_exc().splitlines()[-1]
+            x = x.cos()
+        return x, text
+
+    broken(fn, X)
+
+
+def test_an_operation_that_raises_is_handled() -> None:
+    def fn(x: Tensor, y: Tensor) -> Any:
+        try:
+            return x.sin() @ y
+        except RuntimeError as error:
+            return x.cos(), str(error)
+
+    broken(fn, torch.ones(2, 3), torch.ones(2, 3))
+
+
+def test_inside_inlined_calls_callee_and_callers_go_on() -> None:
+    def innermost(x: Tensor) -> Any:
+        y = x.sin()
+        time.sleep(0)
+        return y.cos()
+
+    def middle(x: Tensor, k: int) -> Any:
+        z = x * k
+        return innermost(z) + z
+
+    def fn(x: Tensor) -> Any:
+        total = x.abs()
+        for k in (2, 3):
+            total = total + middle(x, k)
+        return total
+
+    broken(fn, X, graphs=3)
+
+
+def test_comprehensions() -> None:
+    def fn(x: Tensor) -> Any:
+        scale = x.sum()
+        rows = [scale * i + gc.is_tracked([]) for i in range(3)]
+        table = {i: row + len(str(time.sleep(0))) for i, row in enumerate(rows)}
+        return rows, table
+
+    broken(fn, X)
+
+
+def test_generators_are_suspended() -> None:
+    def steps(x: Tensor, n: int) -> Any:
+        for i in range(n):
+            x = x.sin()
+            yield x, i
+
+    def fn(x: Tensor) -> Any:
+        out = []
+        for y, i in steps(x, 3):
+            time.sleep(0)
+            out.append(y + i)
+        return out
+
+    broken(fn, X)
+
+
+def test_break_inside_a_generator() -> None:
+    def steps(x: Tensor) -> Any:
+        for i in range(2):
+            x = x.sin()
+            time.sleep(0)
+            yield x * i
+
+    def fn(x: Tensor) -> Any:
+        return [y.cos() for y in steps(x)]
+
+    broken(fn, X)
+
+
+def test_closures_and_cells() -> None:
+    def fn(x: Tensor) -> Any:
+        count = 0
+
+        def bump(y: Tensor) -> Any:
+            nonlocal count
+            count += 1
+            return y * count
+
+        a = bump(x)
+        time.sleep(0)
+        b = bump(a)
+        return a, b, count
+
+    broken(fn, X)
+
+
+def test_aliases_stay_aliases() -> None:
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        box = [y]
+        again = box
+        time.sleep(0)
+        box.append(y.cos())
+        return y, box, again
+
+    tracked = broken(fn, X)
+    y, box, again = tracked.compiled(X)
+    assert box is again and box[0] is y
+
+
+def test_tensors_written_before_and_after() -> None:
+    def fn(x: Tensor) -> Any:
+        view = x[2:]
+        x.add_(1)
+        time.sleep(0)
+        view.mul_(2)
+        return view, x.sum()
+
+    broken(fn, X.clone(), graphs=2)
+
+
+def test_modules() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x)
+            time.sleep(0)
+            return torch.relu(x)
+
+    tracked = Tracked(torch.nn.Sequential(Block(), Block()), backend="eager")
+    tracked(X)
+    assert tracked.skips == [] and tracked(X) == 0
+    assert len([c for c in tracked.compiler.compilations if c.captured.ops]) == 3
+
+
+def test_a_break_storm_is_left_to_eager() -> None:
+    def fn(x: Tensor, n: int) -> Any:
+        for i in range(n):
+            x = x + i
+            time.sleep(0)
+        return x
+
+    compiled = ingot.compile(fn, backend="eager")
+    assert_same(compiled(X, 300), fn(X, 300))
+    assert len(Compiler.of(compiled).compilations) < 300  # type: ignore[union-attr]
+
+
+def test_fullgraph_raises_with_reason_and_place() -> None:
+    def fn(x: Tensor) -> Any:
+        if x.sum() > 0:
+            return x.sin()
+        return x.cos()
+
+    with pytest.raises(ingot.GraphBreakError, match="values of") as caught:
+        ingot.compile(fn, fullgraph=True)(X)
+    assert caught.value.where.startswith(__file__) and caught.value.hint
+
+
+def test_warnings_point_at_the_users_line() -> None:
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        warnings.warn("of a user", stacklevel=1)
+        return y.cos()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ingot.compile(fn, backend="eager")(X)
+    assert [(w.filename, w.lineno) for w in caught] == [(__file__, fn.__code__.co_firstlineno + 2)]
+
+
+def test_stale_guards_after_a_break() -> None:
+    class Config:
+        scale = 2
+
+    config = Config()
+
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        time.sleep(0)
+        return y * config.scale
+
+    tracked = broken(fn, X)
+    config.scale = 5
+    assert tracked(X) == 1
+    assert tracked(X.double()) > 0
+
+
+def test_recursion_through_a_break() -> None:
+    def fn(x: Tensor, n: int) -> Any:
+        if n == 0:
+            return x.sin()
+        time.sleep(0)
+        return fn(x + 1, n - 1) * 2
+
+    broken(fn, X, 3)
+
+
+def test_with_the_compiling_backend() -> None:
+    def fn(x: Tensor) -> Any:
+        y = x.sin() * 2
+        if y.sum() > 0:
+            return y.cos()
+        return (y - 1).cos() + 1
+
+    tracked = Tracked(fn)
+    for x in (X + 0.5, X + 1, X - 1):
+        tracked(x)
+    assert tracked.skips == []

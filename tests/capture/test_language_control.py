@@ -1,0 +1,643 @@
+"""PYTEST_DONT_REWRITE. Control flow: loops, match, assignment expressions, deletion, unpacking, slices, scopes."""
+
+# ruff: noqa: B007, B015, B018, B023, B905, C416, E501, E711, E721, F811, F841, SIM, UP
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+
+import torch
+
+from tests.capture.language import Table
+
+TABLE = Table()
+whole, broken = TABLE.whole, TABLE.broken
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+@whole
+def while_else_runs(x, y):
+    n = 0
+    while n < 3:
+        x = x + n
+        n += 1
+    else:
+        x = x * 10
+    return x, n
+
+
+@whole
+def while_else_is_skipped_by_break(x, y):
+    n = 0
+    while True:
+        n += 1
+        if n == 2:
+            continue
+        x = x + y
+        if n > 3:
+            break
+    else:
+        x = x * 10
+    return x, n
+
+
+@whole
+def for_else(x, y):
+    found = []
+    for wanted in (2, 9):
+        for i in range(5):
+            if i == wanted:
+                found.append(x * i)
+                break
+        else:
+            found.append(y)
+    return found
+
+
+@whole
+def nested_breaks(x, y):
+    steps = []
+    for i in range(4):
+        for j in range(4):
+            if j > i:
+                break
+            if (i + j) % 2:
+                continue
+            steps.append((i, j))
+            x = x + i * j
+        else:
+            steps.append("else")
+    return x, steps, i, j
+
+
+@whole
+def loop_variable_survives(x, y):
+    for i, (a, *b) in enumerate([(1, 2, 3), (4,), (5, 6)]):
+        pass
+    return x * i, a, b
+
+
+@whole
+def loop_over_growing_list(x, y):
+    items = [x]
+    for item in items:
+        if len(items) < 4:
+            items.append(item + y)
+    return items
+
+
+@whole
+def loop_over_rows(x, y):
+    total = torch.zeros(4)
+    for row, other in zip(x, y):
+        total = total + row * other
+    return total
+
+
+@whole
+def loop_over_nothing(x, y):
+    for item in []:
+        x = x + 1
+    else:
+        y = y + 1
+    for item in ():
+        raise ValueError
+    return x, y
+
+
+@whole
+def loop_with_try_and_continue(x, y):
+    seen = []
+    for key in ("a", "b", "c"):
+        try:
+            if key == "b":
+                continue
+            seen.append({"a": 1, "b": 2}[key])
+        except KeyError as error:
+            seen.append(error.args)
+            break
+        finally:
+            seen.append(key)
+        x = x + 1
+    return x, seen
+
+
+@whole
+def while_with_walrus(x, y):
+    pending = [1, 2, 3]
+    while (n := len(pending)) and (last := pending.pop()) > 1:
+        x = x * last + n
+    return x, pending, last
+
+
+@whole
+def countdown_by_floats(x, y):
+    step = 1.0
+    while step > 0.2:
+        x, step = x * step, step / 2
+    return x, step
+
+
+# -- match -------------------------------------------------------------------------------------------------------------
+
+
+class Kind(enum.Enum):
+    ADD = "add"
+    MUL = "mul"
+
+
+@dataclasses.dataclass
+class Node:
+    op: str
+    left: object
+    right: object = None
+
+
+class Pair:
+    __match_args__ = ("first", "second")
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+NamedPair = collections.namedtuple("NamedPair", "a b")
+
+
+class SubDict(dict):
+    pass
+
+
+def evaluate(tree, x):
+    match tree:
+        case Node("neg", inner):
+            return -evaluate(inner, x)
+        case Node(op="add", left=left, right=right):
+            return evaluate(left, x) + evaluate(right, x)
+        case Node("mul", left, right):
+            return evaluate(left, x) * evaluate(right, x)
+        case "x":
+            return x
+        case float() | int() as number:
+            return number
+        case _:
+            raise TypeError(tree)
+
+
+@whole
+def match_classes(x, y):
+    return evaluate(Node("add", Node("mul", 2, "x"), Node("neg", 0.5)), x)
+
+
+def describe(subject):
+    match subject:
+        case None:
+            return "none"
+        case True | False:
+            return "bool"
+        case 0 | 1 as small:
+            return "small", small
+        case int(n) if n > 100:
+            return "large", n
+        case int():
+            return "int"
+        case "a" | "b":
+            return "letter"
+        case str(text):
+            return "text", text
+        case Kind.ADD:
+            return "add"
+        case Kind():
+            return "kind"
+        case []:
+            return "empty"
+        case [one]:
+            return "one", one
+        case [first, [second, *_], *rest]:
+            return "nested", first, second, rest
+        case (1, *middle, 9):
+            return "between", middle
+        case [_, _, *_]:
+            return "many"
+        case {"type": "point", "x": px, **others}:
+            return "point", px, others
+        case {"type": kind}:
+            return "typed", kind
+        case {}:
+            return "mapping"
+        case Pair(0, second):
+            return "zero", second
+        case Pair(first=a, second=Pair(b, c)):
+            return "pairs", a, b, c
+        case Pair(a, b) if a == b:
+            return "equal", a
+        case float(value):
+            return "float", value
+        case set() | frozenset():
+            return "set"
+        case _:
+            return "other"
+
+
+SUBJECTS = (
+    None, True, 0, 1, 5, 500, "a", "zz", Kind.ADD, Kind.MUL, [], [7], (7,), [1, [2, 3], 4, 5], (1, (2,)), (1, 5, 6, 9),
+    [1, 2], {"type": "point", "x": 3, "z": 4}, {"type": "line"}, {"other": 1}, {}, Pair(0, 1), Pair(2, Pair(3, 4)),
+    Pair(5, 5), Pair(5, 6), 2.5, {1}, frozenset(), b"ab", range(3), NamedPair(1, 9), SubDict(type="sub"), object,
+)  # fmt: skip
+
+
+@whole
+def match_everything(x, y):
+    return x + 1, [describe(subject) for subject in SUBJECTS]
+
+
+@whole
+def match_tensors(x, y):
+    def kind(value):
+        match value:
+            case torch.Tensor(shape=(rows, columns)):
+                return rows * columns
+            case torch.Tensor():
+                return "tensor"
+            case [torch.Tensor() as a, torch.Tensor() as b]:
+                return a + b
+            case {"x": torch.Tensor() as a}:
+                return a * 2
+
+    return kind(x), kind(x[0]), kind((x, y)), kind({"x": x}), kind(3)
+
+
+@whole
+def match_sequence_kinds(x, y):
+    def is_sequence(value):
+        match value:
+            case [*_]:
+                return True
+        return False
+
+    values = [], (), "ab", b"", range(2), {}, set(), x.shape, NamedPair(1, 2), collections.deque([1]), iter([])
+    return x * 1, [is_sequence(v) for v in values]
+
+
+@whole
+def match_captures_survive(x, y):
+    match [1, [2, 3]]:
+        case [a, [b, 4]]:
+            pass
+        case [a, [b, c]]:
+            pass
+    return x * a + b * c
+
+
+# -- assignment, deletion, unpacking, slices ---------------------------------------------------------------------------
+
+
+@whole
+def chained_assignment(x, y):
+    a = b = c = [x]
+    b.append(y)
+    d, *e = f = (1, 2, 3)
+    return a is c, a, d, e, f
+
+
+@whole
+def swaps(x, y):
+    x, y = y, x
+    a, b, c = 1, 2, 3
+    a, b, c = c, a, b
+    items = [0, 1, 2]
+    items[0], items[2] = items[2], items[0]
+    i, items[i] = 1, "set"
+    return x, y, a, b, c, items
+
+
+@whole
+def star_unpacking(x, y):
+    first, *middle, last = range(6)
+    *init, end = "abc"
+    (a, b), [c, *d] = (1, 2), [3, 4, 5]
+    [*everything] = {"k": 1, "l": 2}
+    *nothing, only = (x,)
+    return x, first, middle, last, init, end, a, b, c, d, everything, nothing, only
+
+
+@whole
+def unpack_too_few(x, y):
+    caught = []
+    for make in (lambda: (1,), lambda: (1, 2, 3), lambda: "a", lambda: {}, lambda: iter([1])):
+        try:
+            a, b = make()
+        except ValueError as error:
+            caught.append(str(error))
+    try:
+        a, b, *c = (1,)
+    except ValueError as error:
+        caught.append(str(error))
+    try:
+        a, b = 3
+    except TypeError as error:
+        caught.append(str(error))
+    try:
+        [*a] = None
+    except TypeError as error:
+        caught.append(str(error))
+    return x + 1, caught
+
+
+@whole
+def unpacks_tensor(x, y):
+    a, b, c = x
+    first, *others = y
+    (p, q), r = x.shape, 5
+    return a + b * c, first, others, p, q, r
+
+
+@whole
+def deletion(x, y):
+    a, b = x, y
+    del a
+    items = [0, 1, 2, 3, 4, 5]
+    del items[0], items[-1]
+    del items[1:3]
+    table = {"k": 1, "l": 2}
+    del table["k"]
+    try:
+        a
+    except UnboundLocalError as error:
+        message = str(error)
+    try:
+        del table["gone"]
+    except KeyError as error:
+        key = error.args
+    try:
+        del items[10]
+    except IndexError as error:
+        index = str(error)
+    return b, items, table, message, key, index
+
+
+@whole
+def deleted_exception_name(x, y):
+    error = 1
+    try:
+        raise ValueError("v")
+    except ValueError as error:
+        x = x + len(str(error))
+    try:
+        error
+    except UnboundLocalError as unbound:
+        return x, str(unbound)
+
+
+@whole
+def unbound_names(x, y):
+    messages = []
+    try:
+        never
+    except NameError as error:
+        messages.append((type(error), str(error)))
+    try:
+        if len(messages) > 5:
+            later = 1
+        later
+    except UnboundLocalError as error:
+        messages.append((type(error), str(error)))
+
+    def inner():
+        return outer_later
+
+    try:
+        inner()
+    except NameError as error:
+        messages.append((type(error), str(error)))
+    outer_later = 1
+    return x * inner(), messages
+
+
+@whole
+def augmented_targets(x, y):
+    items, table = [1, [2]], {"n": 1, "l": []}
+    items[0] += 10
+    items[1] += [3]
+    items[-1][0] *= 5
+    table["n"] -= 4
+    table["l"] += (x, y)
+    z = x.clone()
+    z[0] += 1
+    z[:, 1] *= 2
+    n = 7
+    n //= 2
+    n **= 3
+    n %= 10
+    n <<= 2
+    n |= 1
+    n ^= 3
+    n &= 0xFF
+    n >>= 1
+    return items, table, z, n
+
+
+@whole
+def tuple_item_augmented(x, y):
+    held = ([1],)
+    try:
+        held[0] += [2]
+    except TypeError as error:
+        return x + 1, str(error), held
+
+
+@whole
+def slices_of_lists(x, y):
+    items = list(range(10))
+    a, b, c = items[2:5], items[::-2], items[-3:]
+    items[1:3] = ["a", "b", "c"]
+    items[::4] = [0, 0, 0]
+    items[5:5] = [x]
+    del items[-2:]
+    s = slice(1, None, 2)
+    return a, b, c, items, items[s], s.indices(7), s.start, s.stop, s.step
+
+
+@whole
+def slice_errors(x, y):
+    caught = []
+    items = [1, 2, 3]
+    for act in (
+        lambda: items[::0],
+        lambda: items["a"],
+        lambda: items[5],
+        lambda: (1, 2)[1.0],
+        lambda: "abc"[9],
+        lambda: items.__setitem__(slice(0, 3, 2), [1]),
+        lambda: {}[[]],
+        lambda: None[0],
+        lambda: items[None],
+    ):
+        try:
+            act()
+        except Exception as error:
+            caught.append((type(error), str(error)))
+    return x + 1, caught
+
+
+@whole
+def tensor_slices(x, y):
+    rows = slice(0, 2)
+    return x[rows], x[..., slice(None, None, 2)], x[1:, -2:], x[[0, 2]], x[(0, 1)], x[..., None], x[True]
+
+
+@whole
+def chained_comparisons(x, y):
+    n, calls = 5, []
+
+    def tell(value):
+        calls.append(value)
+        return value
+
+    a = 1 < tell(3) < tell(9) < tell(4) < tell(100)
+    b = 1 < n <= 5 != 6
+    c = 3 > 2 in [2]
+    d = None is not n is not None
+    e = (x is x) == (y is not x) != False
+    return x + 1, a, b, c, d, e, calls
+
+
+@whole
+def short_circuits(x, y):
+    def fail():
+        raise AssertionError
+
+    a = 0 or [] or "last"
+    b = 1 and [2] and (3,)
+    c = None and fail()
+    d = True or fail()
+    e = not [] and not {}
+    f = x if a else fail()
+    return a, b, c, d, e, f, (1 if () else 2 if {0} else 3)
+
+
+@whole
+def walrus_everywhere(x, y):
+    if (n := len(x)) > 2:
+        x = x * n
+    squares = [s for v in range(5) if (s := v * v) % 2 == 0]
+    total = sum(last := v for v in (1, 2, 3))
+    pair = (a := 1, b := a + 1)
+    return x, squares, s, total, last, pair, f"{(c := 3)}", c
+
+
+@whole
+def comprehension_scopes(x, y):
+    i = "outer"
+    rows = [[(i, j) for j in range(i)] for i in range(4)]
+    table = {k: v for k, v in zip("abc", range(3)) if v}
+    members = {c for c in "aab"}
+    lazily = (x * i for i in range(3))
+    functions = [lambda: i for i in range(3)]
+    kept = [lambda i=i: i for i in range(3)]
+    return i, rows, table, sorted(members), list(lazily), [f() for f in functions], [f() for f in kept]
+
+
+@whole
+def comprehension_with_conditions(x, y):
+    a = [i if i % 2 else -i for i in range(10) if i > 2 if i < 8]
+    b = [t.sum() for t in (x, y) for _ in range(2)]
+    c = {(i, j): x * i for i in range(2) for j in range(2) if i != j}
+    return a, b, c
+
+
+@whole
+def conditional_lambdas(x, y):
+    f = (lambda v: v + 1) if x.dim() == 2 else (lambda v: v - 1)
+    g = [lambda v: v * 2, lambda v: v / 2][x.shape[0] > 5]
+    return f(x), g(y), (lambda *a, k=3, **kw: (a, k, kw))(1, k=2, z=3)
+
+
+@whole
+def conditions_on_everything(x, y):
+    values = 0, 1, -1, 0.0, 0.5, "", "a", b"", None, [], [0], (), (0,), {}, {0: 0}, set(), range(0), range(1), 0j, 1j
+    values += ..., NotImplemented is None, print, int, collections, object, Kind.ADD, x.shape, slice(0)
+    return x + 1, [True if v else False for v in values], [not v for v in values], [bool(v) for v in values]
+
+
+# -- asserts -----------------------------------------------------------------------------------------------------------
+
+
+@whole
+def asserts_that_hold(x, y):
+    assert x.shape == (3, 4)
+    assert x.dim() == 2, "never seen" + 1
+    assert isinstance(x, torch.Tensor) and not isinstance(x, int)
+    return x + 1
+
+
+@whole
+def assert_message_is_evaluated(x, y):
+    caught = []
+    for n in (1, 2):
+        try:
+            assert n > 1, f"n is {n}"
+            assert not n, (n, "tuple")
+        except AssertionError as error:
+            caught.append(error.args)
+    try:
+        assert False
+    except AssertionError as error:
+        caught.append(error.args)
+    return x + 1, caught
+
+
+@whole
+def assert_fails(x, y):
+    assert x.shape[0] == 99, "rows"
+    return x
+
+
+@whole
+def constants_of_all_kinds(x, y):
+    return x + 1, 0xFF, 1_000, 1e3, 2j, b"\x00", "\N{BULLET}", ..., -0.0, 10**30, True, None, 1.5e-7, "a" "b", (1, (2,))
+
+
+@whole
+def annotations_of_locals(x, y):
+    a: int = 3
+    b: "undefined_name"
+    c: list[int] = [a]
+    (d): int = 4
+    return x * a, c, d
+
+
+@whole
+def deep_nesting(x, y):
+    for a in range(2):
+        while True:
+            try:
+                with torch.no_grad():
+                    if a:
+                        for b in (1, 2):
+                            match b:
+                                case 1:
+                                    x = x + b
+                                case 2:
+                                    x = x * b
+                                    break
+                    else:
+                        y = y - 1
+            finally:
+                x = x + 0.5
+            break
+    return x, y, a
+
+
+@whole
+def global_names(x, y):
+    global SUBJECTS
+    return x * len(SUBJECTS), __name__, Node.__name__
+
+
+test_program = TABLE.test()
+
+
+def test_coverage():
+    assert TABLE.coverage == (len(TABLE), len(TABLE))

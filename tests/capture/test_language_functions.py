@@ -1,0 +1,960 @@
+"""PYTEST_DONT_REWRITE. Functions: arguments, closures, decorators, functools, generators, recursion, introspection."""
+
+# ruff: noqa: B006, B008, B015, B018, B019, B023, B905, C408, E501, E731, E741, F811, F841, SIM, UP
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import operator
+
+import torch
+
+from tests.capture.language import Table
+
+TABLE = Table()
+whole, broken = TABLE.whole, TABLE.broken
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def every_kind(a, b=2, /, c=3, *rest, d, e=5, **named):
+    return a, b, c, rest, d, e, named
+
+
+@whole
+def all_kinds_of_arguments(x, y):
+    args, named = (1, 2), {"d": 4, "z": x}
+    return (
+        every_kind(1, d=2),
+        every_kind(*args, **named),
+        every_kind(0, *args, 7, *[8, 9], d=1, **{"k": 1}, **named.__class__(e=0)),
+        every_kind(*"ab", c=x, d=y),
+        every_kind(*iter([1, 2, 3, 4]), d=[]),
+        every_kind(*(5,), **{"d": 1}),
+        every_kind(1, **{"a": 10, "b": 20, "d": 0}),
+    )
+
+
+@whole
+def defaults_are_made_once(x, y):
+    def collect(item, into=[], table={}):
+        into.append(item)
+        table[len(into)] = item
+        return into, table
+
+    return collect(1), collect(2), collect(3, []), collect.__defaults__, x + 1
+
+
+@whole
+def defaults_see_definition_time(x, y):
+    n = 1
+
+    def f(a=n, *, b=n + 1, c=x):
+        return a, b, c
+
+    n = 100
+    return f(), f(5, b=6), f.__kwdefaults__["b"], f.__defaults__
+
+
+@whole
+def keywords_are_a_new_dict(x, y):
+    def change(**named):
+        named["added"] = 1
+        return named
+
+    given = {"a": x}
+    return change(**given), given
+
+
+@whole
+def star_args_is_a_tuple(x, y):
+    def f(*args, **kwargs):
+        return type(args), type(kwargs), len(args), sorted(kwargs)
+
+    return f(*[1, 2], *{3: 4}, a=1, **{"b": 2}), f(), x + 1
+
+
+@whole
+def arguments_are_passed_on(x, y):
+    def inner(*args, **kwargs):
+        return args[0] * kwargs.get("scale", 1) + sum(args[1:])
+
+    def outer(first, *args, **kwargs):
+        kwargs.setdefault("scale", 3)
+        return inner(first, *args, **kwargs)
+
+    return outer(x, 1, 2), outer(y, scale=2)
+
+
+@whole
+def evaluation_order(x, y):
+    order = []
+
+    def tell(value):
+        order.append(value)
+        return value
+
+    def f(*args, **kwargs):
+        return args, kwargs
+
+    result = tell(f)(tell(1), *tell([2]), k=tell(3), **tell({"l": 4}))
+    table = {tell("k"): tell("v"), tell("k2"): tell("v2")}
+    tell([0, 0])[tell(1)] = tell(9)
+    left = tell(1) + tell(2) * tell(3)
+    return x + 1, order, result, table, left
+
+
+# -- closures ----------------------------------------------------------------------------------------------------------
+
+
+@whole
+def counters(x, y):
+    def make():
+        n = 0
+
+        def increase(by=1):
+            nonlocal n
+            n += by
+            return n
+
+        def read():
+            return n
+
+        return increase, read
+
+    increase, read = make()
+    increase()
+    increase(5)
+    other, _ = make()
+    return x * read(), other(), read()
+
+
+@whole
+def nonlocal_through_levels(x, y):
+    value = [1]
+
+    def one():
+        nonlocal value
+
+        def two():
+            nonlocal value
+            value = value + [3]
+            return x
+
+        value = value + [2]
+        return two()
+
+    z = one()
+    return z + 1, value
+
+
+@whole
+def nonlocal_deleted(x, y):
+    n = 1
+
+    def drop():
+        nonlocal n
+        del n
+
+    drop()
+    try:
+        n
+    except NameError as error:
+        return x + 1, type(error), str(error)
+
+
+@whole
+def closures_share_cells(x, y):
+    total = 0
+    functions = []
+    for i in range(3):
+
+        def add(k=i):
+            nonlocal total
+            total += k
+            return total
+
+        functions.append(add)
+    results = [f() for f in functions]
+    return x + total, results, functions[0].__closure__[0].cell_contents
+
+
+@whole
+def returned_closures(x, y):
+    def scaled_by(k):
+        def scale(z):
+            return z * k
+
+        return scale
+
+    double, triple = scaled_by(2), scaled_by(3)
+    return double(x), triple(double(y)), double.__name__, double.__qualname__
+
+
+@whole
+def closure_is_a_result(x, y):
+    bias = x.sum()
+
+    def add(z, scale=2):
+        "Doc."
+        return z * scale + bias
+
+    add.note = "attribute"
+    return add, add(y)
+
+
+@whole
+def recursive_closure(x, y):
+    def fib(n):
+        return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+    def flatten(tree):
+        return [leaf for node in tree for leaf in (flatten(node) if isinstance(node, list) else [node])]
+
+    return x * fib(8), flatten([1, [2, [3, [4]], 5]])
+
+
+@whole
+def mutual_recursion(x, y):
+    def even(n):
+        return True if n == 0 else odd(n - 1)
+
+    def odd(n):
+        return False if n == 0 else even(n - 1)
+
+    return x + even(10), odd(7)
+
+
+@whole
+def y_combinator(x, y):
+    fix = lambda f: (lambda g: g(g))(lambda g: f(lambda *a: g(g)(*a)))
+    factorial = fix(lambda self: lambda n: 1 if n == 0 else n * self(n - 1))
+    return x * factorial(5)
+
+
+@whole
+def functions_have_attributes(x, y):
+    def f(z):
+        """Doc of f."""
+        f.calls = getattr(f, "calls", 0) + 1
+        return z * f.calls
+
+    f.table = {"k": 1}
+    first, second = f(x), f(x)
+    return first, second, f.calls, f.__doc__, vars(f), hasattr(f, "nothing"), f.__name__, f.__module__, f.__dict__ is None
+
+
+@whole
+def function_metadata(x, y):
+    def f(a: int, b: "str" = "s", *, c=1) -> float:
+        return a
+
+    g = lambda: 0
+    f.__name__ = "renamed"
+    f.__doc__ = "new"
+    code = f.__code__
+    return (
+        x + 1, f.__name__, f.__doc__, f.__annotations__, f.__defaults__, f.__kwdefaults__, code.co_varnames,
+        code.co_argcount, g.__name__, g.__closure__, g.__defaults__, callable(g), type(g).__name__, f.__globals__ is globals(),
+    )  # fmt: skip
+
+
+@whole
+def functions_are_keys(x, y):
+    def f():
+        return 1
+
+    def g():
+        return 2
+
+    table = {f: "f", g: "g", len: "len", torch.sin: "sin", every_kind: "e"}
+    return x + 1, table[f], table[g], table[len], table[torch.sin], f in table, f == f, f == g, f != g, {f, f, g} == {g, f}
+
+
+# -- decorators and functools ------------------------------------------------------------------------------------------
+
+
+def logged(log):
+    def decorator(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            log.append((fn.__name__, len(args)))
+            return fn(*args, **kwargs)
+
+        return wrapper
+
+    return decorator
+
+
+@whole
+def decorators_inside(x, y):
+    log = []
+
+    @logged(log)
+    @logged(log)
+    def work(z, k=1):
+        """Doc."""
+        return z * k
+
+    return work(x, k=2), log, work.__name__, work.__doc__, work.__wrapped__.__wrapped__(y, 3)
+
+
+class CountsCalls:
+    def __init__(self, fn):
+        functools.update_wrapper(self, fn)
+        self.fn, self.calls = fn, 0
+
+    def __call__(self, *args):
+        self.calls += 1
+        return self.fn(*args)
+
+    def __get__(self, instance, owner):
+        return functools.partial(self, instance)
+
+
+@whole
+def class_decorator_inside(x, y):
+    @CountsCalls
+    def work(z):
+        return z + 1
+
+    work(x)
+    return work(y), work.calls, work.__name__
+
+
+@whole
+def partials(x, y):
+    base = functools.partial(every_kind, 1, d=4)
+    more = functools.partial(base, 2, e=6)
+    return (
+        base(), more(9, d=0, k=1), more.func is every_kind, more.args, more.keywords, functools.partial(x.add, 1)(),
+        functools.partial(int, base=2)("101"), functools.partial(max, key=lambda v: -v)([1, 2]),
+    )  # fmt: skip
+
+
+@whole
+def partial_is_a_result(x, y):
+    return functools.partial(torch.add, x, alpha=2), functools.partial(every_kind, y, d=[x])
+
+
+class Cell:
+    def __init__(self, alive=False):
+        self.alive = alive
+
+    def set_state(self, state, note=""):
+        self.alive = state
+        self.note = note
+        return self
+
+    revive = functools.partialmethod(set_state, True, note="up")
+    kill = functools.partialmethod(set_state, False)
+
+
+@whole
+def partial_methods(x, y):
+    cell = Cell()
+    cell.revive()
+    first = cell.alive, cell.note
+    cell.kill(note="down")
+    return x * 2, first, cell.alive, cell.note
+
+
+@whole
+def reductions(x, y):
+    return (
+        functools.reduce(operator.add, [x, y, x]),
+        functools.reduce(lambda a, b: a * b, range(1, 6)),
+        functools.reduce(max, [3, 1, 4], 10),
+        functools.reduce(operator.add, [], x),
+    )
+
+
+@whole
+def reduce_of_nothing(x, y):
+    try:
+        functools.reduce(operator.add, [])
+    except TypeError as error:
+        return x + 1, str(error)
+
+
+@whole
+def caches_inside(x, y):
+    calls = []
+
+    @functools.lru_cache(maxsize=None)
+    def slow(n):
+        calls.append(n)
+        return n * 2
+
+    @functools.cache
+    def other(n, k=1):
+        calls.append((n, k))
+        return n + k
+
+    values = slow(1), slow(1), slow(2), other(1), other(1), other(1, k=1)
+    return x * slow(2), values, calls
+
+
+@functools.lru_cache(maxsize=8)
+def cached_outside(n):
+    return n * 3
+
+
+@whole
+def caches_outside(x, y):
+    return x * cached_outside(2) + cached_outside(2), cached_outside.__wrapped__(1)
+
+
+class Lazy:
+    def __init__(self, n):
+        self.n, self.computed = n, 0
+
+    @functools.cached_property
+    def value(self):
+        self.computed += 1
+        return self.n * 2
+
+    @functools.cached_property
+    def tensor(self):
+        return torch.ones(2) * self.n
+
+
+@whole
+def cached_properties(x, y):
+    lazy = Lazy(3)
+    a, b = lazy.value, lazy.value
+    lazy.value = 7
+    c = lazy.value
+    del lazy.value
+    return x * lazy.value, a, b, c, lazy.computed, lazy.tensor is lazy.tensor, sorted(vars(lazy))
+
+
+@functools.singledispatch
+def shown(value, *rest):
+    return "object"
+
+
+@shown.register
+def _(value: int, *rest):
+    return "int", value
+
+
+@shown.register(list)
+def _(value, *rest):
+    return "list", [shown(v) for v in value]
+
+
+@shown.register(torch.Tensor)
+def _(value, *rest):
+    return value * 2
+
+
+class Shows:
+    @functools.singledispatchmethod
+    def of(self, value):
+        return "any"
+
+    @of.register
+    def _(self, value: str):
+        return "str", value
+
+
+@whole
+def single_dispatch(x, y):
+    return shown(x), shown(1), shown(True), shown([1, "a", [2]]), shown(None), shown(2.5), Shows().of("s"), Shows().of(1)
+
+
+@functools.total_ordering
+class Version:
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, other):
+        return isinstance(other, Version) and self.n == other.n
+
+    def __lt__(self, other):
+        return self.n < other.n
+
+
+@whole
+def total_ordering(x, y):
+    a, b = Version(1), Version(2)
+    ranks = [v.n for v in sorted([b, a, Version(0)])]
+    return x + 1, a < b, a <= b, a > b, a >= b, a == b, a != b, a >= Version(1), ranks, max(a, b).n
+
+
+@whole
+def cmp_to_key(x, y):
+    by = functools.cmp_to_key(lambda a, b: (a % 3 > b % 3) - (a % 3 < b % 3))
+    return x + 1, sorted(range(9), key=by), max([5, 4, 3], key=by), by(1) < by(2), by(3) == by(6)
+
+
+# -- generators --------------------------------------------------------------------------------------------------------
+
+
+def squares(n):
+    for i in range(n):
+        yield i * i
+
+
+def echo():
+    got = yield "ready"
+    while got is not None:
+        got = yield got * 2
+    return "done"
+
+
+@whole
+def generators_are_lazy(x, y):
+    log = []
+
+    def give():
+        for i in range(3):
+            log.append(f"make {i}")
+            yield x * i
+        log.append("end")
+
+    log.append("before")
+    g = give()
+    log.append("made")
+    first = next(g)
+    for item in g:
+        log.append("got")
+    return first, item, log
+
+
+@whole
+def generator_protocol(x, y):
+    g = echo()
+    a, b, c = next(g), g.send(3), g.send(x)
+    try:
+        g.send(None)
+    except StopIteration as stop:
+        d = stop.value
+    e = next(g, "empty")
+    try:
+        echo().send(1)
+    except TypeError as error:
+        f = str(error)
+    return a, b, c, d, e, f, iter(g) is g, type(g).__name__
+
+
+@whole
+def generator_throw(x, y):
+    log = []
+
+    def work():
+        while True:
+            try:
+                got = yield len(log)
+                log.append(got)
+            except KeyError as error:
+                log.append(error.args)
+            finally:
+                log.append("finally")
+
+    g = work()
+    next(g)
+    a = g.send(1)
+    b = g.throw(KeyError("k"))
+    try:
+        g.throw(ValueError("v"))
+    except ValueError as error:
+        c = error.args
+    try:
+        next(g)
+    except StopIteration:
+        d = "finished"
+    fresh = work()
+    try:
+        fresh.throw(IndexError)
+    except IndexError as error:
+        e = error.args
+    return x + 1, a, b, c, d, e, log
+
+
+@whole
+def generator_close(x, y):
+    log = []
+
+    def work():
+        try:
+            yield 1
+            yield 2
+        except GeneratorExit:
+            log.append("exit")
+            raise
+        finally:
+            log.append("finally")
+
+    g = work()
+    next(g)
+    g.close()
+    g.close()
+    unstarted = work()
+    unstarted.close()
+
+    def stubborn():
+        try:
+            yield 1
+        except GeneratorExit:
+            yield 2
+
+    s = stubborn()
+    next(s)
+    try:
+        s.close()
+    except RuntimeError as error:
+        log.append(str(error))
+    return x + 1, log, next(g, None), next(unstarted, None)
+
+
+@whole
+def yields_from(x, y):
+    def inner():
+        got = yield 1
+        yield got
+        return "result"
+
+    def outer():
+        result = yield from inner()
+        yield result
+        yield from [x, y]
+        yield from (i for i in "ab")
+        return (yield from ())
+
+    g = outer()
+    values = [next(g), g.send("sent"), next(g)]
+    return values, list(g)
+
+
+@whole
+def yield_from_passes_throw_on(x, y):
+    log = []
+
+    def inner():
+        try:
+            yield 1
+        except KeyError:
+            log.append("inner")
+            yield 2
+        return 3
+
+    def outer():
+        got = yield from inner()
+        log.append(got)
+        try:
+            yield from iter([10, 20])
+        except ValueError:
+            log.append("outer")
+            yield 4
+
+    g = outer()
+    values = [next(g), g.throw(KeyError()), next(g), g.throw(ValueError)]
+    h = outer()
+    next(h)
+    h.close()
+    return x + 1, values, log, list(g), list(h)
+
+
+@whole
+def generator_return_values(x, y):
+    def tree(n):
+        if n == 0:
+            yield x
+            return 1
+        left = yield from tree(n - 1)
+        right = yield from tree(n - 1)
+        return left + right
+
+    def collect(g):
+        items = []
+        result = None
+        while True:
+            try:
+                items.append(next(g))
+            except StopIteration as stop:
+                return items, stop.value
+
+    items, count = collect(tree(3))
+    return sum(items), count
+
+
+@whole
+def generator_raises(x, y):
+    def work():
+        yield 1
+        raise KeyError("inside")
+
+    def stops():
+        yield 1
+        raise StopIteration
+
+    seen = []
+    try:
+        for item in work():
+            seen.append(item)
+    except KeyError as error:
+        seen.append(error.args)
+    try:
+        for item in stops():
+            seen.append(item)
+    except RuntimeError as error:
+        seen.append((str(error), type(error.__cause__)))
+    return x + 1, seen
+
+
+@whole
+def generators_are_passed_around(x, y):
+    def take(g, n):
+        return [next(g) for _ in range(n)]
+
+    def naturals():
+        n = 0
+        while True:
+            yield n
+            n += 1
+
+    def only(predicate, g):
+        for item in g:
+            if predicate(item):
+                yield item
+
+    g = naturals()
+    a, b = take(g, 3), take(g, 2)
+    odd = only(lambda n: n % 2, g)
+    c = take(odd, 3)
+    held = {"g": g, "list": [g]}
+    d = next(held["list"][0])
+    return x * sum(a), a, b, c, d
+
+
+@whole
+def generator_expressions(x, y):
+    n = 3
+    g = (x * i for i in range(n) if i)
+    n = 100
+    nested = ((i, j) for i in range(2) for j in range(i + 1))
+    return sum(g), list(nested), any(i > 1 for i in range(5)), max(len(w) for w in ("a", "bcd")), dict((i, i) for i in "ab")
+
+
+@whole
+def generator_outer_iterable_is_eager(x, y):
+    try:
+        g = (i for i in 3)
+    except TypeError as error:
+        return x + 1, str(error)
+
+
+@whole
+def generator_in_a_class(x, y):
+    class_ = Tree
+    tree = class_([1, class_([2, x]), 3])
+    return list(tree), sum(1 for _ in tree)
+
+
+class Tree:
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        for item in self.items:
+            if isinstance(item, Tree):
+                yield from item
+            else:
+                yield item
+
+
+@whole
+def generator_with_context(x, y):
+    log = []
+
+    def work():
+        with torch.no_grad():
+            try:
+                yield x + 1
+            finally:
+                log.append("cleaned")
+
+    for z in work():
+        log.append("body")
+    return z, log
+
+
+@whole
+def generator_exceptions_have_context(x, y):
+    def work():
+        try:
+            yield 1
+        except KeyError:
+            raise ValueError("v")
+
+    g = work()
+    next(g)
+    try:
+        g.throw(KeyError("k"))
+    except ValueError as error:
+        return x + 1, error.__context__.args
+
+
+@whole
+def generator_keeps_its_own_handled_exception(x, y):
+    def work():
+        try:
+            raise KeyError("inside")
+        except KeyError:
+            yield 1
+            raise
+
+    g = work()
+    next(g)
+    try:
+        raise ValueError("v")
+    except ValueError as error:
+        outside = error.__context__
+        try:
+            next(g)
+        except KeyError as again:
+            return x + 1, outside, again.args
+
+
+@whole
+def generator_attributes(x, y):
+    g = squares(3)
+    before = g.gi_running, inspect.isgenerator(g), inspect.isgeneratorfunction(squares), g.__name__
+    rest = list(g)
+    return x + 1, before, rest
+
+
+# -- introspection -----------------------------------------------------------------------------------------------------
+
+
+@whole
+def signatures(x, y):
+    spec = inspect.getfullargspec(every_kind)
+    parameters = inspect.signature(every_kind).parameters
+    kinds = [str(p.kind) for p in parameters.values()]
+    return (
+        x + 1, spec.args, spec.varargs, spec.varkw, spec.defaults, spec.kwonlyargs, list(parameters), kinds,
+        parameters["b"].default, parameters["a"].default is inspect.Parameter.empty, "named" in parameters,
+        str(inspect.signature(every_kind)), list(inspect.signature(Cell.set_state).parameters),
+        list(inspect.signature(Cell().set_state).parameters), list(inspect.signature(Cell).parameters),
+    )  # fmt: skip
+
+
+@whole
+def bound_arguments(x, y):
+    bound = inspect.signature(every_kind).bind(1, 2, d=x)
+    bound.apply_defaults()
+    return every_kind(*bound.args, **bound.kwargs), bound.arguments["c"]
+
+
+@whole
+def signature_of_inner(x, y):
+    def inner(a, b=1, *, c):
+        return a
+
+    return x + 1, list(inspect.signature(inner).parameters), inspect.isfunction(inner), inspect.ismethod(inner)
+
+
+@whole
+def callables(x, y):
+    things = len, int, every_kind, lambda: 0, Cell, Cell().kill, Cell(), 3, "s", None, functools.partial(len), torch.sin, x.add
+    return x + 1, [callable(t) for t in things]
+
+
+@whole
+def locals_and_globals(x, y):
+    a, b = 1, 2
+    names = sorted(locals())
+    found = locals()["a"], globals()["TABLE"] is TABLE, "b" in locals()
+    return x + 1, names, found
+
+
+@whole
+def bound_methods_compare(x, y):
+    a, b = Cell(), Cell()
+    return x + 1, a.kill == a.kill, a.set_state == a.set_state, a.set_state == b.set_state, a.set_state is a.set_state, {a.set_state: 1}[a.set_state]
+
+
+@whole
+def methods_are_values(x, y):
+    cell = Cell()
+    method = cell.set_state
+    method(5)
+    unbound = Cell.set_state
+    unbound(cell, 6, note="n")
+    return x * cell.alive, cell.note, method.__self__ is cell, method.__func__ is unbound, method.__name__
+
+
+@whole
+def bound_method_is_a_result(x, y):
+    cell = Cell(x)
+    return cell.set_state, cell
+
+
+# -- not captured ------------------------------------------------------------------------------------------------------
+
+
+@broken("")
+def evaluates_text(x, y):
+    n = 3
+    return x * eval("n + 1"), eval("2 * 3", {}, {})
+
+
+@broken("")
+def executes_text(x, y):
+    space = {}
+    exec("def f(z):\n    return z * 2", space)
+    return space["f"](x)
+
+
+async def a_coroutine(x):
+    return x + 1
+
+
+@broken("")
+def runs_a_coroutine(x, y):
+    return asyncio.run(a_coroutine(x))
+
+
+@broken("")
+def makes_a_coroutine(x, y):
+    c = a_coroutine(x)
+    try:
+        c.send(None)
+    except StopIteration as stop:
+        return stop.value + y
+
+
+async def numbers(n):
+    for i in range(n):
+        yield i
+
+
+@broken("")
+def async_generators(x, y):
+    async def collect():
+        return [i async for i in numbers(3)]
+
+    return x + sum(asyncio.run(collect()))
+
+
+@broken("")
+def too_deep(x, y):
+    def down(n):
+        return down(n + 1)
+
+    try:
+        down(0)
+    except RecursionError as error:
+        return x + 1, type(error)
+
+
+test_program = TABLE.test()
+
+
+def test_coverage():
+    captured, total = TABLE.coverage
+    assert total - captured <= 6

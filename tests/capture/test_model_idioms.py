@@ -1,0 +1,250 @@
+"""What model libraries do in a forward: lists of layers that are sliced, modules made on the fly, copies of
+configurations, caches that grow, results that are set from the outside."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ingot
+from tests.helpers import assert_same, same
+
+
+def compiled_same(fn: Any, *args: Any) -> None:
+    """Asserts that Ingot's own backend gives eager's result, in one graph."""
+    with torch.no_grad():
+        expected = fn(*copy.deepcopy(args))
+        found = ingot.compile(fn, fullgraph=True)(*args)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True):
+        assert a.stride() == b.stride()
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def grown(keys: torch.Tensor) -> torch.Tensor:
+    """A cache that begins as a tensor of one dimension without elements, whatever is joined to it."""
+    empty = torch.tensor([], dtype=keys.dtype, device=keys.device)
+    return torch.cat([empty, keys], dim=-2)
+
+
+def grown_with_promotion(keys: torch.Tensor) -> torch.Tensor:
+    """That tensor still has a say in the dtype."""
+    return torch.cat([torch.tensor([], dtype=torch.float64), keys], dim=1)
+
+
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    """torch sets the strides of what this gives when `x` is laid out channels last."""
+    return nn.functional.adaptive_avg_pool1d(x, 1)
+
+
+def pooled_and_used(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    made = nn.functional.adaptive_avg_pool1d(x, 1)
+    flat = made.flatten(1)
+    made += 1
+    return made, flat * 2
+
+
+CHANNELS_LAST = torch.randn(2, 3, 4).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fn", "x"),
+    [
+        (grown, torch.randn(2, 3, 4)),
+        (grown_with_promotion, torch.randn(2, 3, 4)),
+        (pooled, CHANNELS_LAST),
+        (pooled, torch.randn(2, 3, 4)),
+        (pooled_and_used, CHANNELS_LAST),
+    ],
+)
+def test_tensors(fn: Any, x: torch.Tensor) -> None:
+    same(fn, x)
+    compiled_same(fn, x)
+
+
+def test_the_strides_of_an_argument_are_not_set() -> None:
+    def restrided(x: torch.Tensor) -> torch.Tensor:
+        torch.ops.aten.as_strided_(x, (2, 2), (1, 2))
+        return x + 1
+
+    x = torch.arange(4.0).view(2, 2)
+    with torch.no_grad():
+        expected = restrided(x.clone())
+        compiled = ingot.compile(restrided)
+        for _ in range(2):
+            found = x.clone()
+            assert_same(compiled(found), expected)
+            assert found.stride() == (1, 2)
+
+
+# -- modules that a forward makes --------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.factor = factor
+        self.names: list[str] = []
+        self.register_buffer("nothing", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.silu(x) * self.factor
+
+
+class Stack(nn.Module):
+    def __init__(self, depth: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(depth))
+        self.depth = depth - 1
+
+
+class Sliced(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i, layer in enumerate(self.layers[: self.depth]):
+            x = layer(x) + i
+        return x + len(self.layers[1:])
+
+
+class MakesModules(Stack):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        made = {"scaled": (Scaled, {"factor": 3.0}), "plain": (Scaled, {})}
+        for cls, options in made.values():
+            x = cls(**options)(x)
+        block = nn.Sequential(nn.ReLU(), self.layers[0], nn.Identity())
+        block.extra = Scaled()
+        assert hasattr(block, "extra") and not hasattr(block, "missing") and len(block) == 4
+        return block(x), [name for name, _ in block.named_children()]
+
+
+class ReturnsModules(Stack):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, nn.Module]:
+        made = Scaled(5.0).eval()
+        return made(x), made
+
+
+class HooksWhatItMakes(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = Scaled()
+        made.register_forward_hook(lambda module, args, output: output + module.factor)
+        return made(x)
+
+
+@pytest.mark.parametrize("cls", [Sliced, MakesModules])
+def test_modules_are_made(cls: type[nn.Module]) -> None:
+    model, x = cls().eval(), torch.randn(2, 4)
+    same(model, x)
+    with torch.no_grad():
+        found, expected = ingot.compile(model, fullgraph=True)(x), model(x)
+    if isinstance(expected, tuple):
+        assert found[1:] == expected[1:]
+        found, expected = found[0], expected[0]
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_module_that_was_made_is_returned() -> None:
+    model, x = ReturnsModules(), torch.randn(2, 4)
+    with torch.no_grad():
+        (expected, reference), (found, made) = model(x), ingot.compile(model, backend="eager", fullgraph=True)(x)
+        assert_same(found, expected)
+        assert type(made) is Scaled and made.factor == 5.0 and made.training is False
+        assert vars(made).keys() == vars(reference).keys() and "nothing" in made._buffers
+        assert_same(made(x), expected)
+
+
+def test_a_module_that_was_made_may_have_hooks() -> None:
+    model, x = HooksWhatItMakes(), torch.randn(2, 4)
+    with torch.no_grad():
+        assert_same(ingot.compile(model, backend="eager")(x), model(x))
+
+
+def test_a_slice_follows_its_bound() -> None:
+    model, x = Sliced(), torch.randn(2, 4)
+    compiled = ingot.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        for depth in (2, 1, 0, 3):
+            model.depth = depth
+            assert_same(compiled(x), model(x))
+
+
+# -- functions with a forward and a backward of their own --------------------------------------------------------------
+
+
+class Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x * torch.sigmoid(1.702 * x) * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 100, None
+
+
+class TwoResults(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x, (x * y), 3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.count = len(inputs) + len(output)
+        assert ctx.needs_input_grad == (False, False)
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        return x.add_(1)
+
+
+def custom(x: torch.Tensor) -> tuple[Any, ...]:
+    a, b, c = TwoResults.apply(Gelu.apply(x, 2.0), x)
+    d, _, _ = TwoResults.apply(x, x)
+    e = x.clone()
+    f = InPlace.apply(e)
+    return a, b, c, d, d is x, e, f is e
+
+
+def test_custom_functions() -> None:
+    x = torch.randn(3, 4)
+    same(custom, x)
+    compiled_same(lambda x: Gelu.apply(x, 0.5) + 1, x)
+
+
+def test_custom_functions_keep_their_backward() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return Gelu.apply(x, 1.0).sum()
+
+    x = torch.randn(3, requires_grad=True)
+    for backend in ("eager", "ingot"):
+        (found,) = torch.autograd.grad(ingot.compile(fn, backend=backend)(x), x)
+        assert found.tolist() == [100.0] * 3
+
+
+# -- functions whose result is a constant ------------------------------------------------------------------------------
+
+
+def test_a_constant_result_is_assumed() -> None:
+    calls = []
+
+    def probe(name: str) -> bool:
+        calls.append(name)
+        return bool([m for m in __import__("sys").modules if m == name])
+
+    probe._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if probe("torch") and not probe("no_such_module") else x - 1
+
+    compiled, x = ingot.compile(fn, backend="eager", fullgraph=True), torch.randn(3)
+    for _ in range(2):
+        assert_same(compiled(x), x + 1)
+    assert calls == ["torch", "no_such_module"]
