@@ -8,7 +8,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -16,7 +17,9 @@ import torch
 
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
+from ingot.capture.facts import operations_are_watched
 from ingot.capture.guards import GuardSet
+from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
@@ -60,6 +63,7 @@ class Compiler:
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
+        self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
         self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run)
         Compiler.alive.add(self)
@@ -76,7 +80,7 @@ class Compiler:
             self.compilations.clear()
             self.guards.clear()
             self.continuations.clear()
-            self.overflow = None
+            self.overflow = self.watched = None
 
     # -- a call that no entry fits ---------------------------------------------------------------------------------
 
@@ -84,6 +88,8 @@ class Compiler:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
         if current_stance() != DEFAULT:
             return self._run_uncompiled(slots, args, kwargs)
+        if operations_are_watched():
+            return self._run_eager(self._watched(), args, kwargs)
         start, known = time.perf_counter(), len(self.guards)
         compilation, run, served = self._compile_unless_served(slots, args, kwargs, known)
         if served:  # by another thread, while this one waited
@@ -116,13 +122,12 @@ class Compiler:
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond `max_entries`."""
-        with _compiling:
+        with _compiling, captured_by(None):
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
             if len(self.guards) >= self.max_entries:
                 return None, None, False
-            # Modules that torch loads on the way draw random numbers, which eager would not.
-            with torch.random.fork_rng(devices=()), paused_collection():
+            with no_random_draws(), paused_collection():
                 return *self._compile(slots, args, kwargs), False
 
     def _compile(
@@ -240,6 +245,19 @@ class Compiler:
             log.warning("%s: %s; further ones run in eager", compilation.name, self.overflow)
         return self.overflow
 
+    def _watched(self) -> Unsupported:
+        """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
+        if self.watched is None:
+            self.watched = Unsupported(
+                "a torch function or dispatch mode or a torch.func transform is active",
+                self.where,
+                hint="call the compiled function outside, or apply the transform inside it",
+            )
+            compilation = self._new_compilation("")
+            compilation.skipped = self.watched
+            self.compilations.append(compilation)
+        return self.watched
+
     def _run_eager(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The original function. Under `fullgraph` it is only asked for the error that is expected of it."""
         if self.options.fullgraph and reason is not None and not isinstance(reason, EagerRaises):
@@ -276,6 +294,19 @@ class Continuation(Compiler):
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)
+
+
+@contextmanager
+def no_random_draws() -> Iterator[None]:
+    """Gives torch's generator its state back when something drew from it: shape rules that are tried out do, and modules
+    that torch loads on the way. Where there are other threads it may have been one of them, which is to keep its
+    numbers."""
+    before = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
 
 
 def without_frames(error: Unsupported) -> Unsupported:

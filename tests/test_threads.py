@@ -141,3 +141,107 @@ class TestFork:
         assert queue.get(timeout=30) == [3.0] * 4
         process.join(30)
         assert process.exitcode == 0
+
+
+def test_compiling_leaves_another_threads_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = [torch.rand(2) for _ in range(3000)]
+    torch.manual_seed(3)
+    drawn, together = [], threading.Barrier(2)
+
+    def draw():
+        together.wait()
+        drawn.extend(torch.rand(2) for _ in range(3000))
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    together.wait()
+    with torch.no_grad():
+        for n in range(3, 15):
+            ingot.compile(lambda x: torch.softmax(x.sin() + torch.dropout(x, 0.5, False), -1))(torch.ones(n, n))
+    thread.join()
+    assert all(map(torch.equal, drawn, expected))
+
+
+def test_compiling_leaves_another_threads_modes_alone():
+    """While some threads compile functions that switch modes, others see theirs unchanged."""
+    stop, wrong = threading.Event(), []
+
+    def watch():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            while not stop.is_set():
+                modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+                if modes != (True, True, False) or torch._C._len_torch_dispatch_stack():
+                    wrong.append(modes)
+
+    def work(number):
+        def switches(x):
+            with torch.no_grad():
+                y = x + number
+            with torch.enable_grad():
+                return y * 2
+
+        for n in range(5):
+            assert ingot.compile(switches)(torch.ones(n + 2)).sum() == (1 + number) * 2 * (n + 2)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        in_threads(work)
+    finally:
+        stop.set()
+        watcher.join()
+    assert wrong == []
+
+
+def test_functions_with_graph_breaks():
+    """Regions are compiled and run by all threads at once, and each goes on with its own state."""
+
+    @ingot.disable
+    def kept(x):
+        return x.sum().item()
+
+    def f(x, parts):
+        y = x.sin() + len(parts)
+        parts.append(kept(y))
+        if y.sum() > 0:
+            return y * parts[-1]
+        return y - parts[-1]
+
+    compiled = ingot.compile(f)
+
+    def work(number):
+        for i in range(40):
+            x = torch.randn(3 + (number + i) % 3, 4)
+            mine, theirs = [number], [number]
+            torch.testing.assert_close(compiled(x, mine), f(x, theirs))
+            assert len(mine) == len(theirs) == 2 and abs(mine[1] - theirs[1]) < 1e-5
+
+    in_threads(work)
+
+
+def test_custom_backends_and_gradients():
+    weight = torch.randn(4, requires_grad=True)
+    compiled = ingot.compile(lambda x: (x * weight).sin().sum(), backend="eager")
+
+    def work(number):
+        with torch.enable_grad():
+            for i in range(50):
+                x = torch.randn(2 + (number + i) % 5, 4)
+                [grad] = torch.autograd.grad(compiled(x), weight)
+                torch.testing.assert_close(grad, ((x * weight).cos() * x).sum(0))
+
+    in_threads(work)
+
+
+def test_forgetting_while_others_call():
+    compiled = ingot.compile(chain)
+
+    def work(number):
+        for i in range(30):
+            if number == 0 and i % 5 == 0:
+                ingot.reset()
+            x = torch.randn(3, 4 + i % 2)
+            torch.testing.assert_close(compiled(x, 2.0), chain(x, 2.0))
+
+    in_threads(work)

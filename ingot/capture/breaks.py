@@ -9,11 +9,13 @@ of its own, takes the tuple and goes on in all of its frames at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType
+from types import CellType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.capture import residual
 from ingot.capture.bytecode import Instruction, program_of
+from ingot.capture.chain import Chain, Continuations, Point
+from ingot.capture.inner_calls import run_step
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.liveness import live_variables
 from ingot.capture.residual import Recipe
@@ -28,60 +30,25 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class Point(NamedTuple):
-    """Where one frame of a chain stands: the instruction it runs next, which of its variables the state has, and
-    which of its operands are values (the others are NULL markers)."""
-
-    code: CodeType
-    index: int
-    variables: tuple[int, ...]
-    operands: tuple[bool, ...]
-
-    @property
-    def size(self) -> int:
-        """How many places of the state it takes: its function, variables, operands."""
-        return 1 + len(self.variables) + sum(self.operands)
-
-
-class Chain(NamedTuple):
-    """The frames of a state, outermost first. All but the innermost wait for what the next one returns.
-
-    `handles`: the state begins with the exception that is being handled. `raises`: it ends with one that the innermost
-    frame's instruction before `index` has raised.
-    """
-
-    points: tuple[Point, ...]
-    handles: bool
-    raises: bool
-
-    @property
-    def size(self) -> int:
-        """The length of the state."""
-        return self.handles + sum(point.size for point in self.points) + self.raises
-
-    @property
-    def where(self) -> str:
-        """The user's "file:line" where it goes on."""
-        innermost = self.points[-1]
-        instructions = program_of(innermost.code).instructions
-        return f"{innermost.code.co_filename}:{instructions[min(innermost.index, len(instructions) - 1)].line}"
-
-
-Continuations = Callable[[Chain], Any]
-"""Gives the compiled callable that goes on at a chain; it is called with the state."""
-
-
 class Ending:
     """What follows the graph of a region that was broken: `ending(operands, state)` carries out the instruction and
     says how to go on. `outcomes` has the continuation, and how the state changes, by what the step gave; under NULL for
     whatever else it gave."""
 
-    def __init__(self, step: Callable[..., Any], handles: bool, raised: Any, outcomes: dict[Any, Outcome]) -> None:
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        handles: bool,
+        raised: Any,
+        outcomes: dict[Any, Outcome],
+        continuations: Continuations,
+    ) -> None:
         self.step, self.handles, self.raised, self.outcomes = step, handles, raised, outcomes
+        self.continuations = continuations
 
     def __call__(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
         try:
-            result = self._handling(operands, state[0]) if self.handles else self.step(*operands)
+            result = self._handling(operands, state[0]) if self.handles else self._run(operands)
         except BaseException as error:
             if self.raised is None:
                 raise
@@ -96,7 +63,10 @@ class Ending:
             raise handled
         except BaseException:
             handled.__traceback__ = traceback
-            return self.step(*operands)
+            return self._run(operands)
+
+    def _run(self, operands: tuple[Any, ...]) -> Any:
+        return run_step(self.step, operands, self.continuations)
 
 
 class Outcome(NamedTuple):
@@ -158,6 +128,7 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
         handles,
         continuations(chain._replace(raises=True)) if any(map(_has_handler, frames)) else None,
         _outcomes(chain, broken, continuations),
+        continuations,
     )
     operands = residual.Collection(tuple, tuple([results.recipe(v) for v in broken.operands]))
     state = residual.Collection(tuple, tuple([results.recipe(v) for v in values]))

@@ -12,7 +12,8 @@ import torch
 from torch import fx
 
 from ingot.capture import handlers, marks
-from ingot.capture.breaks import Chain, Continuations, enter_chain, handled_here, leave
+from ingot.capture.breaks import enter_chain, handled_here, leave
+from ingot.capture.chain import Chain, Continuations
 from ingot.capture.guards import GuardSet
 from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder

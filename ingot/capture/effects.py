@@ -192,7 +192,7 @@ class Effects:
 
     def items_of(self, owner: Any) -> Fields:
         """The fields of a dict from outside (`owner.object`, of value `owner`)."""
-        base = dict_base(owner.object)
+        base = dict_base(type(owner.object))
 
         def store(key: Any, value: Value) -> Operation:
             return Operation(base.__setitem__, (owner, owner.key_value(key), value))
@@ -360,15 +360,15 @@ def cell_source(content: Source) -> Source:
     return content.base
 
 
-def dict_base(storage: Any) -> type[dict[Any, Any]]:
-    """The built-in class whose methods act on the items of a dict."""
-    return OrderedDict if isinstance(storage, OrderedDict) else dict
+def dict_base(cls: type) -> type[dict[Any, Any]]:
+    """The built-in class whose methods act on the items of a dict of this class."""
+    return OrderedDict if issubclass(cls, OrderedDict) else dict
 
 
 def _remove_item(storage: Any, key: Any) -> None:
     """Deletes a key, where it is there."""
     if dict.__contains__(storage, key):
-        dict_base(storage).__delitem__(storage, key)
+        dict_base(type(storage)).__delitem__(storage, key)
 
 
 def _remove_slot(owner: Any, name: str) -> None:

@@ -146,6 +146,19 @@ def _function_mode(mode: Any) -> Any:
     return mode.device if type(mode) is DeviceContext else mode
 
 
+def operations_are_watched() -> bool:
+    """Whether something sees each operation of this thread, or changes what it means: a torch function or dispatch mode
+    (other than a default device), or a transform of torch.func."""
+    c = torch._C
+    return (
+        c._len_torch_dispatch_stack() > 0
+        or any(
+            type(c._get_function_stack_at(i)) is not DeviceContext for i in range(c._len_torch_function_stack())
+        )
+        or c._functorch.peek_interpreter_stack() is not None
+    )
+
+
 def read_global_state() -> GlobalState:
     """The state now, in this thread."""
     c = torch._C

@@ -42,12 +42,22 @@ def why_disabled(function: FunctionType) -> str:
     marks = vars(function)
     if function.__code__ is DISABLED_CODE:
         return _because(f"{function.__name__}() is disabled by ingot.disable", marks.get(_REASON))
-    if marks.get("_torchdynamo_disable") and marks.get("_torchdynamo_wrapper_id", id(function)) == id(function):
+    if _disabled_by_torch(marks, function):
         why = marks.get("_torchdynamo_disable_msg")
         return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
     if getattr(function, "__module__", None) == "torch._dynamo.decorators" and function.__name__ == "graph_break":
         return "torch._dynamo.graph_break() is called"
     return ""
+
+
+def disables_callees(function: FunctionType) -> bool:
+    """Whether torch.compiler.disable made this function, which keeps what it calls out of torch.compile alone."""
+    marks = vars(function)
+    return bool(marks.get("_torchdynamo_disable_recursive")) and _disabled_by_torch(marks, function)
+
+
+def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
+    return bool(marks.get("_torchdynamo_disable")) and marks.get("_torchdynamo_wrapper_id", id(function)) == id(function)
 
 
 def refuse_disabled(function: FunctionType) -> None:

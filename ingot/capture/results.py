@@ -11,6 +11,7 @@ from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import residual
+from ingot.capture.effects import dict_base
 from ingot.capture.residual import Call, Recipe
 from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantMethod
@@ -29,7 +30,7 @@ from ingot.capture.values.containers import (
 )
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue, PartialValue
 from ingot.capture.values.generators import standing
-from ingot.capture.values.mappings import AttributesDict, DictObject, plain_mapping
+from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.objects import HEAP_TYPE, ExceptionValue, ObjectValue, SuperValue
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
@@ -45,7 +46,7 @@ class Results:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.outputs: list[TensorValue | SymIntValue] = []
-        self._made: dict[int, tuple[Value, Recipe]] = {}
+        self._made: dict[int, tuple[Value, Recipe | None]] = {}
         self._unfilled: list[Callable[[], None]] = []
         self._filling = False
 
@@ -71,7 +72,10 @@ class Results:
     def _recipe(self, value: Value) -> Recipe:
         known = self._made.get(id(value))
         if known is None:
+            self._made[id(value)] = (value, None)
             known = self._made[id(value)] = (value, self._make(value))
+        if known[1] is None:
+            raise self.session.unsupported(f"{value.describe()}, which is part of itself, is alive at the end of a graph")
         return known[1]
 
     def _make(self, value: Value) -> Recipe:
@@ -167,7 +171,7 @@ class Results:
         return residual.Constant(value.range)
 
     def _view(self, value: DictView) -> Recipe:
-        return Call(_BOUND[value.kind], (self._recipe(value.owner),))
+        return Call(getattr(dict_base(value.owner.cls), value.kind), (self._recipe(value.owner),))
 
     # -- iterators -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +183,7 @@ class Results:
         return Call(copy.copy, (residual.Constant(copy.copy(value.iterator)),))
 
     def _dict_iterator(self, value: DictIterator) -> Recipe:
-        view = self._recipe(value.owner) if value.kind == "keys" else self._view(DictView(value.owner, value.kind))
+        view = self._view(DictView(value.owner, value.kind))
         return Call(_advanced, (view, residual.Constant(value.position), residual.Constant(value.ended)))
 
     def _set_iterator(self, value: SetIterator) -> Recipe:
@@ -235,7 +239,7 @@ class Results:
 
     def _native_method(self, value: NativeMethod) -> Recipe:
         if isinstance(value.owner, DictObject):  # whose class may define a method of this name
-            bind: Any = vars(plain_mapping(value.owner.cls)).get(value.name, vars(dict)[value.name]).__get__
+            bind: Any = vars(dict_base(value.owner.cls)).get(value.name, vars(dict)[value.name]).__get__
             return Call(bind, (self._recipe(value.owner),))
         return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
 
@@ -263,11 +267,14 @@ class Results:
         for name, item in value.attributes.items():
             made.steps.append((object.__setattr__, (residual.Constant(name), self._recipe(item))))
 
+    def _own_items(self, value: OwnItems) -> Recipe:
+        return self._recipe(value.owner)
+
     def _attributes_dict(self, value: AttributesDict) -> Recipe:
         return Call(vars, (self._recipe(value.owner),))
 
     def _mapping(self, value: DictObject) -> Recipe:
-        base = plain_mapping(value.cls)
+        base = dict_base(value.cls)
         made = residual.instance(value.cls, {}, base=base)
 
         def fill() -> None:
@@ -286,7 +293,6 @@ class Results:
 
 
 _CELL: Any = vars(CellType)["cell_contents"]
-_BOUND: dict[str, Any] = {"keys": dict.keys, "values": dict.values, "items": dict.items}
 
 
 def _iterator_at(sequence: Any, position: int, ended: bool) -> Any:
@@ -336,4 +342,5 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     ObjectValue: Results._object,
     DictObject: Results._mapping,
     AttributesDict: Results._attributes_dict,
+    OwnItems: Results._own_items,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from ingot.capture.breaks import Chain, Point
+from ingot.capture.chain import Chain, Point
 from ingot.capture.bytecode import Program, program_of
 from ingot.errors import CompilerBug
 from ingot.native import _native
@@ -22,13 +22,17 @@ class _Frame(NamedTuple):
 
 
 def resume_function(chain: Chain) -> FunctionType:
-    """A function of the state of a chain that runs the rest of its frames in eager. It has one parameter for each
-    place of the state."""
+    """A function of the state of a chain that runs the rest of its frames in eager, or says that the one frame, which
+    has only begun, is to run as it is (NULL). It has one parameter for each place of the state."""
     parameters = ", ".join(f"s{i}" for i in range(chain.size))
-    scope: dict[str, Any] = {"run": _run, "chain": chain}
+    scope: dict[str, Any] = {"run": _leave_alone if chain.is_call else _run, "chain": chain}
     exec(f"def continuation({parameters}): return run(chain, ({parameters}{',' * bool(parameters)}))", scope)
     made: FunctionType = scope["continuation"]
     return made
+
+
+def _leave_alone(chain: Chain, state: Sequence[Any]) -> Any:
+    return _native.NULL
 
 
 def _run(chain: Chain, state: Sequence[Any]) -> Any:

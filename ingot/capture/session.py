@@ -47,6 +47,11 @@ class Stop(Exception):
 
 
 
+def is_trusted(module: str) -> bool:
+    """Whether a module is torch's or Python's own, or part of Ingot, which nobody is expected to change under way."""
+    return module.partition(".")[0] in _TRUSTED or module.startswith(("ingot.capture.", "ingot.compiler"))
+
+
 class Session(Semantics):
     """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the tensor work, and may
     be None in code
@@ -103,9 +108,7 @@ class Session(Semantics):
 
     def is_trusted(self, module: str | None) -> bool:
         """Whether a module is torch's or Python's own, which nobody is expected to change under way."""
-        return module is not None and (
-            module.partition(".")[0] in _TRUSTED or module.startswith(("ingot.capture.", "ingot.compiler"))
-        )
+        return module is not None and is_trusted(module)
 
     def frame_of(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> InterpreterFrame:
         """The frame of a call, about to run."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -132,6 +133,9 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "RAISE_VARARGS": lambda ins: Step(*_RAISES[ins.arg], results=0),
     "POP_JUMP_IF_TRUE": _jump(True),
     "POP_JUMP_IF_FALSE": _jump(False),
+    "POP_JUMP_IF_NONE": lambda _: Step(1, "return a0 is None", branch=True, jumps_if=True),
+    "POP_JUMP_IF_NOT_NONE": lambda _: Step(1, "return a0 is None", branch=True, jumps_if=False),
+    "IS_OP": lambda ins: Step(2, f"return a0 is {'not ' * ins.arg}a1"),
     "JUMP_IF_TRUE_OR_POP": _jump(True, keeps=True),
     "JUMP_IF_FALSE_OR_POP": _jump(False, keeps=True),
 }
@@ -183,6 +187,14 @@ def _matches(raised: BaseException, wanted: Any) -> bool:
     return issubclass(type(raised), wanted)
 
 
+_made: weakref.WeakSet[FunctionType] = weakref.WeakSet()
+
+
+def is_step(function: FunctionType) -> bool:
+    """Whether a function only seems to be the user's."""
+    return function in _made
+
+
 _HELPERS = {"END": END, "enter": _enter, "import_from": _import_from, "matches": _matches}
 
 
@@ -198,7 +210,9 @@ def user_function(
     exec(compile(source, code.co_filename, "exec"), scope)
     made: FunctionType = scope["made"](*helpers.values())
     shown = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    return FunctionType(shown, namespace, code.co_name, None, made.__closure__)
+    function = FunctionType(shown, namespace, code.co_name, None, made.__closure__)
+    _made.add(function)
+    return function
 
 
 def caller_function(callee: Callable[..., Any], code: CodeType, line: int, namespace: dict[str, Any]) -> FunctionType:

@@ -162,11 +162,11 @@ def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> to
 @cache
 def _draws_in_memory_order() -> bool:
     """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical order."""
-    with torch.utils._python_dispatch._disable_current_modes(), torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        laid = torch.empty(8, 8, device="cpu").t().bernoulli_(0.5)
-        torch.manual_seed(0)
-        return not torch.equal(laid, torch.empty(8, 8, device="cpu").bernoulli_(0.5))
+    with torch.utils._python_dispatch._disable_current_modes():
+        laid, plain = torch.empty(8, 8, device="cpu").t(), torch.empty(8, 8, device="cpu")
+        for tensor in (laid, plain):  # a generator of its own: other threads may be drawing from the default one
+            tensor.bernoulli_(0.5, generator=torch.Generator("cpu").manual_seed(0))
+        return not torch.equal(laid, plain)
 
 
 # In-place op -> what it writes, where that does not depend on what was there before

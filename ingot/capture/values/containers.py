@@ -273,7 +273,7 @@ class OutsideDict(DictValue):
     def clear(self, session: Session) -> None:
         fields = session.effects.items_of(self)
         session.effects.change(session, self, self.object, fields)
-        fields.clear(Operation(dict_base(self.object).clear, (self,)))
+        fields.clear(Operation(dict_base(type(self.object)).clear, (self,)))
 
 
 def held_key(session: Session, key: Any) -> Any:
@@ -300,7 +300,7 @@ class DictIterator(Value):
         return self._left is None
 
     def python_type(self) -> type:
-        return type(iter(getattr({}, self.kind)()))
+        return type(iter(getattr(dict_base(self.owner.cls)(), self.kind)()))
 
     def iterate(self, session: Session) -> Value:
         return self
@@ -340,7 +340,7 @@ class DictView(Value):
         self.owner, self.kind = owner, kind
 
     def python_type(self) -> type:
-        return type(getattr({}, self.kind)())
+        return type(getattr(dict_base(self.owner.cls)(), self.kind)())
 
     def truth(self, session: Session) -> bool:
         return self.length(session) > 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.effects import dict_base
 from ingot.capture.guards import MISSING
 from ingot.capture.sources import AttrSource, InstanceDictSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
@@ -55,6 +56,16 @@ class AttributesDict(DictValue):
         return self.owner.attributes
 
 
+class OwnItems(DictValue):
+    """The items of an instance made during capture."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: DictObject) -> None:
+        super().__init__((), dict_base(owner.cls))
+        self.owner = owner
+
+
 class DictObject(ObjectValue):
     """An instance of a subclass of dict or OrderedDict that is written in Python: attributes, and items below them."""
 
@@ -65,9 +76,9 @@ class DictObject(ObjectValue):
     ) -> None:
         super().__init__(cls, source, object)
         if source is None or session is None:
-            self.made = DictValue([], plain_mapping(cls))
+            self.made: DictValue = OwnItems(self)
         else:
-            self.made = OutsideDict(session, source, object, plain_mapping(cls))
+            self.made = OutsideDict(session, source, object, dict_base(cls))
 
     def items(self, session: Session) -> DictValue:
         """Its items as a plain dict."""
@@ -94,11 +105,6 @@ class DictObject(ObjectValue):
     def store(self, session: Session, key: Value, value: Value) -> None:
         """dict.__setitem__."""
         self.items(session).set_item(session, key, value)
-
-
-def plain_mapping(cls: type) -> type:
-    """The built-in class whose items an instance holds."""
-    return OrderedDict if issubclass(cls, OrderedDict) else dict
 
 
 def _getitem(owner: DictObject, session: Session, key: Value) -> Value:
@@ -140,7 +146,7 @@ def _update(owner: DictObject, session: Session, other: Value | None = None, **n
     """OrderedDict.update sets the items of a subclass by its own `__setitem__`, dict.update does not."""
     given = {**({} if other is None else session.entries_of(other)), **named}
     for key, value in given.items():
-        if plain_mapping(owner.cls) is OrderedDict:
+        if dict_base(owner.cls) is OrderedDict:
             owner.set_item(session, session.wrap_key(key), value)
         else:
             owner.store(session, session.wrap_key(key), value)
@@ -165,7 +171,7 @@ def _construct_mapping(session: Session, cls: type, args: Arguments, kwargs: Key
     """An instance of a subclass of dict or OrderedDict, its `__init__` inlined."""
     if type(cls).__call__ is not type.__call__:
         raise session.unsupported(f"an instance of {cls.__qualname__} is made: its metaclass defines __call__")
-    if session.class_lookup(cls, "__new__") is not plain_mapping(cls).__new__:
+    if session.class_lookup(cls, "__new__") is not dict_base(cls).__new__:
         raise session.unsupported(f"an instance of {cls.__qualname__} is made: it defines __new__")
     made, init = DictObject(cls), session.class_lookup(cls, "__init__")
     assert init is not MISSING

@@ -12,7 +12,7 @@ from torch import overrides
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind
 from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.sources import AttrSource, Source
+from ingot.capture.sources import AttrSource, FunctionFieldSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -120,6 +120,26 @@ class StateQuery(BuiltinValue):
         )
 
 
+def _transforms(module: str) -> bool:
+    """Whether the functions of a module set up a machinery of their own, in C, around the functions they are given."""
+    return module.startswith(("torch._functorch.", "torch._higher_order_ops.")) or module in (
+        "torch.autograd", "torch.autograd.functional", "torch.autograd.forward_ad", "torch.autograd.graph",
+    )  # fmt: skip
+
+
+class Transform(BuiltinValue):
+    """A function that transforms others (vmap, grad, cond), or what one of these has made of a function. It is run for
+    real, as a whole: within it, tensors are not what they seem."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"{self.object.__qualname__}()"
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raise session.unsupported(f"{self.describe()} runs functions in a way that is not captured")
+
+
 @wraps(FunctionType)
 def wrap_python_function(session: Session, object_: Any, source: Source) -> Value:
     answer = _answer(session, object_, source)
@@ -131,6 +151,9 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     if isinstance(original, FunctionType):
         session.guard(source, Kind.IDENTITY, object_)
         return session.builtin(original)
+    if _transforms(object_.__globals__.get("__name__", "")):
+        session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__)
+        return Transform(object_, source)
     made = wrap_function(session, object_, source)
     if object_.__module__ in _WHOLE_MODULES and object_ not in _INLINED:
         session.guard(source, Kind.IDENTITY, object_)
