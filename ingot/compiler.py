@@ -48,7 +48,7 @@ def _renew_lock() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
-Run = Callable[[tuple[Any, ...]], Any]
+Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Compiler:
@@ -96,7 +96,7 @@ class Compiler:
             return self.dispatcher(*args, **kwargs)
         if compilation is None:
             return self._run_eager(self._overflow(), args, kwargs)
-        result = run(slots) if run is not None else self._run_eager(compilation.skipped, args, kwargs)
+        result = run(slots, args, kwargs) if run is not None else self._run_eager(compilation.skipped, args, kwargs)
         compilation.first_call = time.perf_counter() - start
         return result
 
@@ -191,11 +191,17 @@ class Compiler:
         if failed is not None:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
         residual = captured.residual
-        self.dispatcher.add_entry(tree, target, residual)
+        replays = not captured.writes and not draws_random_numbers(compilation.aten)
+        self.dispatcher.add_entry(tree, target, residual, replays=replays)
         self.guards.append(captured.guards)
 
-        def run(slots: tuple[Any, ...]) -> Any:
-            outputs = target(*[s.load(slots) for s in sources])
+        def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            try:
+                outputs = target(*[s.load(slots) for s in sources])
+            except Exception:
+                if not replays:
+                    raise
+                return self.dispatcher.fn(*args, **kwargs)  # raises at its own line, inside the program's handlers
             if not self.options.is_native:
                 check_outputs(self.options, outputs, residual.output_count)
             return residual.build(outputs, slots)
@@ -237,7 +243,6 @@ class Compiler:
             self.overflow = Unsupported(
                 f"more than {self.max_entries} variants of this {self.kind}",
                 self.where,
-                hint="Report.recompiles says what varies",
             )
             compilation = self._new_compilation("")
             compilation.skipped = self.overflow
@@ -248,11 +253,8 @@ class Compiler:
     def _watched(self) -> Unsupported:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
         if self.watched is None:
-            self.watched = Unsupported(
-                "a torch function or dispatch mode or a torch.func transform is active",
-                self.where,
-                hint="call the compiled function outside, or apply the transform inside it",
-            )
+            why = "a torch function or dispatch mode or a torch.func transform is active"
+            self.watched = Unsupported(why, self.where)
             compilation = self._new_compilation("")
             compilation.skipped = self.watched
             self.compilations.append(compilation)
@@ -307,6 +309,12 @@ def no_random_draws() -> Iterator[None]:
     finally:
         if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
+
+
+def draws_random_numbers(aten: Any) -> bool:
+    """Whether an operation of an ATen graph (None: there is none) takes numbers from a generator."""
+    tag = torch.Tag.nondeterministic_seeded
+    return aten is not None and any(tag in getattr(node.target, "tags", ()) for node in aten.graph.nodes)
 
 
 def without_frames(error: Unsupported) -> Unsupported:

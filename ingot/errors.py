@@ -35,10 +35,14 @@ class Unsupported(IngotError):
         self.reason = reason
         self.where = where
         self.function = ""
-        self.hint = hint or hint_for(reason)
+        self.hint = hint or self.usual_hint(reason)
         self.skip = skip
         self.guards: Any = None
         self.step: int | None = None
+
+    @staticmethod
+    def usual_hint(reason: str) -> str:
+        return hint_for(reason)
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
@@ -50,14 +54,20 @@ class EagerRaises(Unsupported):
     """The program itself is about to raise an error here: the call runs in eager, under `fullgraph` too, so that it is
     raised as eager raises it."""
 
+    @staticmethod
+    def usual_hint(reason: str) -> str:
+        return ""  # the program's own message stands for itself
+
 
 class GraphBreakError(IngotError):
-    """Raised under `fullgraph=True` where the call would have run in eager; the text has reason, place and hint, which
-    are attributes too."""
+    """Raised under `fullgraph=True` where the graph would have been broken or the call run in eager; the text has
+    reason, place and hint, which are attributes too, as is the function where the place is."""
 
     def __init__(self, why: Unsupported) -> None:
-        super().__init__(str(why))
-        self.reason, self.where, self.hint = why.reason, why.where, why.hint
+        hint = why.hint or "move it out of the compiled function, or allow graph breaks with fullgraph=False"
+        place = f" at {why.where}" if why.where else ""
+        super().__init__(f"{why.reason}{place} (hint: {hint})")
+        self.reason, self.where, self.hint, self.function = why.reason, why.where, hint, why.function
 
 
 class RecompileError(IngotError):

@@ -27,6 +27,8 @@ from typing import Any
 import torch
 
 from tests import random_python_grammar as grammar
+from tests import random_python_statements as statements
+from tests.random_python_parts import IMPORTS, PARTS, RESETS
 
 DEPTH = 3
 MOST_LINES_RUN, MOST_ITEMS = 4000, 400
@@ -63,6 +65,7 @@ def random_python(seed: int) -> RandomPython:
         tolerant = rng.random() < 0.5
         try:
             program = RandomPython(seed, Writer(rng).module())
+            compile(program.text, program.file, "exec")
         except (NothingFits, SyntaxError):  # of an f-string with the same quotes inside
             continue
         program.error = trial(program)
@@ -282,7 +285,7 @@ class Writer:
 
     def _test(self, scope: Scope) -> str:
         if self.rng.random() < 2 * self.breaks:
-            return self.fill(self.rng.choice(grammar.TENSOR_TESTS.split("\n")), scope, 1)
+            return self.fill(self.rng.choice(statements.TENSOR_TESTS.split("\n")), scope, 1)
         return self.expression("bool", scope)
 
     def _result(self, scope: Scope) -> str:
@@ -319,18 +322,18 @@ class Writer:
         self.budget -= 1
         chance = rng.random()
         if chance < 0.22 and scope.depth < DEPTH and self.budget > 0:
-            return self._compound(rng.choice(grammar.COMPOUND_STATEMENTS.strip().split("\n\n")), scope)
+            return self._compound(rng.choice(statements.COMPOUND_STATEMENTS.strip().split("\n\n")), scope)
         if chance < 0.26 and scope.depth < 2:
             return self._inner_function(scope)
         if chance < 0.30 and scope.kind == "generator":
             return [self.fill("yield <V>", scope, 0)]
         if chance < 0.34 and scope.loop:
-            return self._compound(rng.choice(grammar.JUMPS.strip().split("\n\n")), scope)
+            return self._compound(rng.choice(statements.JUMPS.strip().split("\n\n")), scope)
         if chance < 0.355 and scope.depth and scope.kind != "generator":
             return self._compound("if <test>:\n    return <return>", scope)
         if rng.random() < self.opaque:
-            return self._simple(rng.choice(grammar.OPAQUE_STATEMENTS.strip().split("\n\n")), scope)
-        return self._simple(rng.choice(grammar.SIMPLE_STATEMENTS.strip().split("\n")), scope)
+            return self._simple(rng.choice(statements.OPAQUE_STATEMENTS.strip().split("\n\n")), scope)
+        return self._simple(rng.choice(statements.SIMPLE_STATEMENTS.strip().split("\n")), scope)
 
     def _simple(self, template: str, scope: Scope) -> list[str]:
         names: dict[str, str] = {}
@@ -404,10 +407,12 @@ class Writer:
                 self.resets.append(f"global {name}; {name} = {first}" if type == "int" else _refill(name, first))
         helpers = [self._helper(rng.choice(HELPER_KINDS)) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
         main = self._net() if rng.random() < 0.3 else self._program()
+        variables = [f"{name} = {first}" for name, (_, first) in self.state.items()]
+        body = "\n".join([*variables, *helpers, main])
+        parts = "\n".join(_used_parts(body))
+        self.resets += [text for name, text in RESETS.items() if re.search(rf"\b{name}\b", parts + body)]
         reset = "def reset():\n" + textwrap.indent("\n".join(self.resets) or "pass", "    ").replace("; ", "\n    ")
-        parts = [f"{name} = {first}" for name, (_, first) in self.state.items()]
-        body = "\n".join([*parts, *helpers, main, reset])
-        return ast.unparse(ast.parse("\n".join([grammar.IMPORTS, *_used_parts(body), body]))) + "\n"
+        return ast.unparse(ast.parse("\n".join([IMPORTS, parts, body, reset]))) + "\n"
 
     def _globals(self, scope: Scope) -> list[str]:
         """Makes the module's variables visible; an int may become assignable."""
@@ -452,8 +457,6 @@ class Writer:
         text = f"def {name}({', '.join(head)}):\n" + "".join(f"    {line}\n" for line in lines)
         if kind == "counted":
             text = "@counted\n" + text
-            if "counted.calls.clear()" not in self.resets:
-                self.resets.append("counted.calls.clear()")
         return text
 
     def _parameters(self) -> tuple[list[tuple[str, str]], list[str]]:
@@ -512,6 +515,8 @@ class Writer:
         scope = Scope(dict(parameters))
         lines = self._globals(scope)
         members = rng.sample(list(MEMBERS), rng.randint(2, 5))
+        if "scale" in members:  # a parameter, which must not be assigned to the buffer
+            members = [m for m in members if m != "state"]
         init = ["super().__init__()"]
         for member in members:
             type, assignable, first, reset = MEMBERS[member]
@@ -554,6 +559,15 @@ ARGUMENTS = {
     "Pair": "Pair(?V, 1)|Pair(?V, 0 + other)",
     "Config": "Config(0.5)|Config(2.0, parts=[?V])|Config(0.5, shift=other)",
     "Meter": "Meter()|Meter(?V)",
+    "Mode": "Mode.LOUD|Mode(int(other))|Mode.QUIET",
+    "Table": "Table(a=?V)|Table({'a': ?V, 'b': ?V})",
+    "Items": "Items([?V, ?V])|Items([?V])",
+    "Out": "Out(last=?V)|Out(last=?V, hidden=?V)",
+    "Node": "Node(?V)|Node(?V, Node(?V))",
+    "Tower": "Tower(?V, torch.sin)|Tower(?V)",
+    "Gauge": "Gauge(?V)|Gauge(?V, 1 + other)",
+    "array": "np.arange(b, dtype=np.float32)|np.ones(b, dtype=np.float32)",
+    "iter": "iter([?V, ?V])|(t for t in [?V, ?V])|yielding(?V)",
 }
 
 # Attribute -> its type ("" for one that expressions do not use), whether programs may assign to it, how it is made, and
@@ -572,17 +586,6 @@ MEMBERS = {
     "norm": ("fn", False, "self.norm = torch.nn.LayerNorm(3)", ""),
 }  # fmt: skip
 
-COUNTED = """
-def counted(f):
-    @functools.wraps(f)
-    def wrapper(*args, **kwargs):
-        counted.calls.append(f.__name__)
-        return f(*args, **kwargs)
-    return wrapper
-counted.calls = []
-"""
-
-
 def _refill(name: str, first: str) -> str:
     return f"{name}.clear()" + (f"; {name}.update({first})" if first.startswith("{'") else "")
 
@@ -600,16 +603,15 @@ def _use_of_extra(head: str, v: str) -> list[str]:
 
 def _used_parts(body: str) -> Iterator[str]:
     """The classes and functions of the grammar that a text uses, in their order."""
-    parts = {**grammar.PARTS, "counted": COUNTED}
     used: set[str] = set()
     texts = [body]
     while texts:
         text = texts.pop()
-        for name in parts:
+        for name in PARTS:
             if name not in used and re.search(rf"\b{name}\b", text):
                 used.add(name)
-                texts.append(parts[name])
-    return (parts[name] for name in parts if name in used)
+                texts.append(PARTS[name])
+    return (PARTS[name] for name in PARTS if name in used)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,66 @@ max(<list[V]!>, key=len, default=<V>)
 copy.copy(<V>)
 torch.max(<M>, 0)[0]
 torch.cat([<V>, <V>])[:<cols>]
+<Table!>.get('a', <V>)
+<Table!>.total(<V>)
+<Table!>.v
+<Out!>.last
+<Out!>[0]
+<Out!>['last']
+<Node!>.total()
+sum(node.value for node in <Node!>)
+<Tower!>.run(<V>)
+<Tower!>.cached
+<Gauge!>.level
+<Gauge!>.scaled(<V>)
+<Mode!>.apply(<V>)
+pick(<int>)(<V>)
+describe(<any!>) + <V>
+<array!> + <V>
+torch.from_numpy(<array!>)
+torch.as_tensor(<array!>) * <V>
+<M>[:, 0][:1] * <V>
+<M>[..., -1].sum() * <V>
+<M>[[0]].squeeze(0)
+<V>[None].squeeze(0)
+<V>[-1:] + <V>
+torch.roll(<V>, 1)
+torch.einsum('ij,j->i', <M>, <V>).sum() + <V>
+(<M> @ <V>).mean() * <V>
+torch.gather(<V>, 0, <N>.clamp(0, 0))
+<V>.index_add(0, <N>.clamp(0, 0), <V>)
+torch.broadcast_tensors(<V>, <M>)[0][0]
+<V>.masked_fill(<V> > 0, <float>)
+torch.topk(<V>, 1).values + <V>
+<V>.unbind(0)[0] + <V>
+<V>.contiguous()
+torch.zeros(<cols>).copy_(<V>)
+torch.empty_like(<V>).fill_(<float>)
+torch.full_like(<V>, <float>)
+<V>.new_zeros(<cols>)
+<V>.type_as(<V>)
+<V>.to(<V>.dtype)
+<V>.mul(<V>).add(<V>)
+torch.mul(<V>, <V>, out=torch.empty(<cols>))
+operator.attrgetter('data')(<Vec!>)
+operator.methodcaller('sin')(<V>)
+functools.reduce(torch.add, [<V>, <V>, <V>])
+[f(<V>) for f in (torch.sin, <fn!>)][-1]
+[lambda v: v + k for k in range(3)][0](<V>)
+(lambda *vs, **kw: vs[0] * kw.get('k', 1))(<V>, k=<int>)
+<fn!>(*[<V>])
+<fn!>(*(<V>,), **{})
+{'f': <fn!>}['f'](<V>)
+(<fn!> if <bool> else <fn!>)(<V>)
+<deque! as q>.pop() if <.q> else <V>
+<dict[V]!>.pop('z', <V>)
+<dict[V]!>.setdefault('w', <V>)
+<list[V]! as l>.pop() if len(<.l>) > 1 else <V>
+<V> * contextvar.get()
+weakref.ref(<Vec!>)().data
+torch.nn.functional.dropout(<V>, 0.5, training=False)
+torch.func.vmap(torch.sin)(<V>)
+torch.nn.functional.linear(<V>, <M>[:1].expand(<cols>, <cols>))
 """,
     "M": """
 <M> + <M>
@@ -154,6 +214,19 @@ torch.ones_like(<M>)
 <M>.unsqueeze(0).squeeze(0)
 <M>.t().t()
 <M>[:, torch.arange(<cols>)]
+torch.tril(<M>)
+torch.einsum('ij,j->ij', <M>, <V>)
+<M>.roll(1, 0)
+<M>[:, None].squeeze(1)
+<M>[..., :]
+<M>.index_fill(0, torch.tensor([0]), <float>)
+torch.cat(<M>.chunk(2, dim=0))
+torch.cat(torch.split(<M>, 1, dim=1), dim=1)
+<M>.permute(1, 0).permute(1, 0)
+torch.stack(<M>.unbind(1), dim=1)
+torch.vstack([<V>] * <rows>)
+<M>.new_tensor(<float>) + <M>
+torch.addmm(<M>, <M>, <M>.mT @ <M>) * 0.1
 """,
     "S": """
 <V>.sum()
@@ -254,6 +327,47 @@ divmod(<int>, 3)[1]
 int('7')
 <str>.count('a')
 operator.itemgetter(0)([<int>])
+<Mode!>.value
+len(<Table!>)
+<Gauge!>.reads
+len(Mode)
+<Node!>.depth
+Registry.size()
+len(inspect.signature(<fn!>).parameters)
+cached_square(<int> % 3)
+<array!>.ndim
+<N>.ndim
+hash((<int>, 1)) % 5
+pow(<int>, 2, 5)
+int(<str> == <str>)
+bool(<int>) + 1
+len(f'{<int!>:{3}d}')
+[<int>, <int>][-1]
+max((<int>, 'a'), (<int>, 'b'))[0]
+sum(map(len, <list[str]!>))
+len({**<dict[int]!>, 'q': 1})
+(<int> or <int>)
+(<int> and <int>)
+~<int>
+<int> << 1
+<int> ** 2 % 10
+bisect.bisect(sorted(<list[int]!>), <int>)
+heapq.nsmallest(1, [<int>, <int>])[0]
+collections.Counter(<list[int]!>)[1]
+len(list(itertools.zip_longest(<list[int]!>, <list[V]!>)))
+next(itertools.count(<int>))
+len(list(itertools.pairwise(<list[int]!>)))
+sum(itertools.starmap(operator.add, [(1, <int>), (2, 3)]))
+len(vars(<Vec!>))
+operator.index(<int>)
+<list[int]! as l>.index(<.l>[0]) if <.l> else 0
+int.__add__(<int>, 1)
+getattr(<Meter!>, 'count', 0)
+getattr(<Vec!>, 'missing', <int>)
+len(str(<list[int]!>))
+(lambda *ks: len(ks))(*<list[int]!>)
+(lambda a, /, b=1, *, c=2: a + b + c)(<int>, c=<int>)
+globals_count()
 """,
     "float": """
 <int> / 2
@@ -318,6 +432,41 @@ len(<list[V]!>) > 1
 <set!> >= {1}
 issubclass(type(<any!>), torch.Tensor)
 (<int>, <int>) < (1, 2)
+<Mode!> is Mode.LOUD
+<Mode!> == <Mode!>
+<Mode!> in (Mode.QUIET, Mode.LOUD)
+isinstance(<any!>, int | float)
+isinstance(<Named!>, Vec)
+isinstance(<Tower!>, Base)
+isinstance(<any!>, collections.abc.Mapping)
+isinstance(<any!>, collections.abc.Iterable)
+<V!> is <V!>
+(<V! as x>.contiguous() is <.x>)
+<list[V]!> is <list[V]!>
+<dict[V]!> is not <dict[V]!>
+<fn!> is <fn!>
+any(t is <V!> for t in <list[V]!>)
+<int> > <int> > 0
+<int> != <int> or <str> < 'b'
+bool(<dict[int]!>)
+not <list[V]!>
+<float> == <float>
+<set!> == <set!>
+<set!>.isdisjoint({9})
+<list[int]!> != []
+(<int>, <str>) == (1, 'a')
+<V>.is_floating_point()
+<M>.requires_grad
+<M>.stride() == (<cols>, 1)
+<dict[int]!> == <dict[int]!>
+'x' in <list[str]!>
+math.isclose(<float>, <float>)
+<str>.isalpha()
+<dict[V]!>.keys() == <dict[V]!>.keys()
+frozenset({1, <int>}) <= {1, 2, 3}
+all(map(torch.is_tensor, <list[V]!>))
+<Gauge!> < <Gauge!>
+<Pair!>.n > 0
 """,
     "str": """
 <str> + <str>
@@ -351,6 +500,38 @@ str(<bool>)
 max(<list[str]!>, default='none')
 <str>.split('e')[0]
 ''.join(sorted(<str>))
+<Mode!>.name
+repr(<Mode!>)
+f'{<Mode!>}'
+<Tower!>.name()
+str(<Gauge!>)
+repr(<Config!>.scale)
+f'{<float!>:{6}.{2}f}|'
+f'{<str!>:>{5}}'
+f'{<int!>:03d}{<bool!>}'
+'%s=%r' % (<str>, <str>)
+'{0}{0}'.format(<str>)
+'%(n)d' % {'n': <int>}
+<fn!>.__class__.__name__
+<str>.title().strip()
+'a b'.split()[<int> % 2]
+<str>[::-1]
+hex(<int>)
+chr(97 + <int> % 3)
+','.join(map(str, <list[int]!>))
+''.join(c for c in <str> if c != 'a')
+str(sorted(<set!>))
+str(<dict[V]!>.keys())
+str((<int>, <str>))
+str(None)
+str([<str>, <int>])
+f'{[<int!>, <str!>]}'
+f'{<dict[int]!>}'
+type(<any!>).__qualname__
+str(<M>.size())
+str(<V>.device)
+<str>.encode().decode()
+min(<str>, <str>)
 """,
     "list[V]": """
 [<V>, <V>]
@@ -390,6 +571,30 @@ list(<Stack!>)
 list(itertools.takewhile(lambda t: t.dim() > 0, <list[V]!>))
 [functools.partial(operator.mul, <V>)(t) for t in <list[V]!>]
 copy.copy(<list[V]!>)
+<Table!>.listed()
+list(<Node!>.values())
+list(<Out!>.values())
+list(<Out!>.to_tuple())
+[t for t in (yielding(<V>))]
+list(delegating(<V>, <list[V]!>))
+[v for v, _ in zip(itertools.repeat(<V>), range(<small>))]
+[*map(operator.add, <list[V]!>, <list[V]!>)]
+sorted(<list[V]!>, key=lambda t: -t.dim(), reverse=True)
+list(itertools.filterfalse(lambda t: t.dim() > 1, <list[V]!>))
+list(itertools.compress(<list[V]!>, [1, 0, 1]))
+[t for _, t in sorted(zip(<list[int]!>, <list[V]!>), key=lambda p: p[0])]
+[*<list[V]!>[:1], *<list[V]!>[-1:]]
+<list[V]!>[slice(0, 2)]
+<list[V]!> * 2
+list(dict.fromkeys(<list[V]!>))
+list(iter(<list[V]!>))
+list(reversed([*<dict[V]!>.values()]))
+Items(<list[V]!>).doubled()
+[x for x in <Items!>]
+list(torch.split(<V>, 1)) and [<V>]
+[row * k for k, row in enumerate(<M>, start=1)]
+list({k: t for k, t in zip('ab', <list[V]!>)}.values())
+copy.copy(<list[V]!>)
 """,
     "iter": "<genfn!>()",
     "list[int]": """
@@ -415,6 +620,20 @@ list(<M>.shape)
 list(itertools.chain.from_iterable([<list[int]>, <list[int]>]))
 [n for n, _ in itertools.groupby(sorted(<list[int]!>))]
 [j for i, j in itertools.product(range(2), repeat=2)]
+[m.value for m in Mode]
+list(sends(<int>))
+[len(t) for t in <list[V]!>]
+[k for k, _ in itertools.groupby(sorted(<list[int]!>))]
+list(zip(*[<list[int]>, [1, 2]]))[0:0] or [<int>]
+list(itertools.combinations(<list[int]!>, 2))[:0] or <list[int]!>
+[*itertools.dropwhile(lambda k: k < 1, <list[int]!>)]
+list(filter(None, <list[int]!>))
+[x for x in <list[int]!> for _ in range(x % 2)]
+list(range(3))[::-1]
+[b for a, *b in [(1, 2, 3)]][0]
+sorted({1, <int>, 3}, reverse=True)
+list(<dict[int]!>.values())[:2]
+[<int> if k else <int> for k in range(2)]
 """,
     "list[str]": """
 [<str>, <str>]
@@ -442,6 +661,13 @@ collections.OrderedDict(a=<V>, b=<V>)
 dict.fromkeys(['p', 'q'], <V>)
 {k: t for k, t in <dict[V]!>.items() if k != <str>}
 collections.ChainMap({'a': <V>}, <dict[V]!>).maps[0]
+dict(<Table!>)
+dict(<Out!>)
+{k: v for k, v in zip(<list[str]!>, <list[V]!>)}
+{**dict(a=<V>), **<dict[V]!>}
+dict(filter(lambda kv: kv[0] != 'a', <dict[V]!>.items()))
+{k: <fn!>(t) for k, t in <dict[V]!>.items()}
+dict(reversed(list(<dict[V]!>.items())))
 """,
     "dict[int]": """
 {'a': <int>, 'b': <int>}
@@ -452,6 +678,10 @@ dict(n=<int>)
 dict(collections.Counter(<str>))
 {k: v for k, v in <dict[int]!>.items() if v > 0}
 collections.defaultdict(int, a=<int>)
+collections.Counter(a=<int>)
+dict(zip('ab', <list[int]!>))
+{k: len(t) for k, t in <dict[V]!>.items()}
+{str(k): k for k in <list[int]!>}
 """,
     "set": """
 {1, <int>}
@@ -478,6 +708,13 @@ functools.partial(torch.mul, other=<V>) if <bool> else torch.neg
 operator.neg
 torch.nn.functional.relu
 make_scaler(<int>)
+pick(<int>)
+<Tower!>.run
+<Gauge!>.scaled
+functools.partial(<fn!>)
+scaled_by(<float>)(torch.cos)
+<Mode!>.apply
+compose(<fn!>, <fn!>)
 """,
     "Vec": "Vec(<V>)\nVec(<V>)\nNamed(<V>, <str>)\n<Vec!> + <V>\n<Vec!> + <Vec!>\nVec.zeros(<cols>)\n<Vec!> * <float>\n-<Vec!>",
     "Stack": "Stack(<list[V]>)\nStack([<V>])\nStack(<V> for i in range(2))",
@@ -485,6 +722,15 @@ make_scaler(<int>)
     "Config": "Config(<float>)\nConfig(<float>, shift=<int>)\ndataclasses.replace(<Config!>, shift=<int>)",
     "Meter": "Meter()\nMeter(<V>)",
     "pair": "(<V>, <int>)\n(<V>, <int>)",
+    "Named": "Named(<V>)\nNamed(<V>, name=<str>)",
+    "Mode": "Mode.QUIET\nMode.LOUD\nMode(<int> % 2)\nMode['LOUD']\nlist(Mode)[0]",
+    "Table": "Table(a=<V>)\nTable({'a': <V>, 'b': <V>})\nTable(<dict[V]!>)",
+    "Items": "Items([<V>, <V>])\nItems(<list[V]!>)",
+    "Out": "Out(last=<V>)\nOut(last=<V>, hidden=<V>)",
+    "Node": "Node(<V>)\nNode(<V>, Node(<V>))\nNode(<V>, <Node!>)",
+    "Tower": "Tower(<V>)\nTower(<V>, <fn!>)",
+    "Gauge": "Gauge(<V>)\nGauge(<V>, <int>)",
+    "array": "np.arange(<cols>, dtype=np.float32)\nnp.ones(<cols>, dtype=np.float32)\nnp.full(<cols>, <float>, dtype=np.float32)",
 }
 
 # The value is not known before the tensor work has been done.
@@ -540,587 +786,3 @@ f'{float(<V!>[0]):.1f}'
     "list[V]": "sorted(<list[V]!>, key=lambda t: t.sum().item())\n[t for t in <list[V]!> if t.sum() > 0]",
     "list[int]": "<N>.tolist()\n[int(k) for k in <N>]",
 }
-
-TENSOR_TESTS = "<S> > <float>\n<V>.sum() > 0\n(<M> > 0).any()\n<S> < <S>\n<V>.mean() <= <V>.max()\n(<N> > 1).any()"
-
-SIMPLE_STATEMENTS = """
-<new V> = <V>
-<new V> = <V>
-<new V> = <V>
-<new M> = <M>
-<new M> = <M>
-<new S> = <S>
-<new int> = <int>
-<new float> = <float>
-<new bool> = <bool>
-<new str> = <str>
-<new list[V]> = <list[V]>
-<new list[V]> = <list[V]>
-<new list[int]> = <list[int]>
-<new dict[V]> = <dict[V]>
-<new dict[int]> = <dict[int]>
-<new set> = <set>
-<new deque> = <deque>
-<new fn> = <fn>
-<new Vec> = <Vec>
-<new Stack> = <Stack>
-<new Pair> = <Pair>
-<new Config> = <Config>
-<new Meter> = <Meter>
-<new N> = <N>
-<V=> = <V>
-<V=> = <V>
-<V=> += <V>
-<V=> *= <float>
-<V=> = <V=> + <V>
-<M=> = <M>
-<M=> -= <M>
-<S=> = <S> + <S>
-<N=> += 1
-<int=> = <int>
-<int=> += <int>
-<int=> -= 1
-<str=> += <str>
-<float=> *= 0.5
-<list[V]=> = <list[V]>
-<list[V]=> += [<V>]
-<list[int]=> += <list[int]>
-<dict[V]=> |= {'z': <V>}
-<dict[V]=> = <dict[V]>
-<fn=> = <fn>
-<Vec=> += <V>
-<new V> = <new V> = <V>
-<new V>, <new int> = <pair>
-<new V>, <new V> = <V>, <V>
-<new V>, *<new list[V]> = [<V>, *<list[V]!>]
-(<new V>, <new int>), <new str> = (<V>, <int>), <str>
-<new int>, <new int> = divmod(<int>, 3)
-<new V>, <new N> = <M>.max(0)
-<new list[V]> = <list[V]!>
-<new dict[V]> = <dict[V]!>
-<new V> = <V!>
-<V!>.add_(<V>)
-<V!>.mul_(<float>)
-<V!>.clamp_(-1, 1)
-<V!>[0] = <float>
-<V!>[-1] = <S>
-<V!>.copy_(<V>)
-<V!>.zero_()
-<M!>[0] = <V>
-<M!>[:, 0] = <float>
-<M!>[<W>] = <float>
-<M!>[0] += <V>
-<M!>.tanh_()
-<list[V]!>.append(<V>)
-<list[V]!>.append(<V>)
-<list[V]!>.extend(<list[V]>)
-<list[V]!>.insert(0, <V>)
-<list[V]! as l>.pop() if <.l> else None
-<list[V]!>.reverse()
-<list[V]!>[:1] = [<V>]
-del <list[V]!>[2:]
-<list[V]!>.clear()
-<list[int]!>.append(<int>)
-<list[int]!>.sort()
-<list[int]!>.extend(range(<small>))
-<list[str]!>.append(<str>)
-<list[str]!>.append(f'{<int!>}')
-<dict[V]!>[<str>] = <V>
-<dict[V]!>[<str>] = <V>
-<dict[V]!>.setdefault('s', <V>)
-<dict[V]!>.update(a=<V>)
-<dict[V]!>.update(<dict[V]>)
-<dict[V]!>.pop(<str>, None)
-<dict[int]! as d>['n'] = <.d>.get('n', 0) + 1
-<dict[int]!>[<str>] = <int>
-<dict[int]!>.setdefault(<str>, <int>)
-<set!>.add(<int>)
-<set!>.discard(<int>)
-<set!>.update(<list[int]>)
-<deque!>.append(<V>)
-<deque!>.appendleft(<V>)
-<deque!>.rotate(1)
-<deque! as q>.popleft() if <.q> else None
-<Vec!>.data = <V>
-<Vec!>.label = <str>
-<Vec!>.reads += 1
-<Vec!>.data.mul_(0.5)
-<Stack!>.push(<V>)
-<Stack!>[0] = <V>
-<Config!>.shift += 1
-<Config!>.parts.append(<V>)
-<Meter!>.count = <int>
-<Meter!>.last = <V>
-setattr(<Vec!>, 'extra', <V>)
-setattr(<Meter!>, <str>, <int>)
-<Vec!>.__dict__['reads'] = <int>
-print(<str>)
-print(<str>, <int>)
-print('n =', <int>, <str>, sep='|')
-print(f'{<str!>} {<int!>}', end=';')
-print(f'{<dict[int]!>} {len(<list[V]!>)}')
-print(f'{<V!>.dtype} {<V!>.dim()=}')
-print(<V!>.shape, <bool>)
-print(*<list[int]>)
-print(<list[int]!>, <dict[int]!>)
-assert <V!>.dim() == 1, 'a vector'
-<new int> = <int>; del <list[int]!>[1:]
-<new int> = sum(1 for _ in <list[V]!>)
-<new iter> = <iter>
-<new V> = next(<iter!>, <V>)
-<V=> = <V=> + next(<iter!>, 0)
-<new any> = None
-<new list[V]> = [<V>] * 2
-pass
-"""
-
-# What only real Python can do: the graph ends before it.
-OPAQUE_STATEMENTS = """
-time.sleep(0)
-
-id(<V!>)
-
-print(<V!>)
-
-print(<S>)
-
-print(f'{<V!>.sum():.2f}')
-
-str(object())
-
-sys.getrefcount(<any!>)
-
-<new V> = copy.deepcopy(<V!>)
-
-<new list[V]> = copy.deepcopy(<list[V]!>)
-
-<new str> = json.dumps(<list[int]>)
-
-gc.isenabled()
-
-opaque(<V!>)
-
-<new V> = opaque(<V!>)
-
-<new int> = random.Random(<int>).randint(0, 3)
-
-print(<S>.item())
-
-print(<N>.tolist())
-
-<new float> = <S>.item()
-
-<new int> = int(<S>.nan_to_num().clamp(-3, 3))
-
-<new list[int]> = <N>.tolist()
-
-<new bool> = sys.intern(<str>) is None
-
-<new V> = torch.from_numpy(<V>.numpy() + 1)
-"""
-
-COMPOUND_STATEMENTS = """
-if <test>:
-    <block>
-
-if <test>:
-    <block>
-else:
-    <block>
-
-if <test>:
-    <block>
-elif <test>:
-    <block>
-else:
-    <block>
-
-if (<new int as k> := len(<list[V]!>)) > 1:
-    <block>
-
-if (<new V as t> := <V>).dim() == 1 and <test>:
-    <block>
-
-for <new counter> in range(<small>):
-    <block loop>
-
-for <new counter> in range(<small>):
-    <block loop>
-else:
-    <block>
-
-for <new counter>, <new V> in enumerate(<list[V]!>[:3]):
-    <block loop>
-
-for <new V> in list(<list[V]!>):
-    <block loop>
-
-for <new V> in [<V>, <V>]:
-    <block loop>
-
-for <new V>, <new counter> in zip(<list[V]!>, range(3)):
-    <block loop>
-
-for <new str>, <new V> in list(<dict[V]!>.items()):
-    <block loop>
-
-for <new V> in tuple(<dict[V]!>.values()):
-    <block loop>
-
-for <new V> in <M>:
-    <block loop>
-
-for <new counter> in reversed(range(<small>)):
-    <block loop>
-
-for <new counter>, <new counter> in itertools.product(range(2), range(2)):
-    <block loop>
-
-for <new fn> in (torch.sin, <fn>, torch.tanh):
-    <block loop>
-
-for <new V> in vectors(<V>, <int>):
-    <block loop>
-
-for <new V> in <iter>:
-    <block loop>
-
-for <new counter>, <new V> in enumerate(<iter>):
-    <block loop>
-
-<new counter as c> = 0
-while <.c> < <small>:
-    <.c> += 1
-    <block loop>
-
-<new counter as c> = 0
-while <.c> < 3 and <test>:
-    <.c> += 1
-    <block loop>
-
-<new counter as c> = 0
-while True:
-    <.c> += 1
-    if <.c> > <small> or <test>:
-        break
-    <block loop>
-
-<new counter as c> = 3
-while <.c> := <.c> - 1:
-    <block loop>
-else:
-    <block>
-
-with torch.no_grad():
-    <block>
-
-with torch.set_grad_enabled(False):
-    <block>
-
-with Tracker(<list[str]!>) as <new any>:
-    <block>
-
-with Tracker(<list[str]!>, ValueError):
-    <block>
-    if <test>:
-        raise ValueError(<str>)
-
-with section(<list[str]!>, <V>) as <new V>:
-    <block>
-
-with section(<list[str]!>, <V>) as <new V>, Tracker(<list[str]!>):
-    <block>
-
-with contextlib.suppress(ValueError, KeyError):
-    <block>
-    if <test>:
-        raise ValueError(<str>)
-    <block>
-
-with contextlib.nullcontext(<V>) as <new V>:
-    <block>
-
-try:
-    <block>
-    if <test>:
-        raise ValueError(<str>)
-    <block>
-except ValueError as <new any as e>:
-    print('caught', <.e>)
-    <block>
-
-try:
-    <block>
-finally:
-    <block>
-
-try:
-    <new V> = <V> + torch.ones(3, 7, 11)
-    <block>
-except RuntimeError as <new any as e>:
-    print(type(<.e>).__name__)
-    <block>
-
-try:
-    <new V> = <dict[V]!>[<str>]
-except KeyError as <new any as e>:
-    print('missing', <.e>)
-else:
-    <block>
-
-try:
-    <new int> = <list[int]!>[<int>]
-    <block>
-except (IndexError, TypeError) as <new any as e>:
-    print(f'{<.e>}')
-finally:
-    <block>
-
-try:
-    <block>
-    if <test>:
-        raise KeyError(<str>)
-    elif <test>:
-        raise ValueError(<int>)
-except KeyError:
-    <block>
-except ValueError:
-    <block>
-else:
-    <block>
-finally:
-    <block>
-
-try:
-    try:
-        <block>
-        if <test>:
-            raise ValueError(<str>)
-    except ValueError as <new any as e>:
-        raise RuntimeError('again') from <.e>
-except RuntimeError as <new any as o>:
-    print(<.o>, repr(<.o>.__cause__))
-
-match <int> % 3:
-    case 0:
-        <block>
-    case 1 | -1 if <test>:
-        <block>
-    case _:
-        <block>
-
-match (<int>, <str>):
-    case (0, _):
-        <block>
-    case (<new int as k>, 'a' | 'b'):
-        <block>
-    case (<new int>, <new str>):
-        <block>
-
-match <dict[V]!>:
-    case {'a': <new V as t>}:
-        <block>
-    case {}:
-        <block>
-
-match <list[V]!>:
-    case []:
-        <block>
-    case [<new V>]:
-        <block>
-    case [<new V>, *<new list[V]>]:
-        <block>
-
-match <Pair!>:
-    case Pair(n=0):
-        <block>
-    case Pair(t=<new V>, n=<new int>):
-        <block>
-
-match <str>:
-    case 'a':
-        <block>
-    case str() as <new str>:
-        <block>
-"""
-
-# Only in loops.
-JUMPS = """
-if <test>:
-    break
-
-if <test>:
-    continue
-
-if <counter!> == <small>:
-    break
-
-if <counter!> % 2 == 0:
-    continue
-"""
-
-IMPORTS = """
-import collections, contextlib, copy, dataclasses, functools, gc, itertools, json, math, operator, random, sys, time
-import numpy as np
-import torch
-import torch.nn.functional as F
-"""
-
-# Name -> (text, classes it needs); only those that a program uses are written.
-PARTS = {
-    "Vec": '''
-class Vec:
-    label = 'vec'
-
-    def __init__(self, data):
-        self.data = data
-        self.reads = 0
-
-    @classmethod
-    def zeros(cls, n):
-        return cls(torch.zeros(n))
-
-    @property
-    def norm(self):
-        self.reads += 1
-        return (self.data * self.data).sum()
-
-    @property
-    def doubled(self):
-        return self.data * 2
-
-    def __add__(self, other):
-        return type(self).of(self.data + (other.data if isinstance(other, Vec) else other))
-
-    def __mul__(self, other):
-        return Vec(self.data * getattr(other, 'data', other))
-
-    def __neg__(self):
-        return Vec(-self.data)
-
-    def __call__(self, v):
-        self.reads += 1
-        return self.data + v
-
-    def __bool__(self):
-        return self.reads < 2
-
-    @staticmethod
-    def of(data):
-        return Vec(data)
-''',
-    "Named": '''
-class Named(Vec):
-    def __init__(self, data, name='named'):
-        super().__init__(data)
-        self.name = name
-        self.label = f'{name}!'
-
-    def __call__(self, v):
-        return super().__call__(v) * 0.5
-
-    @property
-    def doubled(self):
-        return super().doubled + 1
-''',
-    "Stack": '''
-class Stack:
-    def __init__(self, items):
-        self.items = list(items)
-
-    @property
-    def top(self):
-        return len(self.items) - 1
-
-    def push(self, item):
-        self.items.append(item)
-        return self
-
-    def __getitem__(self, i):
-        return self.items[i % len(self.items)]
-
-    def __setitem__(self, i, value):
-        self.items[i] = value
-
-    def __len__(self):
-        return len(self.items)
-
-    def __iter__(self):
-        yield from self.items
-
-    def __contains__(self, n):
-        return 0 <= n < len(self)
-''',
-    "Pair": "Pair = collections.namedtuple('Pair', 't n')",
-    "Config": '''
-@dataclasses.dataclass
-class Config:
-    scale: float
-    shift: int = 1
-    parts: list = dataclasses.field(default_factory=list, compare=False)
-
-    def apply(self, v):
-        self.shift += 1
-        return v * self.scale + self.shift
-''',
-    "Meter": '''
-class Meter:
-    __slots__ = ('count', 'last', '__dict__')
-
-    def __init__(self, last=None):
-        self.count, self.last = 0, last
-
-    def update(self, v):
-        self.count += 1
-        if self.last is not None:
-            v = v + self.last
-        self.last = v
-        return v
-
-    def __getattr__(self, name):
-        if name == 'data':
-            raise AttributeError(name)
-        return len(name)
-''',
-    "Tracker": '''
-class Tracker:
-    def __init__(self, log, swallows=()):
-        self.log, self.swallows = log, swallows
-
-    def __enter__(self):
-        self.log.append('enter')
-        return self
-
-    def __exit__(self, kind, value, traceback):
-        self.log.append('leave' if kind is None else kind.__name__)
-        return kind is not None and issubclass(kind, self.swallows)
-''',
-    "section": '''
-@contextlib.contextmanager
-def section(log, v):
-    log.append('begin')
-    try:
-        yield v * 2
-    finally:
-        log.append('end')
-''',
-    "make_scaler": '''
-def make_scaler(k):
-    calls = 0
-
-    def scaler(v):
-        nonlocal calls
-        calls += 1
-        return v * k + calls
-
-    return scaler
-''',
-    "vectors": '''
-def vectors(v, n):
-    for i in range(n % 3 + 1):
-        v = v * 0.5 + i
-        yield v
-''',
-    "opaque": "opaque = operator.methodcaller('abs')",
-}
-PARTS_ALIAS = {"Named": ("Vec",)}

@@ -55,10 +55,10 @@ class Outcome:
         self.printed = out.getvalue()
         own = {n: v for n, v in vars(module).items() if not n.startswith("__") and n not in PLAIN}
         self.left = {n: v for n, v in own.items() if not isinstance(v, types.ModuleType) or isinstance(v, torch.nn.Module)}
-        self.left |= {n: dict(vars(v)) for n, v in own.items() if isinstance(v, type)}
+        self.left |= {n: {k: x for k, x in vars(v).items() if k[0] != "_"} for n, v in own.items() if isinstance(v, type)}
 
 
-PLAIN = {"arguments", "reset"}
+PLAIN = {"arguments", "reset", "describe"}
 
 
 def compare(actual: Outcome, expected: Outcome, tolerance: float) -> None:

@@ -173,6 +173,7 @@ def test_compiling_leaves_another_threads_modes_alone():
                 modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
                 if modes != (True, True, False) or torch._C._len_torch_dispatch_stack():
                     wrong.append(modes)
+                time.sleep(0.0002)
 
     def work(number):
         def switches(x):
@@ -181,7 +182,7 @@ def test_compiling_leaves_another_threads_modes_alone():
             with torch.enable_grad():
                 return y * 2
 
-        for n in range(5):
+        for n in range(3):
             assert ingot.compile(switches)(torch.ones(n + 2)).sum() == (1 + number) * 2 * (n + 2)
 
     watcher = threading.Thread(target=watch)

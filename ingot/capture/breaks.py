@@ -92,6 +92,10 @@ def _operands(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
     return operands
 
 
+_READS_FRAME: dict[Any, int] = {locals: 1, vars: 1, dir: 1, eval: 2, exec: 2, breakpoint: 1}
+"""Built-ins that look at the frame they are called from, where they are given no more than so many operands."""
+
+
 # -- leaving a region --------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +190,9 @@ def _broken_call(session: Session, instruction: Instruction, stack: list[Value])
     else:
         names = session.realize(stack[-1]).constant() if instruction.op == "CALL_KW" else ()
         step = call_step(len(bound) - 1 + len(args) - len(names), names)
+    function = session.realize(bound[0])
+    if function.is_constant() and len([*bound, *args]) <= _READS_FRAME.get(function.constant(), 0):
+        raise session.unsupported(f"{function.describe()} reads the variables of its caller", skip=True)
     return _Broken(instruction, step, [*bound, *args], popped)
 
 

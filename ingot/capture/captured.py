@@ -23,6 +23,7 @@ from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, ConstSource
 from ingot.capture.values import (
     autograd_functions,
+    deferred,
     exceptions,
     generators,
     iterators,
@@ -40,15 +41,15 @@ from ingot.graph.fakes import FakeContext
 from ingot.options import Options
 
 _TABLES = (  # imported for the rows that they add
-    handlers, autograd_functions, exceptions, generators, iterators, modes, module, torch_functions, marked,
+    handlers, autograd_functions, deferred, exceptions, generators, iterators, modes, module, torch_functions, marked,
 )  # fmt: skip
 
 
 @dataclass
 class Captured:
     """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and
-    the arguments of
-    the call make the result through `residual`. `break_` is why the graph ends before the function does."""
+    the arguments of the call make the result through `residual`. `break_` is why the graph ends before the function
+    does; `writes` whether it may change its inputs."""
 
     graph_module: fx.GraphModule
     inputs: list[GraphInput]
@@ -57,6 +58,7 @@ class Captured:
     context: FakeContext
     ops: int
     break_: Unsupported | None = None
+    writes: bool = False
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
@@ -216,6 +218,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
         recorder.context,
         sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes),
         end,
+        recorder.writes,
     )
     captured.collect_shape_guards()
     return captured

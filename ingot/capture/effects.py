@@ -44,6 +44,7 @@ class Operation(NamedTuple):
 
     function: Callable[..., Any]
     args: tuple[Value, ...]
+    is_seen: bool = False  # whether others than the program can see it
 
 
 class Change(Protocol):
@@ -306,12 +307,26 @@ class Effects:
     def defer(self, operation: Operation) -> None:
         """Appends something that others can see: it comes after all that was written so far."""
         self._close_segment()
-        self._log.append(operation)
+        self._log.append(operation._replace(is_seen=True))
 
     def operations(self) -> list[Operation]:
         """All that is to be done, in order."""
         self._close_segment()
         return self._log
+
+    def mark(self) -> int:
+        """A place in the order of effects, to look back to."""
+        self._close_segment()
+        return len(self._log)
+
+    def since(self, mark: int) -> int | None:
+        """How many operations that others can see came after a mark; None if something was written as well."""
+        written = bool(self._segment) or any(not op.is_seen for op in self._log[mark:])
+        return None if written else len(self._log) - mark
+
+    def take_back(self, mark: int) -> None:
+        """Forgets what came after a mark: it will come about in another way."""
+        del self._log[mark:]
 
     def _close_segment(self) -> None:
         for change in self._segment.values():

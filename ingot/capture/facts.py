@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -108,10 +109,17 @@ def memory_extent(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the memory extents of two tensors meet. What capture and TENSOR_DISJOINT mean by sharing memory."""
-    (a_start, a_end), (b_start, b_end) = memory_extent(a), memory_extent(b)
-    return a_start < b_end and b_start < a_end
+def overlapping(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """The pairs of positions, the lesser first, whose memory extents meet. What capture and TENSOR_DISJOINT mean by
+    sharing memory."""
+    found: list[tuple[int, int]] = []
+    reaching: list[tuple[int, int]] = []  # ends and positions of those that begin before and may meet the next
+    for start, end, i in sorted((*memory_extent(tensor), i) for i, tensor in enumerate(tensors)):
+        if start < end:
+            reaching = [other for other in reaching if other[0] > start]
+            found += [(min(i, j), max(i, j)) for _, j in reaching]
+            reaching.append((end, i))
+    return sorted(found)
 
 
 # -- the facts around the call ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ingot.capture.facts import (
     TENSOR_TYPES,
     TensorFacts,
     is_plain_constant,
-    overlaps,
+    overlapping,
     read_global_state,
     same_constant,
 )
@@ -249,11 +249,11 @@ def _storage_differences(guard: Guard, slots: Sequence[Any], _: Mapping[Symbol, 
 
 def _disjoint_differences(guard: Guard, slots: Sequence[Any], _: Mapping[Symbol, Quantity]) -> list[str]:
     written, others = guard.data
+    sources = (*written, *others)
     return [
-        f"{a.name} and {b.name} shared no memory, and do"
-        for i, a in enumerate(written)
-        for b in (*written[i + 1 :], *others)
-        if overlaps(a.load(slots), b.load(slots))
+        f"{sources[i].name} and {sources[j].name} shared no memory, and do"
+        for i, j in overlapping([source.load(slots) for source in sources])
+        if i < len(written)
     ]
 
 

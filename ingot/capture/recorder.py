@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
-from ingot.capture.facts import overlaps
+from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind
 from ingot.capture.modes import ModeTracker
 from ingot.capture.sources import ArgSource, ItemSource, Source
@@ -186,18 +186,17 @@ class GraphRecorder:
         for entry, tensor, _ in self.inputs:
             if entry.fake.requires_grad and not tensor.requires_grad and not self.autograd:
                 raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written")
-        apart = []
-        for i, (entry, tensor, _) in enumerate(self.inputs):
-            others = [other for other in self.inputs[:i] if overlaps(tensor, other.value)]
-            for other, its_tensor, _ in others:
-                if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
-                    raise session.unsupported(
-                        f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic"
-                    )
-                distance = tensor.data_ptr() - its_tensor.data_ptr()
-                session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
-            if not others:
-                apart.append(entry.source)
+        pairs = overlapping([known.value for known in self.inputs])
+        for i, j in pairs:
+            (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]
+            if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
+                raise session.unsupported(
+                    f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic"
+                )
+            distance = tensor.data_ptr() - its_tensor.data_ptr()
+            session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
+        later = {j for _, j in pairs}
+        apart = [known.entry.source for j, known in enumerate(self.inputs) if j not in later]
         if len(apart) > 1:
             session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
 
@@ -250,10 +249,7 @@ def _check_result(session: Session, result: Any) -> None:
         for item in result:
             _check_result(session, item)
     elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
-        raise session.unsupported(
-            f"a function that is allowed in the graph gives a {type(result).__name__}",
-            hint="return tensors that it made, numbers, and lists and tuples of them",
-        )
+        raise session.unsupported(f"a function that is allowed in the graph gives a {type(result).__name__}")
 
 
 def _has_tensor(result: Any) -> bool:

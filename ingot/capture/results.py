@@ -109,9 +109,7 @@ class Results:
             return residual.FromSource(value.source)
         if value.fake.requires_grad and not self.session.graph.autograd:
             where = value.fx_node.meta["where"]
-            raise Unsupported(
-                "gradients are wanted", where, hint="call it under torch.no_grad(): training is not compiled yet"
-            )
+            raise Unsupported("gradients are wanted", where)
         output = self._output(value)
         if not value.attributes:
             return output

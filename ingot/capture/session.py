@@ -90,7 +90,7 @@ class Session(Semantics):
             raise Stop()
         self.steps += 1
         if self.steps > STEP_LIMIT:
-            raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", "an endless loop?", skip=True)
+            raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", skip=True)
 
     @property
     def where(self) -> str:
@@ -274,9 +274,7 @@ class Session(Semantics):
             package = namespace.get("__package__") or ""
             name = ".".join(filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name]))
         if name not in sys.modules:
-            raise self.unsupported(
-                f"import of {name}, which is not loaded yet", hint="import it at the top of the module"
-            )
+            raise self.unsupported(f"import of {name}, which is not loaded yet")
         module = sys.modules[name if wants_leaf else name.partition(".")[0]]
         return self.wrap(module, ConstSource(module))
 

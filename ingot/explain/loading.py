@@ -16,7 +16,10 @@ import torch
 from torch.utils import _contextlib
 from torch.utils import _pytree as pytree
 
-OUR_FRAMES = (str(Path(__file__).parent), "<frozen importlib", _contextlib.__file__)
+from ingot.errors import IngotError
+
+OUR_FRAMES = (str(Path(__file__).parent.parent), "<ingot")
+LEADING_FRAMES = (*OUR_FRAMES, "<frozen importlib", _contextlib.__file__)
 RETURNS = "it must return (function or module, arguments) or (function or module, arguments, keywords)"
 
 
@@ -86,17 +89,21 @@ def import_file(path: Path) -> ModuleType:
 
 
 def run_user_code(call: Callable[[], Any], what: str) -> Any:
-    """Call it; an exception becomes a UserError that shows the user's part of the traceback."""
+    """Call it; an exception becomes a UserError that shows the user's part of the traceback. One of Ingot's own shows
+    only what it says."""
     try:
         return call()
+    except IngotError as error:
+        raise UserError(f"{what} raised {type(error).__name__}: {error}") from error
     except Exception as error:
         raise UserError(f"{what} raised an error:\n{user_traceback(error)}") from error
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback without the frames of this command line that it begins with."""
+    """The traceback without Ingot's own frames and those that lead to the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = list(itertools.dropwhile(lambda frame: frame.filename.startswith(OUR_FRAMES), frames))
+    theirs = list(itertools.dropwhile(lambda frame: frame.filename.startswith(LEADING_FRAMES), frames))
+    theirs = [frame for frame in theirs if not frame.filename.startswith(OUR_FRAMES)]
     listing = ["Traceback (most recent call last):\n", *traceback.format_list(theirs)] if theirs else []
     return "".join((*listing, *traceback.format_exception_only(error))).rstrip()
 

@@ -60,9 +60,9 @@ class Report:
     """What `ingot.explain(fn)(*args)` returns. Times are in seconds.
 
     `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each break counts once.
-    `kernels`, `guards` and the figures are those of its regions, each as it was compiled last: the function from its
-    start to a graph break, from there to the next, and so on. `peak_bytes` counts inputs, outputs and all that is alive
-    between, as planned, for the region with the most; `compilations` holds every artefact.
+    `kernels`, `guards` and the figures are of its regions (from its start to a graph break, from there to the next, and
+    so on) as they were compiled last. `peak_bytes` counts inputs, outputs and all that is alive between, as planned,
+    for the region with the most; `compilations` holds every artefact.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Report:
         """The report of a function with these entries, oldest first; at least one."""
         if not compilations:
             raise ValueError("nothing was compiled, so there is nothing to report")
-        first, regions = compilations[0], newest_of_each_region(compilations)
+        first, regions = compilations[0], in_force(compilations)
         planned = [(c.plan, c.sizes) for c in regions if c.plan is not None]
         seconds = [c.first_call for c in regions if c.first_call is not None]
         return Report(
@@ -92,7 +92,7 @@ class Report:
             breaks=breaks_of(compilations),
             graphs=[c.captured.graph_module for c in compilations if c.has_graph],
             kernels=[kernel for c in regions for kernel in kernel_reports(c)],
-            guards=[guard for c in regions for guard in c.guards],
+            guards=list(dict.fromkeys(guard for c in regions for guard in c.guards)),
             stages=total_seconds(regions),
             recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
             peak_bytes=max((plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None),
@@ -118,20 +118,22 @@ class Report:
         return "\n\n".join(stage_text(compilation, name) for compilation in self.compilations)
 
     def __str__(self) -> str:
-        head = head_lines(self) + cut(break_lines(self.breaks), 9, "line")
+        head = head_lines(self) + break_lines(self.breaks, 9)
         head += listed("compiled again because", [short_places(text) for text in self.recompiles], 5, "reason")
         guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
 
 
-def newest_of_each_region(compilations: Sequence[Compilation]) -> list[Compilation]:
-    """In the order in which the regions were first compiled; a compiled one rather than one that runs in eager."""
-    newest: dict[Any, Compilation] = {}
-    for c in compilations:
-        if c.has_graph or c.region not in newest or not newest[c.region].has_graph:
-            newest[c.region] = c
-    return list(newest.values())
+def in_force(compilations: Sequence[Compilation]) -> list[Compilation]:
+    """All since the function itself was compiled last, and the newest of each region that was not compiled again."""
+    starts = [number for number, c in enumerate(compilations) if c.region is None]
+    compiled = [number for number in starts if compilations[number].skipped is None]
+    start = (compiled or starts or [0])[-1]
+    recent = [c for c in compilations[start:] if c.region is not None or c is compilations[start]]
+    done = {c.region for c in recent}
+    older = {c.region: c for c in compilations[:start] if c.region not in done}
+    return [*recent, *older.values()]
 
 
 def breaks_of(compilations: Sequence[Compilation]) -> list[Break]:
@@ -202,14 +204,14 @@ def head_lines(report: Report) -> list[str]:
     return lines + ([f"  compiled in ms: {times}"] if times else [])
 
 
-def break_lines(breaks: Iterable[Break]) -> list[str]:
-    """Each break's place, function and reason, its line of code, and its hint."""
+def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
+    """Each break's place, function and reason, its line of code, and its hint; where they are many, only the first."""
     lines = []
     for item in breaks:
         lines.append(str(item))
         lines += [f"    {code}" for code in [code_at(f"{item.file}:{item.line}")] if code]
         lines += [f"    hint: {item.hint}"] if item.hint else []
-    return lines
+    return lines if len(lines) <= room else cut([str(item) for item in breaks], room, "break")
 
 
 def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:

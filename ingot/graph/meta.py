@@ -317,7 +317,7 @@ def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast shape."""
     t, indices = args[0], list(args[1])
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-        raise Unsupported("indexing with a mask: the size of the result depends on the data", hint="use torch.where")
+        raise Unsupported("indexing with a mask: the size of the result depends on the data")
     indices += [None] * (t.dim() - len(indices))
     used = [d for d, i in enumerate(indices) if i is not None]
     shape = geometry.broadcast(*[indices[d].shape for d in used])
@@ -550,4 +550,4 @@ def rule_for(op: OpOverload) -> Rule:
 
 def _data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     what = "a Python value of" if op is aten._local_scalar_dense.default else f"the result of {op}, which depends on"
-    raise Unsupported(f"{what} a tensor's data is asked for", hint="keep it a tensor, or move it out of the function")
+    raise Unsupported(f"{what} a tensor's data is asked for")

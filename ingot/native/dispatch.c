@@ -24,6 +24,7 @@ typedef struct {
     PyObject *record;   /* whatever the compiler keeps for the report */
     Result result;
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
+    bool replays; /* when the graph raises, nothing has happened yet, and the original function can raise in its stead */
     unsigned long long hits;
 } Entry;
 
@@ -98,13 +99,15 @@ static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count
 
 #define ON_STACK 64
 
+/* `failed`: it was the graph that raised. */
 static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
-                             Py_ssize_t slot_count) {
+                             Py_ssize_t slot_count, bool *failed) {
     Py_ssize_t output_count = ingot_program_output_count(entry->target);
     PyObject *on_stack[ON_STACK], **outputs = on_stack, *result = NULL;
     if (output_count > ON_STACK && (outputs = PyMem_Malloc((size_t)output_count * sizeof *outputs)) == NULL)
         return PyErr_NoMemory();
-    if (ingot_program_run(entry->target, inputs, count, outputs) == 0) {
+    *failed = ingot_program_run(entry->target, inputs, count, outputs) < 0;
+    if (!*failed) {
         result = finish(entry, outputs, output_count, slots, slot_count);
         release(outputs, output_count);
     }
@@ -124,10 +127,11 @@ static PyObject *counted(Entry *entry, PyObject *outputs) {
 
 /* `inputs[-1]` may be written to by the callee, as the vectorcall protocol allows. */
 static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
-                              Py_ssize_t slot_count) {
+                              Py_ssize_t slot_count, bool *failed) {
     PyObject *outputs =
         PyObject_Vectorcall(entry->target, inputs, (size_t)count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    if (outputs == NULL)
+    *failed = outputs == NULL;
+    if (*failed)
         return NULL;
     PyObject *result = NULL;
     if (PyTuple_Check(outputs)) {
@@ -178,14 +182,19 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *
     PyObject **inputs = room + 1;
     Outcome outcome = ingot_guard_tree_check(entry->guards, slots, inputs) ? HIT : MISSED;
     if (outcome == HIT) {
+        bool failed = false;
         entry->hits++;
         if (entry->target == Py_None)
             *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
         else if (Py_TYPE(entry->target) == &IngotProgram_Type)
-            *result = run_program(entry, inputs, count, slots, slot_count);
+            *result = run_program(entry, inputs, count, slots, slot_count, &failed);
         else
-            *result = run_callable(entry, inputs, count, slots, slot_count);
+            *result = run_callable(entry, inputs, count, slots, slot_count, &failed);
         release(inputs, count);
+        if (failed && entry->replays && PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyErr_Clear();
+            *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
+        }
     }
     if (room != on_stack)
         PyMem_Free(room);
@@ -388,10 +397,11 @@ static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_
 }
 
 static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"guards", "target", "residual", "record", NULL};
+    static char *names[] = {"guards", "target", "residual", "record", "replays", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OO:add_entry", names, &IngotGuardTree_Type, &guards, &target,
-                                     &residual, &record))
+    int replays = false;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOp:add_entry", names, &IngotGuardTree_Type, &guards, &target,
+                                     &residual, &record, &replays))
         return NULL;
     if (!is_target(target)) {
         PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
@@ -407,6 +417,7 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->guards = Py_NewRef(guards);
     entry->target = Py_NewRef(target);
     entry->record = Py_NewRef(record);
+    entry->replays = replays;
     if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
         Py_DECREF(entry);
         return NULL;
@@ -442,7 +453,8 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, residual=None, record=None) -> Entry\n\n"
+     "add_entry(guards, target, residual=None, record=None, replays=False) -> Entry\n\n"
+     "replays: where the graph raises, the original function is called, to raise at its own line.\n"
      "Puts an entry first. target: a Program, a callable(*inputs) -> tuple or list of outputs, or None for the "
      "original function.\n"
      "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "

@@ -422,3 +422,30 @@ def test_with_the_compiling_backend() -> None:
     for x in (X + 0.5, X + 1, X - 1):
         tracked(x)
     assert tracked.skips == []
+
+
+def test_an_index_out_of_range_is_handled_by_the_program() -> None:
+    def fn(x: Tensor, i: Tensor) -> Any:
+        steps = ["begin"]
+        try:
+            y = x[i].sin()
+            steps.append("end")
+        except IndexError as error:
+            return x.cos(), str(error), steps
+        return y, steps
+
+    for backend in ("eager", "ingot"):
+        tracked = Tracked(fn, backend=backend)
+        tracked(X, torch.tensor([1]))
+        assert tracked(X, torch.tensor([70])) == tracked(X, torch.tensor([-70])) == 0
+
+
+def test_what_reads_the_variables_of_its_caller_runs_in_eager() -> None:
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        scale = 3
+        return eval("y * scale"), sorted(locals())
+
+    tracked = Tracked(fn)
+    tracked(X)
+    tracked(X)

@@ -317,7 +317,7 @@ def default_dtype(x: Tensor, y: Tensor) -> Any:
     return a, torch.ones(3), x + y
 
 
-@broken("random state")
+@broken("")
 def forked_random_state(x: Tensor, y: Tensor) -> Any:
     with torch.random.fork_rng():
         a = torch.rand(3)
@@ -330,7 +330,7 @@ def seeded(x: Tensor, y: Tensor) -> Any:
     return torch.rand(3) + 1, torch.randn(2)
 
 
-@broken("sdp")
+@broken("")
 def attention_kernels(x: Tensor, y: Tensor) -> Any:
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(x[None], y[None], y[None])

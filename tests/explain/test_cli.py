@@ -7,6 +7,7 @@ import textwrap
 import pytest
 import torch
 
+import ingot
 from ingot.errors import Unsupported
 from ingot.explain.cli import main
 from ingot.explain.compilation import Compilation
@@ -170,3 +171,43 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         run("--version")
     assert stop.value.code == 0 and capsys.readouterr().out.startswith("ingot ")
+
+
+def test_errors_of_ingots_own_are_one_line(tmp_path, capsys):
+    path = tmp_path / "whole.py"
+    path.write_text(
+        "import ingot, torch\n\n"
+        "def f(x):\n"
+        "    return x + 1 if x.sum() > 0 else x\n\n"
+        "def make():\n"
+        "    return ingot.compile(f, fullgraph=True), (torch.ones(3),)\n"
+    )
+    assert main(ingot.compile, ingot.explain, ["explain", str(path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("ingot: the call raised GraphBreakError: a branch on the values of")
+    assert "whole.py:4 (hint: torch.where" in line
+
+
+def test_a_program_with_graph_breaks(tmp_path, capsys):
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "import ingot, torch\n\n"
+        "@ingot.disable(reason='it draws')\n"
+        "def plot(x):\n"
+        "    return x.max().item()\n\n"
+        "def f(x):\n"
+        "    y = x.sin()\n"
+        "    plot(y)\n"
+        "    return y.cos()\n\n"
+        "def make():\n"
+        "    return f, (torch.ones(3),)\n"
+    )
+    said = "broken.py:9 in f: plot() is disabled by ingot.disable: it draws"
+    assert main(ingot.compile, ingot.explain, ["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 graphs, 1 break, 2 kernels" in out and said in out and "\n    plot(y)\n    hint: " in out
+    assert main(ingot.compile, ingot.explain, ["stages", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "# == capture of f (" in out and f"# == capture of f, continued at {path}:9 (" in out
+    assert main(ingot.compile, ingot.explain, ["try", str(path), "--rounds", "1"]) == 0
+    assert said in capsys.readouterr().out.replace("\n", " ")

@@ -119,7 +119,8 @@ class TestBreaks:
         first, then = self.regions()
         report = Report.from_compilations([first, then])
         assert (report.name, report.where, report.graph_count, report.break_count) == ("f", HERE, 2, 1)
-        assert len(report.kernels) == 4 and len(report.guards) == 2 and report.stages["capture"] == 0.02
+        assert len(report.kernels) == 4 and report.stages["capture"] == 0.02
+        assert report.guards == first.guards == then.guards  # each once
         assert (report.peak_bytes, report.arena_bytes, report.first_call) == (256, 256, 0.75)
         [found] = report.breaks
         assert (found.function, found.file, found.line, found.eager) == ("helper", __file__, 1, False)
@@ -134,6 +135,22 @@ class TestBreaks:
         report = Report.from_compilations([first, then, again, then_again])
         assert (report.graph_count, report.break_count, len(report.kernels)) == (4, 1, 4)
         assert report.recompiles == ["x was 3, is 4", "y was 5, is 6, in helper, continued at m.py:9"]
+
+    def test_kernels_are_of_what_was_compiled_last(self):
+        """A loop that is broken twice, whose second round is another variant; then all of it for another shape."""
+        first, then = self.regions()
+        _, second_round = self.regions()
+        assert len(Report.from_compilations([first, then, second_round]).kernels) == 6
+        again, then_again = self.regions()
+        elsewhere = compilation(region="elsewhere", is_continuation=True)
+        report = Report.from_compilations([first, then, second_round, elsewhere, again, then_again])
+        assert len(report.kernels) == 6  # again, then again, and elsewhere, which still stands
+
+    def test_many_breaks_are_one_line_each(self):
+        breaks = [Break("why", __file__, n + 1, "a hint", "f") for n in range(7)]
+        text = str(Report("f", breaks=breaks))
+        assert text.count("break at ") == 7 and "hint" not in text
+        assert "hint: a hint" in str(Report("f", breaks=breaks[:3]))
 
     def test_a_region_without_tensor_work_has_no_graph(self):
         first, then = self.regions()
@@ -183,7 +200,7 @@ def test_text_fits_one_screen(count):
     lines = str(report).splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 120
     if count == 300:
-        for noun in ("lines", "reasons", "kernels", "guards"):
+        for noun in ("breaks", "reasons", "kernels", "guards"):
             assert re.search(rf"\.\.\. and \d+ more {noun}", str(report)), noun
 
 

@@ -32,7 +32,7 @@ def set_function_attribute(frame: InterpreterFrame, flag: int) -> None:
 
 @handles("LOAD_BUILD_CLASS")
 def load_build_class(frame: InterpreterFrame, _: Any) -> None:
-    raise frame.session.unsupported("a class is defined", hint="define the class outside the compiled function")
+    raise frame.session.unsupported("a class is defined")
 
 
 @handles("RETURN_GENERATOR")

@@ -13,7 +13,6 @@ import itertools
 import math
 import operator
 import typing
-import warnings
 from collections.abc import Callable
 from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -43,6 +42,9 @@ Rule = Callable[..., Value]
 RULES: dict[Any, Rule] = {}
 """By built-in function or class: rule(session, *args, **kwargs) on realized values."""
 
+UNREALIZED: dict[Any, Callable[[Session, Arguments, Keywords], Value]] = {}
+"""By built-in function: rule(session, args, kwargs) on values that may be used or not."""
+
 PURE: set[Any] = {
     *(getattr(builtins, name) for name in "abs ascii bin chr divmod format hash hex oct ord round".split()),
     *(getattr(operator, name) for name in "concat countOf indexOf length_hint".split()),
@@ -69,6 +71,8 @@ _UNARY = {operator.neg, operator.pos, operator.invert, builtins.abs}
 def knows(function: Any) -> bool:
     """Whether a C function has a rule, a polyfill, or is pure. The lists hold functions only: an unhashable object
     is in none."""
+    if isinstance(function, functools._lru_cache_wrapper):
+        return True
     try:
         return function in RULES or function in POLYFILLS or function in PURE or function in _OPERATORS
     except TypeError:
@@ -123,6 +127,8 @@ class BuiltinValue(Value):
 def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a C function on values: by rule, by polyfill, as an operator, as a method of a built-in type, or for
     real if it is pure."""
+    if function in UNREALIZED:
+        return UNREALIZED[function](session, args, kwargs)
     if function in RULES:
         try:
             return RULES[function](session, *map(session.realize, args), **session.realize_all(kwargs))
@@ -169,7 +175,10 @@ def len_(session: Session, value: Value) -> Value:
 
 @rule(builtins.isinstance)
 def isinstance_(session: Session, value: Value, classes: Value) -> Value:
-    return ConstantValue(session.python(issubclass, value.python_type(), _flat_classes(session, classes)))
+    known = _flat_classes(session, classes)
+    if hasattr(value, "instance_of"):
+        return ConstantValue(value.instance_of(session, known))
+    return ConstantValue(session.python(issubclass, value.python_type(), known))
 
 
 @rule(builtins.issubclass)
@@ -308,16 +317,6 @@ def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
 @rule(builtins.vars)
 def vars_(session: Session, value: Value) -> Value:
     return value.get_attribute(session, "__dict__")
-
-
-@rule(builtins.print)
-def print_(session: Session, *args: Value, **kwargs: Value) -> Value:
-    raise session.unsupported("side effect: print", hint="print outside the compiled function")
-
-
-@rule(warnings.warn)
-def warn(session: Session, *args: Value, **kwargs: Value) -> Value:
-    raise session.unsupported("side effect: warnings.warn")
 
 
 @rule(builtins.id)

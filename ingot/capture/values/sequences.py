@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ItemSource
@@ -114,6 +116,15 @@ class TupleValue(SequenceValue):
     """A tuple, torch.Size or named tuple."""
 
     __slots__ = ()
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        made = super().binary(session, function, other, reflected)
+        classes = {self.cls, other.python_type()}
+        if isinstance(made, TupleValue) and torch.Size in classes and classes <= {torch.Size, tuple, int}:
+            made.cls = type(function(self.cls(), other.python_type()()))
+        return made
 
     def constant(self) -> Any:
         return self._build([item.constant() for item in self.items])

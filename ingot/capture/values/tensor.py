@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from ingot.capture.guards import Kind
-from ingot.capture.sources import Source
+from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
@@ -29,7 +29,7 @@ _REFUSED = frozenset(
     backward register_hook retain_grad requires_grad_ set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_
     swapaxes_ swapdims_
     detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
-    __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
+    __dlpack__ new map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
     """.split()
 )
 """Methods that change the tensor object itself, or that have no place in a graph."""
@@ -73,10 +73,7 @@ class TensorValue(Value):
         return IdentityKey(self, self)
 
     def truth(self, session: Session) -> bool:
-        raise session.unsupported(
-            f"a branch on the values of {self.describe()}",
-            hint="torch.where, or move the branch out of the compiled function",
-        )
+        raise session.unsupported(f"a branch on the values of {self.describe()}")
 
     def length(self, session: Session) -> Any:
         if self.fake.dim() == 0:
@@ -111,11 +108,24 @@ class TensorValue(Value):
         raise session.unsupported(f"Tensor.{name}")
 
     def _gradient(self, session: Session, name: str) -> Value:
-        if self.source is None and not self.fake.requires_grad:
-            return NONE
-        if name == "grad_fn" and self.source is not None and session.graph.value_of(self).is_leaf:
-            return NONE
+        """`grad` or `grad_fn`: a leaf has no function, and what needs no gradient has neither."""
+        if self.source is None:
+            if not self.fake.requires_grad:
+                return NONE
+        elif session.graph.value_of(self).is_leaf:
+            if name == "grad_fn":
+                return NONE
+            return session.realize(session.wrap(session.graph.value_of(self).grad, AttrSource(self.source, name, "slot")))
         raise session.unsupported(f"Tensor.{name} of {self.describe()}")
+
+    def instance_of(self, session: Session, classes: Any) -> bool:
+        """isinstance(): some classes of torch (FloatTensor, Parameter) look at the tensor itself."""
+        if self.source is not None:
+            return session.python(isinstance, session.graph.value_of(self), classes)
+        example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
+        if self.fake.device.type != "cpu":
+            example = example.to("meta")
+        return session.python(isinstance, example, classes)
 
     def _own_attribute(self, session: Session, name: str) -> Value:
         """An attribute that the user set on a tensor object."""
@@ -184,14 +194,29 @@ class TensorValue(Value):
         args, kwargs = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
         if name == "size" and not kwargs:
             return self.shape(session) if not args else self.shape(session).get_item(session, args[0])
-        if name == "new" or name == "type" and not (args and isinstance(session.known(args[0]), torch.dtype)):
-            raise session.unsupported(f"Tensor.{name}() of a tensor type", hint="name a dtype")
+        if name == "type":
+            return self._type(session, args, kwargs)
+        if name == "is_inference" and self.source is not None:
+            return ConstantValue(session.graph.value_of(self).is_inference())
+        if name == "is_inference":
+            raise session.unsupported(f"Tensor.is_inference of {self.describe()}")
         if name == "__len__":
             return session.wrap_constant(self.length(session))
         try:
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
             raise session.unsupported(f"Tensor.{name} is given {unknown.args[0].describe()}") from None
+
+    def _type(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        """Tensor.type: the name of the legacy type of its dtype, or a conversion to one."""
+        if self.fake.device.type != "cpu":
+            raise session.unsupported(f"Tensor.type of a tensor on {self.fake.device}")
+        wanted = session.known([*args, *kwargs.values(), NONE][0])
+        example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
+        if wanted is None:
+            return ConstantValue(example.type())
+        dtype = session.python(example.type, wanted).dtype
+        return session.graph.call(session, "call_method", "to", (self, ConstantValue(dtype)), {})
 
 
 class TensorMethod(Value):

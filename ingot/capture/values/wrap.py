@@ -29,6 +29,7 @@ from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet, RangeValue, SliceValue, TupleValue
+from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import HEAP_TYPE, ClassValue, ModuleObject, ObjectValue
@@ -137,7 +138,9 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(range)
 def wrap_range(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
+    session.guard(source, Kind.TYPE, range)
+    for name in ("start", "stop", "step"):
+        session.guard(AttrSource(source, name, "slot"), Kind.EQUALS, getattr(object_, name))
     return RangeValue(object_, source)
 
 
@@ -186,15 +189,12 @@ def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
     WrapperDescriptorType,
     MethodWrapperType,
     property,
-    functools._lru_cache_wrapper,
 )
 def wrap_builtin(session: Session, object_: Any, source: Source) -> Value:
     method = _method_of(object_)
     if method is not None:
         return _wrap_bound_builtin(session, object_, method, source)
     session.guard(source, Kind.IDENTITY, object_)
-    if isinstance(object_, functools._lru_cache_wrapper):
-        return session.realize(session.wrap(object_.__wrapped__, AttrSource(source, "__wrapped__")))
     return BuiltinValue(object_, source)
 
 
@@ -246,7 +246,8 @@ def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is object:  # a sentinel
         return wrap_held(session, object_, source)
     if not type(object_).__flags__ & HEAP_TYPE:
-        raise session.unsupported(f"{source.name}, a {type(object_).__module__}.{type(object_).__name__}")
+        session.guard(source, Kind.TYPE, type(object_))
+        return ForeignValue(object_, source)
     session.guard(source, Kind.TYPE, type(object_))
     return ObjectValue(type(object_), source, object_)
 

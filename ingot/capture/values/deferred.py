@@ -1,0 +1,384 @@
+"""Printing, warnings and logging: done after the graph has run, in their order among all effects, when what they show
+is settled while capture runs. What they show of the program is the user's: lines, functions, stack levels."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.effects import Operation
+from ingot.capture.guards import Kind
+from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import DerivedSource, GlobalSource, Source
+from ingot.capture.steps import caller_function, user_function
+from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Value
+from ingot.capture.values.builtins import UNREALIZED
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, TupleValue
+from ingot.capture.values.module import ModuleValue
+from ingot.capture.values.objects import ClassValue, ExceptionValue
+from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+_IMMUTABLE = frozenset({str, int, float, bool, complex, bytes, type(None)})
+
+
+def settled(session: Session, value: Value) -> Value | None:
+    """A value that looks at the end of the region as this one looks now; None where that is not certain."""
+    if type(value) is LazyValue and type(value.object) in _IMMUTABLE:
+        session.guard(value.source, Kind.TYPE, type(value.object))
+        return value
+    value = session.realize(value)
+    if isinstance(value, (ConstantValue, SymIntValue, RangeValue, ClassValue)):
+        return value
+    if isinstance(value, TensorValue):
+        return _settled_tensor(session, value)
+    if isinstance(value, (ListValue, TupleValue)):
+        return _settled_sequence(session, value)
+    if isinstance(value, SetValue) and value.cls in (set, frozenset):
+        members = [(key, settled(session, member)) for key, member in value.entries.items()]
+        made = SetValue([(key, member) for key, member in members if member is not None], value.cls)
+        return made if len(made.entries) == len(members) else None
+    if isinstance(value, DictValue) and value.cls is dict:
+        items = [(key, settled(session, item)) for key, item in value.entries.items()]
+        kept = [(key, item) for key, item in items if item is not None]
+        keys_settled = all(settled(session, session.wrap_key(key)) is not None for key, _ in items)
+        return DictValue(kept, dict) if keys_settled and len(kept) == len(items) else None
+    return None
+
+
+def _settled_tensor(session: Session, value: TensorValue) -> Value | None:
+    """A copy, as what it holds may be overwritten. What autograd adds to its text is not foreseen."""
+    if value.cls.__name__ != "Tensor" or value.fake.requires_grad or value.attributes:
+        return None
+    return session.graph.call(session, "call_method", "clone", (value,), {})
+
+
+def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value | None:
+    shows_items = value.cls in (list, tuple) or value.cls.__name__ == "Size" or value.cls.__bases__ == (tuple,)
+    if not shows_items:
+        return None
+    items = [settled(session, item) for item in value.items]
+    made = [item for item in items if item is not None]
+    if len(made) < len(items):
+        return None
+    return ListValue(made, list) if isinstance(value, ListValue) else TupleValue(made, value.cls)
+
+
+def _required(session: Session, value: Value, action: str) -> Value:
+    found = settled(session, value)
+    if found is None:
+        raise session.unsupported(f"{action} {session.realize(value).describe()}, whose text is not settled yet")
+    return found
+
+
+# -- who shows it ------------------------------------------------------------------------------------------------------
+
+
+def user_frames(session: Session) -> list[InterpreterFrame]:
+    """The frames that run, innermost first; those of Ingot's own versions of C functions have no frame in eager."""
+    return [f for f in reversed(session.frames) if not f.function.namespace["__name__"].startswith("ingot.capture.")]
+
+
+def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
+    """Whether each of these frames was called by the next one directly. nn.Module.__call__, which capture leaves out,
+    would lie between a module's forward and its caller."""
+    for frame in frames:
+        module = frame.slots[0] if frame.slots else None
+        forward = getattr(module.cls, "forward", None) if isinstance(module, ModuleValue) else None
+        if forward is not None and getattr(forward, "__code__", None) is frame.program.code:
+            return False
+    return True
+
+
+def seen_from(
+    frames: list[InterpreterFrame], body: str, parameters: list[str], helpers: dict[str, Any]
+) -> Callable[..., Any]:
+    """A function of one line that seems to stand in the innermost of some frames, which call each other."""
+    innermost, *callers = frames
+    made: Callable[..., Any] = user_function(
+        innermost.program.code, innermost.line, body, parameters, innermost.function.namespace, helpers
+    )
+    for frame in callers:
+        made = caller_function(made, frame.program.code, frame.line, frame.function.namespace)
+    return made
+
+
+# -- print -------------------------------------------------------------------------------------------------------------
+
+
+def _print(file: Any, sep: Any, end: Any, flush: Any, *texts: Any) -> None:
+    print(*texts, file=file, sep=sep, end=end, flush=flush)
+
+
+_STREAMS = {GlobalSource(vars(sys), name) for name in ("stdout", "stderr")}
+
+
+def _is_none(session: Session, value: Value) -> bool:
+    value = session.realize(value)
+    return isinstance(value, ConstantValue) and value.object is None
+
+
+def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    file = kwargs.get("file", NONE)
+    if file.source not in _STREAMS and not _is_none(session, file):
+        raise session.unsupported("side effect: print to a file")
+    how = [ConstantValue(session.known(kwargs.get(name, default))) for name, default in _PRINT_DEFAULTS.items()]
+    if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
+        raise session.unsupported("side effect: print with other arguments than it knows")
+    texts = []
+    for arg in args:
+        text = settled(session, arg)
+        if text is None:
+            text = _text_now(session, session.realize(arg))
+        texts.append(text)
+    session.effects.defer(Operation(_print, (file, *how, *texts)))
+    return NONE
+
+
+_PRINT_DEFAULTS: dict[str, Value] = {
+    "sep": ConstantValue(" "), "end": ConstantValue("\n"), "flush": ConstantValue(False)
+}  # fmt: skip
+
+
+def _text_now(session: Session, value: Value) -> Value:
+    """The text of an object that may change: made now, by its own `__str__`."""
+    if isinstance(value, (TensorValue, ListValue, TupleValue, DictValue, SetValue)):
+        raise session.unsupported(f"side effect: print of {value.describe()}", hint="print outside the compiled function")
+    try:
+        return ConstantValue(session.text_of(value, str))
+    except NotConstant:
+        raise session.unsupported(f"side effect: print of {value.describe()}") from None
+
+
+UNREALIZED[builtins.print] = print_
+
+# -- warnings ----------------------------------------------------------------------------------------------------------
+
+
+def _raises(filters: list[Any]) -> bool:
+    """Whether some warning would be raised as an error."""
+    return any(action == "error" for action, *_ in filters)
+
+
+_FILTERS = DerivedSource(GlobalSource(vars(warnings), "filters"), _raises)
+
+
+def _warn_as_from(
+    message: Any, category: Any, source: Any, filename: str, line: int, namespace: dict[str, Any]
+) -> None:
+    """What warnings.warn does for a caller at this line, whose globals these are."""
+    registry = namespace.setdefault("__warningregistry__", {})
+    module = namespace.get("__name__") or "<string>"
+    warnings.warn_explicit(message, category, filename, line, module, registry, source=source)
+
+
+def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    names = ("message", "category", "stacklevel", "source")
+    given = {**dict(zip(names, args)), **kwargs}
+    if len(args) > len(names) or given.keys() - set(names) or "message" not in given:
+        raise session.unsupported("side effect: warnings.warn with other arguments than it knows")
+    if _raises(warnings.filters):  # type: ignore[arg-type]
+        session.guard(_FILTERS, Kind.EQUALS, True)
+        raise session.unsupported("side effect: warnings.warn, where warnings are raised as errors")
+    session.guard(_FILTERS, Kind.EQUALS, False)
+    level = session.known(given["stacklevel"]) if "stacklevel" in given else 1
+    frames = user_frames(session)
+    if not isinstance(level, int) or level > len(frames) or not _calls_are_frames(frames[: max(level, 1) - 1]):
+        raise session.unsupported("side effect: warnings.warn for a caller outside the compiled function")
+    frame = frames[max(level, 1) - 1]
+    message = _message(session, given["message"])
+    category = session.known(given["category"]) if "category" in given else None
+    source = given.get("source", NONE)
+    if not _is_none(session, source):
+        raise session.unsupported("side effect: warnings.warn with a source")
+    operation = Operation(
+        _warn_as_from,
+        (
+            message,
+            ConstantValue(_category(session, message, category)),
+            NONE,
+            ConstantValue(frame.program.code.co_filename),
+            ConstantValue(frame.line),
+            ConstantValue(frame.function.namespace),
+        ),
+    )
+    session.effects.defer(operation)
+    return NONE
+
+
+def _message(session: Session, value: Value) -> Value:
+    """A text, or a warning whose parts are settled."""
+    realized = session.realize(value) if type(value) is not LazyValue else value
+    if isinstance(realized, ExceptionValue) and not realized.attributes:
+        return ExceptionValue(realized.cls, [_required(session, arg, "side effect: a warning of") for arg in realized.args])
+    return _required(session, value, "side effect: a warning of")
+
+
+def _category(session: Session, message: Value, category: Any) -> Any:
+    if isinstance(message, ExceptionValue):
+        return message.cls
+    category = UserWarning if category is None else category
+    if not (isinstance(category, type) and issubclass(category, Warning)):
+        text = f"category must be a Warning subclass, not '{type(category).__name__}'"
+        raise session.raised(TypeError, text)
+    return category
+
+
+UNREALIZED[warnings.warn] = warn
+
+# -- logging -----------------------------------------------------------------------------------------------------------
+
+
+def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
+    """The rule of a function of the logging module: called from the user's line, where levels, filters and handlers
+    decide what becomes of it."""
+
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if not set(kwargs) <= {"extra", "stacklevel", "msg", "level"}:
+            raise session.unsupported(f"side effect: logging with {', '.join(kwargs)}")
+        values = [_logged(session, arg) for arg in args]
+        named = {name: _logged(session, value) for name, value in kwargs.items()}
+        stacklevel = session.known(kwargs["stacklevel"]) if "stacklevel" in kwargs else 1
+        frames = _frames_of_record(session, stacklevel)
+        parameters = [f"a{i}" for i in range(len(values) + len(named))]
+        texts = [*parameters[: len(values)], *(f"{n}={p}" for n, p in zip(named, parameters[len(values) :]))]
+        body = f"log({', '.join(texts)})"
+        session.effects.defer(
+            Operation(seen_from(frames, body, parameters, {"log": function}), (*values, *named.values()))
+        )
+        return NONE
+
+    return rule
+
+
+def _logged(session: Session, value: Value) -> Value:
+    if _is_logger(value):
+        return value
+    return _required(session, value, "side effect: logging of")
+
+
+def _is_logger(value: Value) -> bool:
+    """Whether a value is a logger from outside, which a record is given to and which nothing is read of."""
+    return isinstance(getattr(value, "object", None), logging.Logger) and value.source is not None
+
+
+def _frames_of_record(session: Session, stacklevel: int) -> list[InterpreterFrame]:
+    """The frames that must be there for a record to find its caller: those inside logging, and `stacklevel` more."""
+    frames = user_frames(session)
+    inside = next((i for i, f in enumerate(frames) if f.program.code.co_filename != _LOGGING_FILE), len(frames))
+    wanted = inside + stacklevel
+    if wanted > len(frames) or not _calls_are_frames(frames[inside : wanted - 1]):
+        raise session.unsupported("side effect: logging for a caller outside the compiled function")
+    return frames[:wanted]
+
+
+_LOGGING_FILE = logging.Logger.info.__code__.co_filename
+_METHODS = ("debug", "info", "warning", "warn", "error", "critical", "log")
+for _owner in (logging.Logger, logging):
+    for _name in _METHODS:
+        _function: Any = getattr(_owner, _name)
+        SPECIAL_FUNCTIONS[_function] = _logs(_function)
+
+
+def _get_logger(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    name = session.known([*args, *kwargs.values(), NONE][0])
+    return session.builtin(session.python(logging.getLogger, name))
+
+
+def _question(method: Callable[..., Any]) -> Callable[[Session, Arguments, Keywords], Value]:
+    """The rule of a method of loggers that asks about levels, which may change at any time."""
+
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        logger, known = session.realize(args[0]), tuple(session.known(a) for a in [*args[1:], *kwargs.values()])
+        if not _is_logger(logger):
+            raise session.unsupported(f"a question to {logger.describe()}")
+        ask = _answer_of(method, known)
+        answer = session.python(ask, logger.object)  # type: ignore[attr-defined]
+        source: Source = DerivedSource(logger.source, ask)  # type: ignore[arg-type]
+        session.guard(source, Kind.EQUALS, answer)
+        return ConstantValue(answer)
+
+    return rule
+
+
+@functools.cache
+def _answer_of(method: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """The same function for the same question."""
+
+    def ask(logger: Any) -> Any:
+        return method(logger, *args)
+
+    ask.__name__ = method.__name__
+    return ask
+
+
+SPECIAL_FUNCTIONS[logging.getLogger] = _get_logger
+for _question_method in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):
+    SPECIAL_FUNCTIONS[_question_method] = _question(_question_method)
+
+# -- functions that remember what they were called with ----------------------------------------------------------------
+
+
+class CachedFunction(Value):
+    """What functools.lru_cache makes of a function. One that only shows something (logger.warning_once) is called for
+    real after the graph has run, and shows it once; one without effects is inlined."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, function: Any, source: Source) -> None:
+        super().__init__(source)
+        self.object = function
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def identity(self) -> Any:
+        return self.object
+
+    def constant(self) -> Any:
+        return self.object
+
+    def inner(self, session: Session) -> Value:
+        """The function behind it."""
+        return session.builtin(self.object.__wrapped__)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name.startswith("cache_"):
+            raise session.unsupported(f"{name} of {self.inner(session).describe()}")
+        return self.inner(session) if name == "__wrapped__" else self.inner(session).get_attribute(session, name)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        mark = session.effects.mark()
+        result = session.call(self.inner(session), args, kwargs)
+        shown = session.effects.since(mark)
+        if shown is None:
+            raise session.unsupported(f"side effect: {self.inner(session).describe()}, which is cached, changes something")
+        if not shown:
+            return result
+        if not _is_none(session, result):
+            raise session.unsupported(f"side effect: {self.inner(session).describe()}, which is cached, shows something")
+        values = [_logged(session, arg) for arg in (*args, *kwargs.values())]
+        parameters = [f"a{i}" for i in range(len(values))]
+        texts = [*parameters[: len(args)], *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :]))]
+        session.effects.take_back(mark)
+        step = seen_from(user_frames(session), f"call({', '.join(texts)})", parameters, {"call": self.object})
+        session.effects.defer(Operation(step, tuple(values)))
+        return NONE
+
+
+@wraps(functools._lru_cache_wrapper)
+def wrap_cached(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return CachedFunction(object_, source)

@@ -1,0 +1,58 @@
+"""Objects of types written in C that capture has no rule for: files, locks, dates, ... They may be passed along, kept and
+compared by identity; anything else that is asked of them ends the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.sources import Source
+from ingot.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class ForeignValue(Value):
+    """One of them, from outside."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, object_: Any, source: Source) -> None:
+        super().__init__(source)
+        self.object = object_
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def describe(self) -> str:
+        cls = type(self.object)
+        return f"{self.source.name if self.source else 'an object'}, a {cls.__module__}.{cls.__name__},"
+
+    def identity(self) -> Any:
+        return self.object
+
+    def truth(self, session: Session) -> bool:
+        if hasattr(self.object, "__bool__") or hasattr(self.object, "__len__"):
+            raise session.unsupported(f"the truth of {self.describe()}")
+        return True
+
+    def length(self, session: Session) -> int:
+        raise session.unsupported(f"the length of {self.describe()}")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        raise session.unsupported(f"an item of {self.describe()}")
+
+    def contains(self, session: Session, item: Value) -> bool:
+        raise session.unsupported(f"a membership test on {self.describe()}")
+
+    def iterate(self, session: Session) -> Value:
+        raise session.unsupported(f"iteration over {self.describe()}")
+
+    def next(self, session: Session) -> Value | None:
+        raise session.unsupported(f"the next element of {self.describe()}")
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")

@@ -1,0 +1,377 @@
+"""Printing, warnings and logging in captured code: the same lines, records and places as in eager, without a break."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import sys
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import ingot
+from ingot.compiler import Compiler
+from tests.capture.worlds import outcome
+
+X = torch.arange(6.0).reshape(2, 3)
+log = logging.getLogger("tests.deferred")
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"<{self.name}>"
+
+
+class Box:
+    def __init__(self) -> None:
+        self.step = 0
+        self.items: list = []
+
+
+# -- print -------------------------------------------------------------------------------------------------------------
+
+
+def prints_texts(x, box):
+    print("start", 1, 2.5, None, True, [1, "a"], (2,), {"k": {1}}, x.shape, x.dtype)
+    print("a", "b", sep="-", end="!\n")
+    print()
+    print("to stderr", file=sys.stderr, flush=True)
+    return x + 1
+
+
+def prints_what_it_reads(x, box):
+    print("step", box.step, f"{box.step:03d}", "%d" % box.step)
+    box.step += 1
+    print(Named(f"step {box.step}"))
+    return x * box.step
+
+
+def prints_tensors(x, box):
+    y = x + 1
+    print(y, [x, y.sum()], {"mean": y.mean()})
+    return y
+
+
+def prints_tensors_that_are_written_later(x, box):
+    y = x + 1
+    print("before", y, x)
+    y.add_(1)
+    x.mul_(2)
+    print("after", y, x)
+    return y
+
+
+def prints_lists_that_grow(x, box):
+    made = [1]
+    print(made, box.items)
+    made.append(2)
+    box.items.append(len(made))
+    print(made, box.items)
+    return x, made
+
+
+def prints_in_helpers(x, box):
+    def helper(n):
+        print("helper", n)
+        return x * n
+
+    return sum([helper(n) for n in sorted([3, 1, 2], key=lambda n: print("key", n) or -n)])
+
+
+def prints_to_a_redirected_stream(x, box):
+    buffer = box.buffer
+    with contextlib.redirect_stdout(buffer):
+        print("hidden")
+    print("shown")
+    return x
+
+
+PRINTS = [fn for name, fn in globals().items() if name.startswith("prints_")]
+
+
+@pytest.mark.parametrize("fn", PRINTS, ids=lambda fn: fn.__name__)
+def test_print(fn: Any, capsys: Any) -> None:
+    compiled = ingot.compile(fn, fullgraph=True, backend="eager")
+    ours, theirs = Box(), Box()
+    ours.buffer, theirs.buffer = io.StringIO(), io.StringIO()  # type: ignore[attr-defined]
+    for _ in range(3):
+        with torch.no_grad():
+            expected, wanted = str(outcome(fn, (X.clone(), theirs))), capsys.readouterr()
+            actual, given = str(outcome(compiled, (X.clone(), ours))), capsys.readouterr()
+        assert (actual, given.out, given.err) == (expected, wanted.out, wanted.err)
+        assert ours.buffer.getvalue() == theirs.buffer.getvalue()  # type: ignore[attr-defined]
+    assert fn is prints_to_a_redirected_stream or wanted.out
+
+
+def test_what_is_only_printed_is_not_guarded(capsys: Any) -> None:
+    compiled = ingot.compile(lambda x, name, step: print(name, step) or x + 1, fullgraph=True, backend="eager")
+    for step in range(4):
+        compiled(X, f"name {step}", step)
+    assert capsys.readouterr().out == "".join(f"name {i} {i}\n" for i in range(4))
+    assert len(Compiler.of(compiled).compilations) == 1
+
+
+def test_the_stream_is_the_one_of_the_call(capsys: Any) -> None:
+    compiled = ingot.compile(lambda x: print("line", file=sys.stderr) or x + 1, fullgraph=True, backend="eager")
+    for _ in range(2):
+        buffer = io.StringIO()
+        with contextlib.redirect_stderr(buffer):
+            compiled(X)
+        assert buffer.getvalue() == "line\n"
+    assert len(Compiler.of(compiled).compilations) == 1
+
+
+class Watching(logging.Handler):
+    """Looks at the program whenever a record arrives."""
+
+    def __init__(self, box: Box) -> None:
+        super().__init__()
+        self.box, self.seen = box, []  # type: ignore[var-annotated]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append((record.getMessage(), self.box.step, list(self.box.items)))
+
+
+def watched(x, box):
+    box.step = 1
+    log.info("one %d", box.step)
+    box.step = 2
+    box.items.append("a")
+    log.info("two %s", "x")
+    box.items.append("b")
+    box.step = 3
+    return x
+
+
+def test_effects_keep_their_order(caplog: Any) -> None:
+    compiled = ingot.compile(watched, fullgraph=True, backend="eager")
+    with caplog.at_level(logging.INFO, logger=log.name):
+        seen = []
+        for fn in (watched, compiled, compiled):
+            box = Box()
+            handler = Watching(box)
+            log.addHandler(handler)
+            fn(X, box)
+            log.removeHandler(handler)
+            seen.append((handler.seen, box.step, box.items))
+    assert seen[0] == seen[1] == seen[2] and len(seen[0][0]) == 2
+
+
+def test_an_exception_later_on_comes_after_what_was_printed(capsys: Any) -> None:
+    def fn(x, box):
+        print("before")
+        box.step += 1
+        if box.step:
+            raise ValueError("late")
+        return x
+
+    compiled, box = ingot.compile(fn, backend="eager"), Box()
+    for step in (1, 2):
+        with pytest.raises(ValueError, match="late"):
+            compiled(X, box)
+        assert capsys.readouterr().out == "before\n" and box.step == step
+
+
+# -- logging -----------------------------------------------------------------------------------------------------------
+
+adapter = logging.LoggerAdapter(log, {"who": "adapter"})
+
+
+class Quiet(logging.Logger):
+    def info(self, msg, *args, **kwargs):
+        self.debug("quietly: " + msg, *args, **kwargs)
+
+
+quiet = Quiet("tests.deferred.quiet", logging.DEBUG)
+quiet.parent = log
+
+
+def logs(x):
+    log.info("info %s %d", "text", 3)
+    log.warning("warning")
+    log.debug("debug %s", x.shape)
+    log.error("error", extra={"more": 1})
+    log.log(logging.INFO, "by level")
+    log.info({"a": 1})
+    return x + 1
+
+
+def logs_by_name(x):
+    logging.getLogger("tests.deferred").info("found")
+    logging.getLogger(__name__).info("%s", __name__)
+    return x + 1
+
+
+def logs_by_adapter(x):
+    adapter.info("adapted %s", 1)
+    return x + 1
+
+
+def logs_by_a_subclass(x):
+    quiet.info("overridden %d", 5)
+    return x + 1
+
+
+def logs_for_its_caller(x):
+    def helper(n):
+        log.info("helper %d", n, stacklevel=2)
+
+    helper(1)
+    helper(2)
+    return x
+
+
+def logs_if_enabled(x):
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("values %s", x.sum())
+    return x * log.getEffectiveLevel()
+
+
+def logs_tensors(x):
+    log.info("sum %s and %s", x.sum(), [x.mean()])
+    return x
+
+
+LOGS = [fn for name, fn in globals().items() if name.startswith("logs")]
+
+
+def record_of(record: logging.LogRecord) -> tuple[Any, ...]:
+    shown = (record.name, record.levelno, record.getMessage(), record.pathname, record.lineno, record.funcName)
+    return (*shown, getattr(record, "more", None), getattr(record, "who", None))
+
+
+@pytest.mark.parametrize("fn", LOGS, ids=lambda fn: fn.__name__)
+def test_logging(fn: Any, caplog: Any) -> None:
+    compiled = ingot.compile(fn, fullgraph=True, backend="eager")
+    for level in (logging.DEBUG, logging.INFO, logging.ERROR, logging.DEBUG):
+        with caplog.at_level(level, logger=log.name), torch.no_grad():
+            caplog.clear()
+            expected, wanted = fn(X), [record_of(record) for record in caplog.records]
+            caplog.clear()
+            actual, given = compiled(X), [record_of(record) for record in caplog.records]
+            assert given == wanted and torch.equal(actual, expected)
+            count = len(Compiler.of(compiled).compilations)
+            compiled(X)
+            assert len(Compiler.of(compiled).compilations) == count
+    assert count == 1 or fn in (logs_if_enabled, logs_by_adapter)  # which ask for the level themselves
+    assert wanted
+
+
+@functools.lru_cache(None)
+def log_once(logger, *args):
+    logger.warning(*args)
+
+
+logging.Logger.tests_once = log_once  # type: ignore[attr-defined]
+
+
+def shows_once(x):
+    log.tests_once("once %d", 1)
+    log_once(log, "twice")
+    return x + 1
+
+
+def test_what_is_cached_is_logged_once(caplog: Any) -> None:
+    records = []
+    for fn in (shows_once, ingot.compile(shows_once, fullgraph=True, backend="eager")):
+        log_once.cache_clear()
+        caplog.clear()
+        for _ in range(3):
+            fn(X)
+        records.append([record_of(record) for record in caplog.records])
+    assert records[0] == records[1] and len(records[0]) == 2
+
+
+def test_a_cached_function_without_effects_is_inlined() -> None:
+    @functools.cache
+    def scale(n):
+        return n * 2
+
+    compiled = ingot.compile(lambda x: x * scale(3), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(X), X * 6)
+
+
+def test_a_cached_function_that_changes_something_is_called() -> None:
+    calls: list[int] = []
+
+    @functools.cache
+    def note(n):
+        calls.append(n)
+        return n * 2
+
+    compiled = ingot.compile(lambda x: x * note(3), backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(X), X * 6)
+    assert calls == [3]
+
+
+# -- warnings ----------------------------------------------------------------------------------------------------------
+
+
+def warns(x):
+    warnings.warn("plain")
+    warnings.warn("deprecated", DeprecationWarning)
+    warnings.warn(UserWarning("made", 3))
+    warnings.warn(f"shape {tuple(x.shape)}", category=FutureWarning, stacklevel=1)
+    return x + 1
+
+
+def warns_in_a_loop(x):
+    for i in range(3):
+        warnings.warn("the same")
+        warnings.warn(f"another {i}")
+    return x + 1
+
+
+def warns_for_its_caller(x):
+    def helper():
+        warnings.warn("from the helper", stacklevel=2)
+
+    helper()
+    helper()
+    return x
+
+
+WARNS = [fn for name, fn in globals().items() if name.startswith("warns")]
+
+
+def shown(caught: list[Any]) -> list[tuple[Any, ...]]:
+    return [(w.category, str(w.message), getattr(w.message, "args", None), w.filename, w.lineno) for w in caught]
+
+
+@pytest.mark.parametrize("action", ["always", "default", "once", "ignore"])
+@pytest.mark.parametrize("fn", WARNS, ids=lambda fn: fn.__name__)
+def test_warnings(fn: Any, action: str) -> None:
+    compiled = ingot.compile(fn, fullgraph=True, backend="eager")
+    seen = []
+    for run in (fn, compiled):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            globals().pop("__warningregistry__", None)
+            for _ in range(3):
+                run(X)
+        seen.append(shown(caught))
+    assert seen[0] == seen[1]
+    assert bool(seen[0]) == (action != "ignore")
+
+
+def test_warnings_that_are_errors() -> None:
+    def fn(x):
+        try:
+            warnings.warn("raised")
+        except UserWarning as error:
+            return x * 2, str(error)
+        return x, None
+
+    compiled = ingot.compile(fn, backend="eager")
+    for action in ("always", "error", "always", "error"):
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            assert str(compiled(X)) == str(fn(X))
