@@ -7,11 +7,12 @@ import logging
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -48,6 +49,7 @@ def _renew_lock() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
+AnyError = TypeVar("AnyError", bound=Exception)
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -196,17 +198,27 @@ class Compiler:
         self.guards.append(captured.guards)
 
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            raised: Exception | None = None
             try:
                 outputs = target(*[s.load(slots) for s in sources])
-            except Exception:
+            except Exception as error:
                 if not replays:
                     raise
-                return self.dispatcher.fn(*args, **kwargs)  # raises at its own line, inside the program's handlers
+                raised = without_frames(error)
+            if raised is not None:  # out of the handler, which would hang on what is raised now
+                return self._replay(raised, args, kwargs)
             if not self.options.is_native:
                 check_outputs(self.options, outputs, residual.output_count)
             return residual.build(outputs, slots)
 
         return run
+
+    def _replay(self, raised: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The original function after its graph has raised: it raises at its own line, inside the program's handlers."""
+        result = self.dispatcher.fn(*args, **kwargs)
+        what = f"a compiled graph raised {raised!r}, which {self.dispatcher.fn} does not: the call ran in eager"
+        warnings.warn(what, RuntimeWarning, stacklevel=3)
+        return result
 
     def _difference(self, slots: tuple[Any, ...]) -> str:
         """What told this call from the newest entry; "" at the first compilation."""
@@ -317,7 +329,7 @@ def draws_random_numbers(aten: Any) -> bool:
     return aten is not None and any(tag in getattr(node.target, "tags", ()) for node in aten.graph.nodes)
 
 
-def without_frames(error: Unsupported) -> Unsupported:
+def without_frames(error: AnyError) -> AnyError:
     """The error without its traceback and causes, whose frames hold the tensors of the call."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
     return error

@@ -1,7 +1,8 @@
 """Compiled modules that are still themselves.
 
 The compiled module is an instance of a subclass made for it, and shares the very `__dict__` of the original:
-parameters, buffers, submodules and attributes set on either are set on both, and state_dict keys carry no prefix.
+parameters, buffers, submodules and attributes set on either are set on both, and state_dict keys carry no prefix. A
+class that the original is given later (by a parametrization, by the first call of a lazy module) it takes over.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _called_by(
     extra: dict[str, Any],
 ) -> torch.nn.Module:
     """An object that shares all state with `module`, with `call` as its `__call__`. Its copies: `again(copy, how)`."""
-    original = type(module)
+    made: torch.nn.Module
 
     def deeply_copied(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
         return again(copy.deepcopy(module, memo), how)
@@ -50,20 +51,55 @@ def _called_by(
     def reduced(self: torch.nn.Module, protocol: Any) -> tuple[Any, ...]:
         return again, (module, how)
 
-    members = {
-        "__module__": original.__module__,
-        "__qualname__": original.__qualname__,
-        "__doc__": original.__doc__,
-        "__slots__": (),
-        "__call__": call,
-        "__copy__": copied,
-        "__deepcopy__": deeply_copied,
-        "__reduce_ex__": reduced,
-        **extra,
-    }
-    made: torch.nn.Module = object.__new__(type(original.__name__, (original,), members))
+    def get_class(self: torch.nn.Module) -> type:
+        """The class of the original: what asks for it makes another instance, or shows its name."""
+        return type(module)
+
+    def set_class(self: torch.nn.Module, cls: type) -> None:
+        module.__class__ = cls  # type: ignore[assignment]
+        follow_class()
+
+    def follow_class() -> bool:
+        """Takes over the class that the original has now (a parametrization gives it another one); whether it had
+        changed."""
+        changed = type(made).__mro__[1] is not type(module)
+        if changed:
+            _REAL_CLASS.__set__(made, subclass())
+        return changed
+
+    def get_missing(self: torch.nn.Module, name: str) -> Any:
+        if self is made and follow_class():
+            return getattr(self, name)
+        return type(module).__getattr__(self, name)
+
+    def set_attribute(self: torch.nn.Module, name: str, value: Any) -> None:
+        follow_class()
+        type(module).__setattr__(self, name, value)
+
+    def subclass() -> type[torch.nn.Module]:
+        original = type(module)
+        members = {
+            "__module__": original.__module__,
+            "__qualname__": original.__qualname__,
+            "__doc__": original.__doc__,
+            "__slots__": (),
+            "__call__": call,
+            "__class__": property(get_class, set_class),
+            "__getattr__": get_missing,
+            "__setattr__": set_attribute,
+            "__copy__": copied,
+            "__deepcopy__": deeply_copied,
+            "__reduce_ex__": reduced,
+            **extra,
+        }
+        return type(original.__name__, (original,), members)
+
+    made = object.__new__(subclass())
     object.__setattr__(made, "__dict__", module.__dict__)
     return made
+
+
+_REAL_CLASS: Any = vars(object)["__class__"]
 
 
 def _recompile(module: torch.nn.Module, options: Options) -> torch.nn.Module:

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ingot.capture.marks import disabled
 from ingot.native import set_eager
 from ingot.options import unknown
 
@@ -20,15 +19,12 @@ def current_stance() -> str:
     return _current
 
 
-def _set(stance: str) -> str:
+def _take(stance: str) -> str:
     """Take a stance; returns the one before."""
     global _current
     before, _current = _current, stance
     set_eager(stance == EAGER)
     return before
-
-
-_take = disabled(_set, "a stance is taken for real, between two graphs")
 
 
 class set_stance:  # noqa: N801 - it is called like a function

@@ -445,6 +445,7 @@ RESETS = {
     "Registry": "Registry.items.clear(); Registry.count = 0",
     "Tower": "Base.made.clear()",
     "yielding": "FINALLY.clear()",
+    "describe": "describe._clear_cache()",
     "contextvar": "contextvar.set(1.0)",
     "counted": "counted.calls.clear()",
     "EXTRA": "globals().pop('EXTRA', None)",

@@ -205,18 +205,22 @@ class TestOptions:
             ingot.compile(**options)
 
     def test_fullgraph(self):
-        def prints(x):
+        def branches(x):
             y = x + 1
-            print(end="")
+            if y.sum() > 1000:
+                return x
             return y
 
-        assert_same(ingot.compile(prints, fullgraph=False)(X), X + 1)
-        compiled = ingot.compile(prints, fullgraph=True)
+        assert_same(ingot.compile(branches, fullgraph=False)(X), X + 1)
+        compiled = ingot.compile(branches, fullgraph=True)
         for _ in range(2):
-            with pytest.raises(ingot.GraphBreakError, match=r"print at .*test_api.py:\d+ \(hint: ") as raised:
+            with pytest.raises(ingot.GraphBreakError, match=r"a branch on .* at .*test_api.py:\d+ \(hint: ") as raised:
                 compiled(X)
-        assert raised.value.where.endswith(f"test_api.py:{prints.__code__.co_firstlineno + 2}")
-        assert raised.value.__cause__ is None and "print" in raised.value.reason and raised.value.hint
+        error = raised.value
+        assert error.where.endswith(f"test_api.py:{branches.__code__.co_firstlineno + 2}")
+        assert error.__cause__ is None and error.function.endswith("branches") and "torch.where" in error.hint
+        with pytest.raises(ingot.GraphBreakError, match="a branch on"):
+            ingot.explain(compiled)(X)
 
     @pytest.mark.parametrize("dynamic, compilations", [(True, 1), (None, 3), (False, 3)])
     def test_dynamic(self, dynamic, compilations):

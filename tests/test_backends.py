@@ -175,6 +175,8 @@ class TestFaults:
                 compiled(X)
 
     def test_its_callable_raises(self, no_grad):
+        """What eager does not raise is the backend's fault: the program goes on, with a warning."""
+
         def refusing(gm, example_inputs):
             def run(*inputs):
                 raise KeyError("never")
@@ -183,8 +185,19 @@ class TestFaults:
 
         compiled = ingot.compile(lambda x: x + 1, backend=refusing)
         for _ in range(2):
-            with pytest.raises(KeyError, match="never"):
-                compiled(X)
+            with pytest.warns(RuntimeWarning, match="graph raised KeyError.'never'., which .*<lambda>.* does not"):
+                assert_same(compiled(X), X + 1)
+
+    def test_the_programs_own_error_is_caught_by_the_program(self, no_grad):
+        def f(x, i):
+            try:
+                return x[i] + 1
+            except IndexError:
+                return x
+
+        compiled = ingot.compile(f, backend="eager", fullgraph=True)
+        for i in (1, 9, 2, 8):
+            assert_same(compiled(X, torch.tensor([i])), f(X, torch.tensor([i])))
 
     def test_it_refuses_a_graph(self, no_grad):
         def choosy(gm, example_inputs):
@@ -358,6 +371,25 @@ class TestUnderTorchCompile:
         base, expected = torch.zeros(8), torch.zeros(8)
         assert_same(compiled(base[:4], base[2:6]), f(expected[:4], expected[2:6]))
         assert_same(base, expected)
+
+    def test_functions_that_ingot_compiled_inside_it(self, no_grad, caplog):
+        """torch.compile's frame hook is on while they compile, and does not see it."""
+
+        @ingot.disable
+        def kept(x):
+            return x + 1
+
+        parts = [lambda x: {"a": x.sin() + 1}, lambda x: kept(x.sin()).cos(), nn.Linear(4, 4)]
+        compiled = [ingot.compile(part) for part in parts]
+
+        def outer(x, parts):
+            return parts[0](x.cos())["a"] * 2 + parts[1](x) + parts[2](x)
+
+        together = torch.compile(outer, backend="eager")
+        for _ in range(3):
+            assert_same(together(X, compiled), outer(X, parts))
+        assert [ingot.explain(each)(X).graph_count for each in compiled] == [1, 2, 1]
+        assert not [record for record in caplog.records if "internal error" in record.message]
 
     def test_alignment(self, no_grad):
         compiled, base = torch.compile(lambda x: x.exp() + 1, backend="ingot"), torch.rand(1025)

@@ -221,7 +221,7 @@ class TestTorchsOwnMarks:
         tracked = Tracked(f)
         tracked(X)
         report = ingot.explain(tracked.compiled)(X)
-        assert [b.reason for b in report.breaks] == ["torch._dynamo.graph_break() is called"]
+        assert [b.reason for b in report.breaks] == ["torch._dynamo.decorators.graph_break() is called"]
         assert report.graph_count == 2
 
     def test_allowed_functions(self):
@@ -236,6 +236,41 @@ class TestTorchsOwnMarks:
         tracked = ingot.compile(lambda x: (x * 0 + torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling()))
         assert_same(tracked(X), (X * 0 + 1, False))
         assert not torch.compiler.is_compiling()
+
+
+class TestInsideACompiledFunction:
+    """What acts on compilation runs for real there, between two graphs."""
+
+    @pytest.mark.parametrize(
+        "fn, called",
+        [
+            (lambda x: ingot.compile(doubled)(x) + 1, "ingot.api.compile"),
+            (lambda x: ingot.disable(doubled)(x) + 1, "ingot.api.disable"),
+            (lambda x: ingot.allow_in_graph(doubled)(x) + 1, "ingot.api.allow_in_graph"),
+            (lambda x: x + ingot.explain(doubled)(x).graph_count, "ingot.api.explain"),
+            (lambda x: x + len(ingot.list_backends()), "ingot.backends.list_backends"),
+            (lambda x: torch.compile(doubled, backend="eager")(x) + 1, "torch.compile"),
+            (lambda x: torch.compiler.disable(doubled)(x) + 1, "torch.compiler.disable"),
+        ],
+    )
+    def test_the_interface(self, fn, called):
+        compiled = ingot.compile(fn)
+        for _ in range(2):
+            assert_same(compiled(X), fn(X))
+        report = ingot.explain(compiled)(X)
+        assert report.breaks[0].reason == f"{called}() is called" and report.graph_count >= 1
+        with pytest.raises(ingot.GraphBreakError, match="is called at .* \\(hint: call it outside"):
+            ingot.compile(fn, fullgraph=True)(X)
+
+    def test_reset(self):
+        def f(x):
+            y = x + 1
+            ingot.reset()
+            return y * 2
+
+        compiled = ingot.compile(f)
+        for _ in range(3):
+            assert_same(compiled(X), f(X))
 
 
 class Opaque:

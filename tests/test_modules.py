@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import ingot
 
@@ -146,3 +148,131 @@ def test_compiled_again_with_other_options(pair):
     for n in (2, 3, 4):
         assert_same(again(torch.ones(n, 8)), module(torch.ones(n, 8)))
     assert len(ingot.explain(again)(X).compilations) == 1
+
+
+def test_what_is_made_from_its_class_is_not_compiled():
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    compiled = ingot.compile(module)
+    assert_same(compiled(X), module(X))
+    assert_same(compiled[:1](X), module[:1](X))
+    assert compiled.__class__ is nn.Sequential and type(compiled[:2]) is nn.Sequential
+    assert_same((compiled + nn.Sequential(nn.Tanh()))(X), module(X).tanh())
+
+
+@pytest.mark.parametrize("through", ["module", "compiled"])
+def test_parametrizations_change_its_class(pair, through):
+    module, compiled = pair
+    target = {"module": module, "compiled": compiled}[through]
+    parametrize.register_parametrization(target, "bias", Doubled())
+    assert_same(compiled(X), module(X))
+    assert_same(compiled.bias, torch.ones(8))
+    assert parametrize.is_parametrized(compiled, "bias") and isinstance(compiled, type(module))
+    assert compiled.__class__ is type(module) is not Net
+    assert type(compiled).__name__ == "ParametrizedNet"
+    assert list(compiled.state_dict()) == list(module.state_dict())
+    assert "parametrizations.bias.original" in compiled.state_dict()
+    compiled.bias = torch.full((8,), 8.0)
+    assert_same(module.parametrizations.bias.original, torch.full((8,), 4.0))
+    assert_same(compiled(X), module(X))
+    parametrize.remove_parametrizations(target, "bias")
+    assert_same(compiled(X), module(X))
+    assert_same(compiled.bias, torch.full((8,), 8.0))
+    assert compiled.__class__ is type(module) is Net and isinstance(compiled, Net)
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+    def right_inverse(self, x):
+        return x / 2
+
+
+def test_the_first_call_of_a_lazy_module():
+    compiled = ingot.compile(nn.LazyLinear(3))
+    assert compiled.has_uninitialized_params()
+    result = compiled(X)
+    assert_same(compiled(X), result)
+    assert isinstance(compiled, nn.Linear) and repr(compiled) == "Linear(in_features=8, out_features=3, bias=True)"
+    assert not hasattr(compiled, "has_uninitialized_params") and compiled.in_features == 8
+    assert [tuple(p.shape) for p in compiled.parameters()] == [(3, 8), (3,)]
+
+
+def test_references_attributes_and_conversions(pair):
+    module, compiled = pair
+    assert weakref.ref(compiled)() is compiled and {compiled: 1}[compiled] == 1
+    assert compiled.linear is module.linear and dict(compiled.named_modules()).keys() == dict(module.named_modules()).keys()
+    assert next(iter(dict(compiled.named_modules()).values())) is compiled
+    compiled.flag = True
+    del compiled.flag
+    assert not hasattr(module, "flag")
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'missing'"):
+        _ = compiled.missing
+    with pytest.raises(TypeError, match="cannot assign"):
+        compiled.linear = 3
+    compiled.linear = None
+    assert module.linear is None
+    compiled.linear = nn.Linear(8, 8)
+    assert compiled.to(torch.float64) is compiled
+    assert_same(compiled(X.double()), module(X.double()))
+    assert compiled.half().float().train(False) is compiled and not module.training
+    assert_same(compiled(X), module(X))
+    assert compiled.requires_grad_(False) is compiled and not any(p.requires_grad for p in module.parameters())
+    assert compiled.apply(lambda part: None) is compiled and compiled.zero_grad() is None
+
+
+def test_a_property_and_own_protocols():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.written = nn.Linear(8, 8), []
+
+        def __getattr__(self, name):
+            return 42 if name == "answer" else super().__getattr__(name)
+
+        def __setattr__(self, name, value):
+            if name == "gain":
+                self.written.append(value)
+            super().__setattr__(name, value)
+
+        @property
+        def size(self):
+            return self.linear.in_features
+
+        def __len__(self):
+            return 3
+
+        def forward(self, x):
+            return self.linear(x) * self.answer + len(self) + self.size + self.gain
+
+    module = Own()
+    compiled = ingot.compile(module)
+    compiled.gain = 2.0
+    assert module.written == [2.0] and compiled.answer == 42 and compiled.size == 8 and len(compiled) == 3
+    assert_same(compiled(X), module(X))
+    with pytest.raises(AttributeError):
+        compiled.size = 4
+
+
+def test_state_goes_in_and_out(pair):
+    module, compiled = pair
+    file = io.BytesIO()
+    torch.save(compiled.state_dict(), file)
+    file.seek(0)
+    other = Net()
+    assert str(other.load_state_dict(torch.load(file))) == "<All keys matched successfully>"
+    assert_same(other(X), module(X))
+    compiled.load_state_dict(Net().state_dict())
+    assert_same(compiled(X), module(X))
+    assert not torch.equal(compiled(X), other(X))
+
+
+def test_members_of_a_larger_module(pair):
+    module, compiled = pair
+    whole = nn.ModuleDict({"a": compiled, "b": nn.ReLU()})
+    assert [n for n, _ in whole.named_parameters()] == ["a.linear.weight", "a.linear.bias"]
+    assert list(whole.state_dict()) == ["a.bias", "a.linear.weight", "a.linear.bias"]
+    duplicate = copy.deepcopy(whole)
+    duplicate["a"].linear.weight.zero_()
+    assert_same(whole["a"](X), module(X))
+    assert isinstance(duplicate["a"], Net) and ingot.explain(duplicate["a"])(X).graph_count == 1

@@ -24,25 +24,38 @@ from ingot.capture.sources import ArgSource, ConstSource
 from ingot.capture.values import (
     autograd_functions,
     deferred,
-    exceptions,
+    library,
+    slots,
     generators,
     iterators,
     marked,
     modes,
     module,
     torch_functions,
+    transforms,
 )
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.functions import FunctionValue
-from ingot.capture.values.objects import ExceptionValue
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
 from ingot.options import Options
 
 _TABLES = (  # imported for the rows that they add
-    handlers, autograd_functions, deferred, exceptions, generators, iterators, modes, module, torch_functions, marked,
-)  # fmt: skip
+    handlers,
+    autograd_functions,
+    deferred,
+    generators,
+    iterators,
+    library,
+    marked,
+    modes,
+    module,
+    slots,
+    torch_functions,
+    transforms,
+)
 
 
 @dataclass

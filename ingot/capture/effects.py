@@ -58,7 +58,8 @@ class Fields:
     """The names of a namespace or the keys of a dict that existed before the call, as far as they were written.
 
     `written` holds what a key was set to, NULL where it was deleted, for reads (`moved`: keys that were deleted at some
-    time, and stand at the end if they are there again); `entries`, once it is there, the whole content. `pending` is what is still to be done: by key, the value, and whether the key goes to the end.
+    time, and stand at the end if they are there again); `entries`, once it is there, the whole content. `pending` is
+    what is still to be done: by key, the value, and whether the key goes to the end.
     """
 
     __slots__ = ("_remove", "_store", "cleared", "entries", "moved", "pending", "pending_clear", "written")
@@ -361,7 +362,7 @@ def _distinct(session: Session, a: Value, b: Value) -> None:
 
 
 def fixed(source: Source | None) -> bool:
-    """Whether a path leads to the same object at every call: an object that is held, or a cell of a function that is."""
+    """Whether a path leads to the same object at every call: one that is held, or a cell of a function that is."""
     if isinstance(source, ItemSource) and isinstance(source.base, FunctionFieldSource):
         return source.base.field == "__closure__" and isinstance(source.base.base, ConstSource)
     return isinstance(source, ConstSource)
@@ -397,5 +398,3 @@ def _remove_slot(owner: Any, name: str) -> None:
 def _unbind(cell: CellType) -> None:
     """Empties a closure cell."""
     del cell.cell_contents
-
-

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from ingot.capture.chain import Chain, Continuations, Point
@@ -34,8 +34,6 @@ def captured_by(continuations: Continuations | None) -> Iterator[None]:
 
 def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations: Continuations) -> Any:
     """What a step gives, the functions that it calls being captured."""
-    if not HOOK:
-        return step(*operands)
     with captured_by(continuations):
         _native.hook_enter()
         try:
@@ -44,42 +42,22 @@ def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations:
             _native.hook_leave()
 
 
-class _InnerCall:
-    """The decision for a code object that calls of it are compiled."""
-
-    def __init__(self, code: CodeType) -> None:
-        parameters = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        self.chain = Chain((Point(code, 0, tuple(range(parameters)), ()),), False, False)
-
-    def __call__(self, function: FunctionType, *parameters: Any) -> Any:
-        """What the call gives, or NULL for a frame that is to run as it is."""
-        continuations = getattr(_thread, "continuations", None)
-        if continuations is None or runs_eager():
-            return _native.NULL
-        with captured_by(None):  # what is compiled, and the compiler, run as they are; a break inside begins anew
-            return continuations(self.chain)(function, *parameters)
+def _call(function: FunctionType, *parameters: Any) -> Any:
+    """What a call of the user's gives, or NULL for a frame that is to run as it is."""
+    continuations = getattr(_thread, "continuations", None)
+    if continuations is None:
+        return _native.NULL
+    chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
+    with captured_by(None):  # the compiler, and what it made, run as they are; a break in there begins anew
+        return continuations(chain)(function, *parameters)
 
 
-class _DisabledCall:
-    """The decision for functions that torch.compiler.disable made: they run in eager with all that they call."""
-
-    def __call__(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _native.NULL if runs_eager() else call_eager(function, *args, **kwargs)
-
-
-def _on_frame(function: FunctionType) -> _InnerCall | _DisabledCall | None:
-    """Decides for a code object that was not met before."""
-    code = function.__code__
-    if disables_callees(function):
-        return _DisabledCall()
-    module = function.__globals__.get("__name__", "")
-    if code.co_flags & _GENERATORS or is_step(function) or why_disabled(function):
+def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
+    """Decides about a code object that was not met before."""
+    code, module = function.__code__, function.__globals__.get("__name__", "")
+    if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(function) or why_disabled(function):
         return None
-    if is_trusted(module) or module.partition(".")[0] == "ingot" or code.co_filename.startswith("<"):
-        return None
-    return _InnerCall(code)
+    return None if is_trusted(module) or module.partition(".")[0] == "ingot" else _call
 
 
-HOOK = hasattr(_native, "set_frame_handler")
-if HOOK:
-    _native.set_frame_handler(_on_frame)
+_native.set_frame_handler(_on_frame)

@@ -82,12 +82,15 @@ class InterpreterFrame:
     def push(self, value: Value) -> None:
         self.stack.append(value)
 
-    def run(self) -> Value:
-        """Runs to the next yield or to the end, with all that it calls, and gives the value yielded or returned."""
+    def run(self, raised: Raised | None = None) -> Value:
+        """Runs to the next yield or to the end, with all that it calls, and gives the value yielded or returned. It may
+        begin with an exception, at the instruction that it stands behind."""
         session = self.session
         bottom = len(session.frames) + 1
         try:
             session.enter(self)
+            if raised is not None:
+                _unwind(session, raised, bottom)
             return _run(session, bottom)
         finally:
             session.leave(bottom - 1)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-import torch._compile
+import torch
 
 from ingot.errors import Unsupported
 from ingot.native import call_eager
@@ -38,16 +38,26 @@ _TORCH_DISABLED_CODE = torch._compile._disable_dynamo(lambda: None).__code__  # 
 
 
 def why_disabled(function: FunctionType) -> str:
-    """The reason for a report, "" for a function that may be captured."""
+    """Why a function runs in eager, as a report says it; "" for one that may be captured."""
     marks = vars(function)
     if function.__code__ is DISABLED_CODE:
         return _because(f"{function.__name__}() is disabled by ingot.disable", marks.get(_REASON))
     if _disabled_by_torch(marks, function):
         why = marks.get("_torchdynamo_disable_msg")
         return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
-    if getattr(function, "__module__", None) == "torch._dynamo.decorators" and function.__name__ == "graph_break":
-        return "torch._dynamo.graph_break() is called"
+    if _is_about_compilation(function):
+        return f"{function.__globals__['__name__']}.{function.__qualname__}() is called"
     return ""
+
+
+def _is_about_compilation(function: FunctionType) -> bool:
+    """Whether it is Ingot's own or torch.compile's interface, which acts on the program that runs, not on its tensors."""
+    module = function.__globals__.get("__name__", "")
+    if module in ("torch.compiler", "torch._dynamo.decorators"):
+        return not function.__name__.startswith("is_")
+    return function is torch.compile or (
+        module.startswith("ingot.") and not module.startswith(("ingot.capture.", "ingot.compiler"))
+    )
 
 
 def disables_callees(function: FunctionType) -> bool:

@@ -1,252 +1,345 @@
-"""Python versions of C builtins, inlined in their place. They are the user's loop, so nothing here is clever."""
+"""Python versions of C functions, run by the interpreter in their place. They are the user's loop, so nothing here is
+clever. (The C iterators have a file of their own.)"""
 
 from __future__ import annotations
 
+import collections
+import functools
+import heapq
+import math
 import operator
 from typing import Any
 
 import torch
 
-OF_BUILTINS = "all any sum enumerate zip map filter max min sorted reversed".split()
-OF_ITERTOOLS = "accumulate chain combinations count cycle dropwhile islice pairwise permutations product repeat".split()
-OF_ITERTOOLS += "starmap takewhile zip_longest".split()
-
 _MISSING: Any = object()
+FUNCTIONS: dict[Any, Any] = {}
+"""By C function: the function here."""
 
 
-def all_(iterable: Any) -> bool:
+def _replaces(*functions: Any) -> Any:
+    def register(polyfill: Any) -> Any:
+        FUNCTIONS.update(dict.fromkeys(functions, polyfill))
+        return polyfill
+
+    return register
+
+
+# -- what capture answers itself ---------------------------------------------------------------------------------------
+
+
+def fails(function: Any, *args: Any, **kwargs: Any) -> None:
+    """Raises what the C function raises for these arguments."""
+    raise NotImplementedError
+
+
+def ranking(ranks: Any, reverse: Any) -> Any:
+    """The positions of plain constants in sorted order; None if they are something else."""
+    raise NotImplementedError
+
+
+def sum_of_known(items: Any, start: Any) -> Any:
+    """The sum of the constants at the beginning, and how many they are."""
+    raise NotImplementedError
+
+
+# -- built-in functions ------------------------------------------------------------------------------------------------
+
+
+@_replaces(all)
+def all_(iterable: Any, /) -> bool:
     for item in iterable:
         if not item:
             return False
     return True
 
 
-def any_(iterable: Any) -> bool:
+@_replaces(any)
+def any_(iterable: Any, /) -> bool:
     for item in iterable:
         if item:
             return True
     return False
 
 
-def sum_(iterable: Any, start: Any = 0) -> Any:
-    total = start
-    for item in iterable:
+@_replaces(sum)
+def sum_(iterable: Any, /, start: Any = 0) -> Any:
+    items = list(iterable)
+    if isinstance(start, (str, bytes, bytearray)):
+        fails(sum, (), start)
+    total, done = sum_of_known(items, start)
+    for item in items[done:]:
         total = total + item
     return total
 
 
-def prod(iterable: Any, *, start: Any = 1) -> Any:
+@_replaces(math.prod)
+def prod(iterable: Any, /, *, start: Any = 1) -> Any:
     total = start
     for item in iterable:
         total = total * item
     return total
 
 
-def reduce(function: Any, iterable: Any, initial: Any = _MISSING) -> Any:
+@_replaces(functools.reduce)
+def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
     iterator = iter(iterable)
-    result = next(iterator) if initial is _MISSING else initial
+    result = next(iterator, _MISSING) if initial is _MISSING else initial
+    if result is _MISSING:
+        fails(functools.reduce, function, ())
     for item in iterator:
         result = function(result, item)
     return result
 
 
-def enumerate_(iterable: Any, start: Any = 0) -> Any:
-    position = start
-    for item in iterable:
-        yield position, item
-        position += 1
-
-
-def zip_(*iterables: Any, strict: bool = False) -> Any:
-    iterators = [iter(iterable) for iterable in iterables]
-    while iterators:
-        row: list[Any] = []
-        for iterator in iterators:
-            item = next(iterator, _MISSING)
-            if item is _MISSING:
-                if strict and (row or _any_left(iterators[1:])):
-                    raise ValueError("zip() argument lengths differ")
-                return
-            row.append(item)
-        yield tuple(row)
-
-
-def _any_left(iterators: Any) -> bool:
-    for iterator in iterators:
-        if next(iterator, _MISSING) is not _MISSING:
-            return True
-    return False
-
-
-def zip_longest(*iterables: Any, fillvalue: Any = None) -> Any:
-    iterators = [iter(iterable) for iterable in iterables]
-    while iterators:
-        row = [next(iterator, _MISSING) for iterator in iterators]
-        if all_([item is _MISSING for item in row]):
-            return
-        yield tuple([fillvalue if item is _MISSING else item for item in row])
-
-
-def map_(function: Any, *iterables: Any) -> Any:
-    for items in zip_(*iterables):
-        yield function(*items)
-
-
-def starmap(function: Any, iterable: Any) -> Any:
-    for items in iterable:
-        yield function(*items)
-
-
-def filter_(function: Any, iterable: Any) -> Any:
-    for item in iterable:
-        if item if function is None else function(item):
-            yield item
-
-
-def reversed_(sequence: Any) -> Any:
-    if not isinstance(sequence, (list, tuple, dict, range, str)) and hasattr(sequence, "__reversed__"):
-        yield from sequence.__reversed__()
-        return
-    items = list(sequence)
-    position = len(items)
-    while position > 0:
-        position -= 1
-        yield items[position]
-
-
-def _best(args: Any, key: Any, default: Any, better: Any) -> Any:
+def _best(function: Any, args: Any, key: Any, default: Any, better: Any) -> Any:
+    if len(args) != 1 and (not args or default is not _MISSING):
+        fails(function, *args, default=None) if args else fails(function)
     iterator = iter(args[0] if len(args) == 1 else args)
     best = next(iterator, _MISSING)
     if best is _MISSING:
         if default is _MISSING:
-            raise ValueError("iterable argument is empty")
+            fails(function, ())
         return default
+    rank = best if key is None else key(best)
     for item in iterator:
-        if better(item if key is None else key(item), best if key is None else key(best)):
-            best = item
+        its_rank = item if key is None else key(item)
+        if better(its_rank, rank):
+            best, rank = item, its_rank
     return best
 
 
+@_replaces(max)
 def max_(*args: Any, key: Any = None, default: Any = _MISSING) -> Any:
-    return _best(args, key, default, operator.gt)
+    return _best(max, args, key, default, operator.gt)
 
 
+@_replaces(min)
 def min_(*args: Any, key: Any = None, default: Any = _MISSING) -> Any:
-    return _best(args, key, default, operator.lt)
+    return _best(min, args, key, default, operator.lt)
 
 
-def sorted_(iterable: Any, *, key: Any = None, reverse: bool = False) -> Any:
-    """Insertion sort: stable, and it asks `<` only, as list.sort does."""
-    done: list[Any] = []
-    for item in iterable:
-        rank = item if key is None else key(item)
-        position = len(done)
-        while position > 0 and (done[position - 1][0] < rank if reverse else rank < done[position - 1][0]):
-            position -= 1
-        done.insert(position, (rank, item))
-    return [item for _, item in done]
-
-
-def chain(*iterables: Any) -> Any:
-    for iterable in iterables:
-        yield from iterable
-
-
-def chain_from_iterable(iterables: Any) -> Any:
-    for iterable in iterables:
-        yield from iterable
-
-
-def product(*iterables: Any, repeat: int = 1) -> Any:
-    rows: list[Any] = [()]
-    for pool in [tuple(iterable) for iterable in iterables] * repeat:
-        rows = [(*row, item) for row in rows for item in pool]
-    yield from rows
-
-
-def islice(iterable: Any, *bounds: Any) -> Any:
-    limits = slice(*bounds)
-    start, stop, step = limits.start or 0, limits.stop, limits.step or 1
-    position = 0
-    iterator = iter(iterable)
-    while stop is None or position < stop:
-        item = next(iterator, _MISSING)
-        if item is _MISSING:
-            return
-        if position >= start and (position - start) % step == 0:
-            yield item
-        position += 1
-
-
-def accumulate(iterable: Any, func: Any = None, *, initial: Any = _MISSING) -> Any:
-    iterator = iter(iterable)
-    total = next(iterator, _MISSING) if initial is _MISSING else initial
-    if total is _MISSING:
-        return
-    yield total
-    for item in iterator:
-        total = total + item if func is None else func(total, item)
-        yield total
-
-
-def repeat(item: Any, times: Any = None) -> Any:
-    while times is None or times > 0:
-        yield item
-        times = None if times is None else times - 1
-
-
-def count(start: Any = 0, step: Any = 1) -> Any:
-    while True:
-        yield start
-        start = start + step
-
-
-def cycle(iterable: Any) -> Any:
+@_replaces(sorted)
+def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = list(iterable)
-    while items:
-        yield from items
+    ranks = items if key is None else [key(item) for item in items]
+    order = ranking(ranks, reverse)
+    if order is None:
+        order = list(range(len(items)))
+        if reverse:
+            order.reverse()
+        order = _merged(order, ranks)
+        if reverse:
+            order.reverse()
+    return [items[i] for i in order]
 
 
-def pairwise(iterable: Any) -> Any:
-    iterator = iter(iterable)
-    previous = next(iterator, _MISSING)
-    for item in iterator:
-        yield previous, item
-        previous = item
+def _merged(order: list[int], ranks: list[Any]) -> list[int]:
+    """Merge sort: stable, and it asks `<` only, as list.sort does."""
+    if len(order) < 2:
+        return order
+    middle = len(order) // 2
+    left, right = _merged(order[:middle], ranks), _merged(order[middle:], ranks)
+    done, i, j = [], 0, 0
+    while i < len(left) and j < len(right):
+        if ranks[right[j]] < ranks[left[i]]:
+            done.append(right[j])
+            j += 1
+        else:
+            done.append(left[i])
+            i += 1
+    return done + left[i:] + right[j:]
 
 
-def takewhile(predicate: Any, iterable: Any) -> Any:
-    for item in iterable:
-        if not predicate(item):
-            return
-        yield item
-
-
-def dropwhile(predicate: Any, iterable: Any) -> Any:
-    dropping = True
-    for item in iterable:
-        dropping = dropping and predicate(item)
-        if not dropping:
-            yield item
-
-
-def combinations(iterable: Any, r: int) -> Any:
-    pool = tuple(iterable)
-    for indices in product(range(len(pool)), repeat=r):
-        if all_([a < b for a, b in pairwise(indices)]):
-            yield tuple([pool[i] for i in indices])
-
-
-def permutations(iterable: Any, r: Any = None) -> Any:
-    pool = tuple(iterable)
-    size = len(pool) if r is None else r
-    for indices in product(range(len(pool)), repeat=size):
-        if len(set(indices)) == size:
-            yield tuple([pool[i] for i in indices])
-
-
-def fromkeys(keys: Any, value: Any = None) -> Any:
+@_replaces(dict.fromkeys)
+def fromkeys(keys: Any, value: Any = None, /) -> Any:
     return {key: value for key in keys}
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+@_replaces(object.__reduce_ex__)
+def reduce_ex(self: Any, protocol: Any, /) -> Any:
+    """As for protocol 4, which copies are made with."""
+    cls = type(self)
+    if cls.__reduce__ is not object.__reduce__:
+        return self.__reduce__()
+    args: Any = ()
+    if hasattr(cls, "__getnewargs_ex__"):
+        args, named = self.__getnewargs_ex__()
+        if named:
+            fails(object.__reduce_ex__, object(), "keyword arguments")
+    elif hasattr(cls, "__getnewargs__"):
+        args = self.__getnewargs__()
+    items = iter(self) if isinstance(self, list) else None
+    entries = iter(self.items()) if isinstance(self, dict) else None
+    return _new_object, (cls, *args), self.__getstate__(), items, entries
+
+
+def _new_object(cls: Any, *args: Any) -> Any:
+    return cls.__new__(cls, *args)
+
+
+def getstate(self: Any, /) -> Any:
+    attributes = dict(self.__dict__) if hasattr(self, "__dict__") else {}
+    members = {}
+    for cls in type(self).__mro__:
+        names = cls.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in ("__dict__", "__weakref__") and hasattr(self, name):
+                members[name] = getattr(self, name)
+    if members:
+        return attributes or None, members
+    return attributes or None
+
+
+FUNCTIONS[object.__getstate__] = getstate  # type: ignore[attr-defined]
+
+
+# -- functools, collections, heapq -------------------------------------------------------------------------------------
+
+
+class _Comparing:
+    """What functools.cmp_to_key gives: its keys compare by the function."""
+
+    __slots__ = ("compare",)
+
+    def __init__(self, compare: Any) -> None:
+        self.compare = compare
+
+    def __call__(self, obj: Any) -> Any:
+        return _Key(self.compare, obj)
+
+
+class _Key:
+    __slots__ = ("compare", "obj")
+    __hash__: Any = None
+
+    def __init__(self, compare: Any, obj: Any) -> None:
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) > 0
+
+    def __le__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) >= 0
+
+    def __eq__(self, other: Any) -> Any:
+        return self.compare(self.obj, other.obj) == 0
+
+
+@_replaces(functools.cmp_to_key)
+def cmp_to_key(mycmp: Any) -> Any:
+    return _Comparing(mycmp)
+
+
+@_replaces(functools._lru_cache_wrapper)
+class CachedFunction:
+    """A function made by functools.lru_cache; the least recently used result is dropped when there are too many."""
+
+    def __init__(self, function: Any, maxsize: Any, typed: Any, cache_info: Any) -> None:
+        self.__wrapped__, self.maxsize, self.typed = function, maxsize, typed
+        self.results: dict[Any, Any] = {}
+        self.hits = self.misses = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key: Any = (args, tuple(kwargs.items()))
+        if self.typed:
+            key = (*key, tuple([type(a) for a in args]), tuple([type(a) for a in kwargs.values()]))
+        found = self.results.pop(key, _MISSING)
+        if found is _MISSING:
+            self.misses += 1
+            found = self.__wrapped__(*args, **kwargs)
+            if self.maxsize is not None and len(self.results) >= self.maxsize > 0:
+                del self.results[next(iter(self.results))]
+        else:
+            self.hits += 1
+        if self.maxsize != 0:
+            self.results[key] = found
+        return found
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def cache_clear(self) -> None:
+        self.results.clear()
+        self.hits = self.misses = 0
+
+    def cache_info(self) -> Any:
+        return functools._CacheInfo(self.hits, self.misses, self.maxsize, len(self.results))  # type: ignore[attr-defined]
+
+
+@_replaces(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(mapping: Any, iterable: Any) -> None:
+    for element in iterable:
+        mapping[element] = mapping.get(element, 0) + 1
+
+
+@_replaces(heapq.heappush)
+def heappush(heap: Any, item: Any, /) -> None:
+    heap.append(item)
+    _sift_down(heap, 0, len(heap) - 1)
+
+
+@_replaces(heapq.heappop)
+def heappop(heap: Any, /) -> Any:
+    last = heap.pop()
+    return _replaced_first(heap, last) if heap else last
+
+
+def _replaced_first(heap: Any, item: Any) -> Any:
+    first, heap[0] = heap[0], item
+    _sift_up(heap, 0)
+    return first
+
+
+@_replaces(heapq.heapreplace)
+def heapreplace(heap: Any, item: Any, /) -> Any:
+    return _replaced_first(heap, item)
+
+
+@_replaces(heapq.heappushpop)
+def heappushpop(heap: Any, item: Any, /) -> Any:
+    return _replaced_first(heap, item) if heap and heap[0] < item else item
+
+
+@_replaces(heapq.heapify)
+def heapify(heap: Any, /) -> None:
+    for i in range(len(heap) // 2 - 1, -1, -1):
+        _sift_up(heap, i)
+
+
+def _sift_down(heap: Any, start: int, place: int) -> None:
+    item = heap[place]
+    while place > start:
+        parent = (place - 1) >> 1
+        if not item < heap[parent]:
+            break
+        heap[place] = heap[parent]
+        place = parent
+    heap[place] = item
+
+
+def _sift_up(heap: Any, place: int) -> None:
+    item, start, end = heap[place], place, len(heap)
+    child = 2 * place + 1
+    while child < end:
+        if child + 1 < end and not heap[child] < heap[child + 1]:
+            child += 1
+        heap[place] = heap[child]
+        place, child = child, 2 * child + 1
+    heap[place] = item
+    _sift_down(heap, start, place)
+
+
+# -- torch -------------------------------------------------------------------------------------------------------------
 
 
 def one_hot(input: Any, num_classes: Any = -1) -> Any:

@@ -164,6 +164,12 @@ class GraphRecorder:
         made.meta.update(val=value, where=node.meta["where"])
         return made
 
+    def switch(self, session: Session, function: Callable[..., Any], *args: Any) -> fx.Node:
+        """Adds a call that changes the state of the thread, whose result is no tensor."""
+        node = self.graph.call_function(function, args)
+        node.meta.update(val=None, where=session.where)
+        return node
+
     @contextmanager
     def opaque(self) -> Iterator[None]:
         """Inside, operations belong to a function that is one node. Where the graph is traced, and the function with

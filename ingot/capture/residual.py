@@ -2,8 +2,9 @@
 from graph outputs, sources and constants.
 
 A recipe is a tree of small nodes; a node that stands at two places is one object in the result as well. `Residual`
-turns recipes into one small Python function, readable as `residual.source`, that the dispatcher calls; for a lone tensor
-or a flat tuple it needs no Python. The function loads all that it needs of the outside before it changes any of it.
+turns recipes into one small Python function, readable as `residual.source`, that the dispatcher calls; for a lone
+tensor or a flat tuple it needs no Python. The function loads all that it needs of the outside before it changes any
+of it.
 """
 
 from __future__ import annotations

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ingot.capture import residual
 from ingot.capture.effects import dict_base
@@ -28,10 +30,23 @@ from ingot.capture.values.containers import (
     SliceValue,
     TupleValue,
 )
-from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue, PartialValue
+from ingot.capture.values.deques import DequeIterator, DequeValue
+from ingot.capture.values.functions import (
+    INHERITED,
+    BoundMethod,
+    CellValue,
+    FunctionValue,
+    GeneratorValue,
+    PartialValue,
+)
 from ingot.capture.values.generators import standing
+from ingot.capture.values.classes import SuperValue
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
-from ingot.capture.values.objects import HEAP_TYPE, ExceptionValue, ObjectValue, SuperValue
+from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, StandIn, is_data_descriptor, plain_base
+from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
 from ingot.native import _native
@@ -75,7 +90,9 @@ class Results:
             self._made[id(value)] = (value, None)
             known = self._made[id(value)] = (value, self._make(value))
         if known[1] is None:
-            raise self.session.unsupported(f"{value.describe()}, which is part of itself, is alive at the end of a graph")
+            raise self.session.unsupported(
+                f"{value.describe()}, which is part of itself, is alive at the end of a graph"
+            )
         return known[1]
 
     def _make(self, value: Value) -> Recipe:
@@ -155,12 +172,22 @@ class Results:
 
         def fill() -> None:
             if value.cls is defaultdict:
-                set_factory: Any = defaultdict.default_factory.__set__  # type: ignore[attr-defined]
-                made.steps.append((set_factory, (self._recipe(value.factory),)))
+                made.steps.append((_FACTORY.__set__, (self._recipe(value.factory),)))
             made.steps.extend((store, entry) for entry in self._entries(value))
 
         self._later(fill)
         return made
+
+    def _deque(self, value: DequeValue) -> Recipe:
+        empty, limit = residual.Constant(()), residual.Constant(value.held.maxlen)
+        made = residual.Filled(Call(deque, (empty, limit)), [])
+        self._later(lambda: made.steps.extend((deque.append, (item,)) for item in self._items(list(value.held))))
+        return made
+
+    def _deque_iterator(self, value: DequeIterator) -> Recipe:
+        where = (residual.Constant(value.position), residual.Constant(value.ended))
+        start = Call(reversed if value.backwards else iter, (self._recipe(value.owner),))
+        return Call(_advanced, (start, *where))
 
     def _slice(self, value: SliceValue) -> Recipe:
         return Call(slice, self._items(list(value.parts)))
@@ -194,6 +221,8 @@ class Results:
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
             return Call(iter, (residual.Constant(()),))
+        if value.handled is not None or INHERITED in value.frame.stack:
+            raise self.session.unsupported("a generator that stands in an except block is alive at the end of a graph")
         return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
 
     # -- functions -----------------------------------------------------------------------------------------------------
@@ -215,17 +244,13 @@ class Results:
         made = residual.Filled(Call(FunctionType, (code, namespace, name, residual.Constant(None), cells)), [])
 
         def fill() -> None:
-            session, fields = self.session, dict(value.attributes)
+            session, fields = self.session, {**value.fields, **value.attributes}
             if value.defaults:
                 fields["__defaults__"] = TupleValue(value.defaults, tuple)
             if value.keyword_defaults:
                 fields["__kwdefaults__"] = DictValue(value.keyword_defaults.items(), dict)
-            if isinstance(value.annotations, TupleValue):  # names and annotations in turn
-                flat = value.annotations.items
-                names = [session.known(name) for name in flat[::2]]
-                fields["__annotations__"] = DictValue(zip(names, flat[1::2]), dict)
-            elif value.annotations is not NONE:
-                fields["__annotations__"] = value.annotations
+            if value.annotations is not NONE:
+                fields["__annotations__"] = value.annotation_dict(session)
             for key, item in fields.items():
                 made.steps.append((setattr, (residual.Constant(key), self._recipe(item))))
 
@@ -236,20 +261,28 @@ class Results:
         return Call(MethodType, (self._recipe(value.function), self._recipe(value.instance)))
 
     def _native_method(self, value: NativeMethod) -> Recipe:
-        if isinstance(value.owner, DictObject):  # whose class may define a method of this name
-            bind: Any = vars(dict_base(value.owner.cls)).get(value.name, vars(dict)[value.name]).__get__
+        if isinstance(value.owner, (DictObject, DictValue)):  # whose class may define a method of this name
+            bind: Any = getattr(dict_base(value.owner.cls), value.name).__get__
             return Call(bind, (self._recipe(value.owner),))
         return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
 
     def _constant_method(self, value: ConstantMethod) -> Recipe:
         return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
 
+    def _number(self, value: NumberValue) -> Recipe:
+        return Call(torch.Tensor.item, (self._recipe(value.tensor),))
+
     def _tensor_method(self, value: TensorMethod) -> Recipe:
         return Call(getattr, (self._recipe(value.tensor), residual.Constant(value.name)))
 
     def _partial(self, value: PartialValue) -> Recipe:
         named = {k: self._recipe(v) for k, v in value.kwargs.items()}
-        return Call(functools.partial, (self._recipe(value.function), *self._items(list(value.args))), named)
+        made = Call(functools.partial, (self._recipe(value.function), *self._items(list(value.args))), named)
+        if not value.attributes:
+            return made
+        filled = residual.Filled(made, [])
+        self._later(lambda: self._fill_attributes(filled, value))
+        return filled
 
     def _super(self, value: SuperValue) -> Recipe:
         return Call(super, (residual.Constant(value.cls), self._recipe(value.instance)))
@@ -261,9 +294,42 @@ class Results:
         self._later(lambda: self._fill_attributes(made, value))
         return made
 
-    def _fill_attributes(self, made: residual.Filled, value: ObjectValue | TensorValue) -> None:
-        for name, item in value.attributes.items():
-            made.steps.append((object.__setattr__, (residual.Constant(name), self._recipe(item))))
+    def _fill_attributes(self, made: residual.Filled, value: ObjectValue | TensorValue | PartialValue) -> None:
+        fields = dict(value.attributes)
+        if isinstance(value, ObjectValue):
+            fields.update(value.members)
+        for name, item in fields.items():
+            taken = name in value.attributes and is_data_descriptor(self._raw(value.python_type(), name))
+            store = _put if taken or type(name) is not str else object.__setattr__
+            made.steps.append((store, (residual.Constant(name), self._recipe(item))))
+
+    @staticmethod
+    def _raw(cls: type, name: str) -> Any:
+        return next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), None)
+
+    def _builtin_object(self, value: BuiltinObject) -> Recipe:
+        base: Any = plain_base(value.cls)
+        mutable = base in (list, set)
+        content = () if mutable else (self._recipe(value.content),)
+        made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *content)), [])
+
+        def fill() -> None:
+            if mutable:
+                made.steps.append((base.extend if base is list else base.update, (self._recipe(value.content),)))
+            self._fill_attributes(made, value)
+
+        self._later(fill)
+        return made
+
+    def _identity_number(self, value: IdentityNumber) -> Recipe:
+        return Call(id, (self._recipe(value.owner),))
+
+    def _stand_in(self, value: StandIn) -> Recipe:
+        rebuild = getattr(value.cls, "rebuild", None)
+        if rebuild is None:
+            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
+        names = rebuild.__code__.co_varnames[: rebuild.__code__.co_argcount]
+        return Call(rebuild, tuple([self._recipe({**value.attributes, **value.members}[name]) for name in names]))
 
     def _own_items(self, value: OwnItems) -> Recipe:
         return self._recipe(value.owner)
@@ -286,17 +352,29 @@ class Results:
         base: Any = next(cls for cls in value.cls.__mro__ if not cls.__flags__ & HEAP_TYPE)
         args = self._items(value.args)
         made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)])
-        self._later(lambda: self._fill_attributes(made, value))
+
+        def fill() -> None:
+            for name, part in value.remaining_parts().items():
+                made.steps.append((vars(BaseException)[name].__set__, (self._recipe(part),)))
+            self._fill_attributes(made, value)
+
+        self._later(fill)
         return made
 
 
 _CELL: Any = vars(CellType)["cell_contents"]
+_FACTORY: Any = vars(defaultdict)["default_factory"]
+
+
+def _put(instance: Any, name: Any, value: Any) -> None:
+    """Stores in the `__dict__` what a descriptor of the class would take otherwise."""
+    object.__getattribute__(instance, "__dict__")[name] = value
 
 
 def _iterator_at(sequence: Any, position: int, ended: bool) -> Any:
     """An iterator over a list or tuple that has given `position` elements already, and perhaps said that there are no
     more."""
-    made = (list if isinstance(sequence, list) else tuple).__iter__(sequence)
+    made: Any = (list if isinstance(sequence, list) else tuple).__iter__(sequence)
     made.__setstate__(len(sequence) if ended else position)
     if ended:
         next(made, None)
@@ -323,6 +401,8 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     SetValue: Results._set,
     DictValue: Results._dict,
     DictView: Results._view,
+    DequeValue: Results._deque,
+    DequeIterator: Results._deque_iterator,
     SliceValue: Results._slice,
     RangeValue: Results._range,
     SequenceIterator: Results._sequence_iterator,
@@ -334,10 +414,14 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     BoundMethod: Results._method,
     NativeMethod: Results._native_method,
     TensorMethod: Results._tensor_method,
+    NumberValue: Results._number,
     PartialValue: Results._partial,
     SuperValue: Results._super,
     ExceptionValue: Results._exception,
     ObjectValue: Results._object,
+    StandIn: Results._stand_in,
+    BuiltinObject: Results._builtin_object,
+    IdentityNumber: Results._identity_number,
     DictObject: Results._mapping,
     AttributesDict: Results._attributes_dict,
     OwnItems: Results._own_items,

@@ -3,32 +3,63 @@ arithmetic."""
 
 from __future__ import annotations
 
+import dataclasses
 import operator
+import reprlib
+from collections import OrderedDict
 from collections.abc import Callable
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
+from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue, TupleValue
+from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.mappings import DictObject
-from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ExceptionValue, IdentityKey
+from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _PLAIN_OF_INPLACE = {inplace: plain for inplace, (_, plain) in INPLACE_METHODS.items()}
-_SYMBOLS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "** or pow()",
-    "matmul": "@",
-}
+_UNKNOWN = object()
+
+_RECURSION_GUARDS = frozenset(
+    guard(lambda self: "").__code__ for guard in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore
+)
+"""What wraps a `__repr__` to notice that an object holds itself; here too deep a nesting is noticed elsewhere."""
+
+
+class MethodKey(IdentityKey):
+    """A bound method as a key: function and instance."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(self.object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MethodKey) and other.object == self.object
+
+
+class _Shown:
+    """Prints as a value does."""
+
+    def __init__(self, session: Session, value: Value) -> None:
+        self._session, self._value = session, value
+
+    def __str__(self) -> str:
+        return self._session.text_of(self._value, str)
+
+    def __repr__(self) -> str:
+        return self._session.text_of(self._value, repr)
+
+    def __format__(self, spec: str) -> str:
+        return self._session.format_of(self._value, spec)
 
 
 class Semantics:
@@ -87,6 +118,11 @@ class Semantics:
         pairs = [self.unpacked(pair) for pair in self.list_of(value).items]
         return {self.realize(key).key(self): item for key, item in pairs}
 
+    def method_key(self, method: Any) -> IdentityKey:
+        """The key of a dict for a bound method: equal where function and instance are the same."""
+        function, instance = self.realize(method.function), self.realize(method.instance)  # type: ignore[attr-defined]
+        return MethodKey((self.identity_key(function), self.identity_key(instance)), method)
+
     def identity_key(self, value: Value) -> IdentityKey:
         """The key of a dict for a value that hashes by identity."""
         session: Any = self
@@ -120,31 +156,99 @@ class Semantics:
             value.entries.update({key: self.deep(item) for key, item in value.entries.items()})
         return value
 
+    def integer(self: Session, value: Value) -> int:  # type: ignore[misc]
+        """operator.index()."""
+        value = self.realize(value)
+        if isinstance(value, ObjectValue):
+            answer = value.special(self, "__index__")
+            if answer is not None and not issubclass(answer.python_type(), int):
+                kind = answer.python_type().__name__
+                raise self.raised(TypeError, f"__index__ returned non-int (type {kind})")
+            if answer is not None:
+                return self.integer(answer)
+        elif issubclass(value.python_type(), int) or hasattr(value, "specialize"):
+            return self.known(value)
+        if find_missing(value.python_type(), "__index__"):
+            kind = value.python_type().__name__
+            raise self.raised(TypeError, f"'{kind}' object cannot be interpreted as an integer")
+        return self.known(value)
+
     def index(self: Session, key: Value) -> Any:  # type: ignore[misc]
         """A position in a list or tuple."""
-        return self.known(key)
+        if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
+            return self.integer(key)
+        return self.shown(key) if isinstance(key, ObjectValue) else self.known(key)
+
+    # -- text ----------------------------------------------------------------------------------------------------------
 
     def text_of(self: Session, value: Value, make: Callable[[Any], str]) -> str:  # type: ignore[misc]
-        """str(), repr() or format() of a value."""
+        """str(), repr(), ascii() or format() of a value."""
         value = self.realize(value)
-        if isinstance(value, ExceptionValue) and make is not repr and len(value.args) <= 1:
-            return self.text_of(value.args[0], make) if value.args else ""
-        special = getattr(value, "special", None)
-        if special is not None and make in (str, repr, format):
-            names = ("__repr__",) if make is repr else ("__str__", "__repr__")
-            for name in names:
-                made = special(self, name)
-                if made is not None:
-                    return made.constant()
+        if make is format:
+            return self.format_of(value, "")
+        if make is ascii:
+            return ascii(self.shown(value))
+        if isinstance(value, ObjectValue):
+            return self._text_of_object(value, make)
         return self.python(make, self.textual(value))
 
+    def _text_of_object(self: Session, value: ObjectValue, make: Callable[[Any], str]) -> str:  # type: ignore[misc]
+        name = "__repr__" if make is repr else "__str__"
+        raw = self.class_lookup(value.cls, name)
+        if raw is vars(object)["__str__"]:
+            return self._text_of_object(value, repr)
+        text = getattr(value, "text", None)
+        if text is not None and not isinstance(raw, FunctionType):
+            return text(self, make)
+        if raw is vars(object)["__repr__"]:
+            raise self.unsupported(f"the text of {value.describe()} has its address")
+        inner = getattr(raw, "__wrapped__", None)
+        if inner is not None and getattr(raw, "__code__", None) in _RECURSION_GUARDS:
+            raw = inner
+        made = self.realize(self.call(value.bind(self, raw, name), [], {}))
+        if made.python_type() is not str:
+            if issubclass(made.python_type(), str):
+                raise self.unsupported(f"{name} of {value.describe()} gives an instance of a subclass of str")
+            raise self.raised(TypeError, f"{name} returned non-string (type {made.python_type().__name__})")
+        return self.known(made)
+
+    def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
+        """format() of a value."""
+        value = self.realize(value)
+        if not isinstance(value, ObjectValue):
+            return self.python(format, self.textual(value), spec)
+        raw = self.class_lookup(value.cls, "__format__")
+        if raw is vars(object)["__format__"]:
+            if spec:
+                message = f"unsupported format string passed to {value.python_type().__name__}.__format__"
+                raise self.raised(TypeError, message)
+            return self.text_of(value, str)
+        made = self.realize(self.call(value.bind(self, raw, "__format__"), [ConstantValue(spec)], {}))
+        if not issubclass(made.python_type(), str):
+            kind = made.python_type().__name__
+            raise self.raised(TypeError, f"__format__ must return a str, not {kind}")
+        return self.known(made)
+
+    def shown(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        """An object that prints as the value would."""
+        return _Shown(self, value) if isinstance(value, ObjectValue) else self.textual(value)
+
     def textual(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """A Python object that prints as the value would."""
+        """A Python object of the value's own type, where it is a built-in one, that prints as the value would."""
+        value = self.realize(value)
         if isinstance(value, (ListValue, TupleValue)):
-            return value._build([self.textual(self.realize(item)) for item in value.items])
-        if isinstance(value, DictValue) and value.cls is dict:
-            return {k: self.textual(self.realize(v)) for k, v in value.entries.items()}
-        return self.known(value)
+            return value._build([self.shown(self.realize(item)) for item in value.items])
+        if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, MappingProxyType):
+            entries = {self._shown_key(k): self.shown(self.realize(v)) for k, v in value.entries.items()}
+            return entries if value.cls is dict else value.cls(entries)
+        if isinstance(value, SetValue):
+            return value.cls([self.shown(item) for item in value.entries.values()])
+        if isinstance(value, DictView):
+            return getattr(self.textual(value.owner), value.kind)()
+        return self.shown(value) if isinstance(value, ObjectValue) else self.known(value)
+
+    def _shown_key(self: Session, key: Any) -> Any:  # type: ignore[misc]
+        return self.shown(self.realize(self.wrap_key(key)))
 
     # -- protocols -----------------------------------------------------------------------------------------------------
 
@@ -196,6 +300,7 @@ class Semantics:
         first = right.python_type() is not left.python_type() and self.comes_first(right, left)
         if first and (made := right.binary(self, self._plain(function), left, True)) is not None:
             return made
+        wanted = function
         made = left.binary(self, function, right, False)
         if made is None and function in _PLAIN_OF_INPLACE:
             function = _PLAIN_OF_INPLACE[function]
@@ -206,7 +311,7 @@ class Semantics:
             return made
         if function in (operator.eq, operator.ne):
             return ConstantValue(self.same(left, right) == (function is operator.eq))
-        return self._no_operator(function, left, right)
+        return self._no_operator(wanted, left, right)
 
     @staticmethod
     def _plain(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -220,18 +325,49 @@ class Semantics:
         return issubclass(right.python_type(), left.python_type()) and hasattr(right, "special")
 
     def _no_operator(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
-        name = function.__name__.rstrip("_")
-        plain = (ConstantValue, ListValue, TupleValue, DictValue, SetValue)
-        if (
-            isinstance(left, plain)
-            and isinstance(right, plain)
-            or function in BINARY_METHODS
-            and hasattr(left, "special")
-        ):
-            symbol = _SYMBOLS.get(name, name)
-            kinds = f"'{left.python_type().__name__}' and '{right.python_type().__name__}'"
-            raise self.raised(TypeError, f"unsupported operand type(s) for {symbol}: {kinds}")
-        raise self.unsupported(f"operator.{name} of {left.describe()} and {right.describe()}")
+        """Raises what Python raises where neither operand knows the operator."""
+        stand_ins = [self._stand_in(value) for value in (left, right)]
+        if _UNKNOWN in stand_ins:
+            name = function.__name__.rstrip("_")
+            raise self.unsupported(f"operator.{name} of {left.describe()} and {right.describe()}")
+        self.python(function, *stand_ins)
+        raise self.unsupported(f"operator.{function.__name__} of {left.describe()} and {right.describe()}")
+
+    def _stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        """An object whose operators fail as the value's do."""
+        cls = value.python_type()
+        if isinstance(value, ConstantValue):
+            return value.object
+        if cls in (list, tuple, dict, set, frozenset, OrderedDict):
+            return cls()
+        if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
+            return type(cls.__name__, (), {})()
+        return _UNKNOWN if not isinstance(value, FunctionValue) else (lambda: None)
+
+    def stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        """The Python object of a value, or one that a C function refuses as it does the value's."""
+        value = self.realize(value)
+        try:
+            specialize = getattr(value, "specialize", None)
+            return specialize(self) if specialize else value.constant()
+        except NotConstant:
+            found = self._stand_in(value)
+        if found is _UNKNOWN:
+            raise self.unsupported(f"the value of {value.describe()} is needed, which is not known during capture")
+        return found
+
+    def identity_number(self, value: Value) -> Value:
+        """id()."""
+        return IdentityNumber(value)
+
+    def stopped_inside(self, stop: Value) -> ExceptionValue:
+        """The error in place of a StopIteration that a generator raises."""
+        session: Any = self
+        made = ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")])
+        made.set_part(session, "__cause__", stop)
+        made.set_part(session, "__context__", stop)
+        made.was_raised = True
+        return made
 
     def until_stop(self, step: Callable[[], Value | None]) -> Value | None:
         """What a `__next__` gives; None where it raises StopIteration."""

@@ -14,13 +14,17 @@ from ingot.capture.guards import MISSING, Kind
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source, find_in_class
+from ingot.capture import iterators
 from ingot.capture.values import builtins as builtin_functions
+from ingot.capture.values import construction
 from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
-from ingot.capture.values.functions import CellValue, FunctionValue, bind
+from ingot.capture.values.arguments import bind
+from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
-from ingot.capture.values.objects import ExceptionValue, IdentityKey, ObjectValue, bind_member
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 
@@ -60,7 +64,10 @@ class Session(Semantics):
     def __init__(self, guards: Any, graph: Any = None) -> None:
         self.guards, self.graph = guards, graph
         self.frames: list[InterpreterFrame] = []
-        self.handled: Value = ConstantValue(None)
+        self.handled: Value = NONE
+        self.numbered: list[Value] = []  # the outside objects whose id() is used
+        self.inherited: Value = NONE  # the exception that the caller of the generator that runs handles
+        self.suspended: list[GeneratorValue] = []  # in the order in which they were left standing
         self.left: InterpreterFrame | None = None
         self.steps = 0
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
@@ -69,6 +76,7 @@ class Session(Semantics):
         self.effects = Effects()
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}
+        self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
 
     # -- frames and places ---------------------------------------------------------------------------------------------
@@ -142,15 +150,20 @@ class Session(Semantics):
     def raised(self, cls: type, argument: Any = None) -> Raised:
         """An exception of the user's program; `argument` is a message or a value."""
         if argument is None:
-            return Raised(ExceptionValue(cls))
-        return Raised(ExceptionValue(cls, [argument if isinstance(argument, Value) else ConstantValue(argument)]))
+            return self.raising(ExceptionValue(cls))
+        return self.raising(ExceptionValue(cls, [argument if isinstance(argument, Value) else ConstantValue(argument)]))
+
+    def raising(self, error: ExceptionValue) -> Raised:
+        """An exception that is raised now, perhaps while another one is handled."""
+        error.raise_while(self, self.handled)
+        return Raised(error)
 
     def python(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What a pure function gives for known objects; what it raises is raised in the captured program."""
         try:
             return function(*args, **kwargs)
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise Raised(ExceptionValue(type(error), [self.wrap_constant(a) for a in error.args])) from None
+            raise self.raising(ExceptionValue(type(error), [self.wrap_constant(a) for a in error.args])) from None
 
     # -- guards --------------------------------------------------------------------------------------------------------
 
@@ -293,7 +306,15 @@ class Session(Semantics):
 
     def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
         """What calling a class gives."""
-        return builtin_functions.construct(self, cls, args, kwargs)
+        return construction.construct(self, cls, args, kwargs)
+
+    def new(self, base: type, args: Arguments, kwargs: Keywords) -> Value:
+        """What `base.__new__(cls, *args)` gives, for a class written in C."""
+        return construction.new(self, base, args, kwargs)
+
+    def iterate_by_index(self, sequence: Value) -> Value:
+        """The iterator over an object that only has `__getitem__`."""
+        return self.call(self.builtin(iterators.indexed), [sequence], {})
 
     def instance_dict_of(self, owner: ObjectValue) -> Value:
         """The `__dict__` of an object from outside."""
@@ -305,7 +326,9 @@ class Session(Semantics):
 
     def attributes_of(self, owner: ObjectValue) -> Value:
         """The `__dict__` of an object made during capture."""
-        return AttributesDict(owner)
+        if owner not in self._attribute_dicts:
+            self._attribute_dicts[owner] = AttributesDict(owner)
+        return self._attribute_dicts[owner]
 
     def class_attribute(self, cls: type, name: str, instance: Value) -> Value:
         """An attribute that an instance finds on its class."""

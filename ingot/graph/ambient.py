@@ -13,7 +13,17 @@ AUTOCAST_DEVICES = ("cpu", "cuda")
 Change = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of torch, and its arguments, that sets a mode."""
 
-SWITCHES = frozenset({torch._C._set_grad_enabled, torch.amp._enter_autocast, torch.amp._exit_autocast})  # type: ignore[attr-defined]
+_functorch: Any = torch._C._functorch
+
+SWITCHES = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.amp._enter_autocast,  # type: ignore[attr-defined]
+        torch.amp._exit_autocast,  # type: ignore[attr-defined]
+        _functorch._vmap_increment_nesting,
+        _functorch._vmap_decrement_nesting,
+    }
+)
 """What switches a mode in a captured graph. A graph gives back the modes it began with, unless it raises."""
 
 
@@ -68,10 +78,12 @@ def autocast_depth() -> int:
 
 
 def snapshot() -> Callable[[], None]:
-    """What puts the modes of this thread back to what they are now."""
-    modes, depth = Modes.now(), autocast_depth()
+    """What puts the modes of this thread back to what they are now, and leaves the levels of vmap entered since."""
+    modes, depth, levels = Modes.now(), autocast_depth(), _functorch.get_dynamic_layer_stack_depth()
 
     def restore() -> None:
+        if _functorch.get_dynamic_layer_stack_depth() > levels:
+            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
         modes.set()
         surplus = autocast_depth() - depth
         for _ in range(abs(surplus)):

@@ -167,10 +167,27 @@ typedef struct {
 
 typedef enum { MISSED, HIT } Outcome;
 
+/* Runs the original function after its graph has raised: it raises the same at its own line, or there is a fault. */
+static PyObject *replay(Dispatcher *dispatcher, PyObject *const *args, size_t flagged_count, PyObject *names) {
+    PyObject *type, *raised, *traceback;
+    PyErr_Fetch(&type, &raised, &traceback);
+    PyErr_NormalizeException(&type, &raised, &traceback);
+    PyObject *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
+    if (result != NULL && PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                                           "a compiled graph raised %R, which %R does not: the call ran in eager", raised,
+                                           dispatcher->fn) < 0)
+        Py_CLEAR(result);
+    Py_XDECREF(type);
+    Py_XDECREF(raised);
+    Py_XDECREF(traceback);
+    return result;
+}
+
 /* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry that runs the original
  * function. */
-static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *slots, Py_ssize_t slot_count,
-                         PyObject *const *args, size_t flagged_count, PyObject *names, PyObject **result) {
+static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings *around, PyObject *const *slots,
+                         Py_ssize_t slot_count, PyObject *const *args, size_t flagged_count, PyObject *names,
+                         PyObject **result) {
     Py_ssize_t count = ingot_guard_tree_input_count(entry->guards);
     PyObject *on_stack[ON_STACK + 1], **room = on_stack; /* one place before the inputs, for the vectorcall protocol */
     if (ingot_guard_tree_slot_count(entry->guards) > slot_count)
@@ -180,7 +197,7 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *
         return HIT;
     }
     PyObject **inputs = room + 1;
-    Outcome outcome = ingot_guard_tree_check(entry->guards, slots, inputs) ? HIT : MISSED;
+    Outcome outcome = ingot_guard_tree_check(entry->guards, slots, inputs, around) ? HIT : MISSED;
     if (outcome == HIT) {
         bool failed = false;
         entry->hits++;
@@ -191,10 +208,8 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, PyObject *const *
         else
             *result = run_callable(entry, inputs, count, slots, slot_count, &failed);
         release(inputs, count);
-        if (failed && entry->replays && PyErr_ExceptionMatches(PyExc_Exception)) {
-            PyErr_Clear();
-            *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
-        }
+        if (failed && entry->replays && PyErr_ExceptionMatches(PyExc_Exception))
+            *result = replay(dispatcher, args, flagged_count, names);
     }
     if (room != on_stack)
         PyMem_Free(room);
@@ -227,7 +242,7 @@ static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py
     PyObject *result = NULL;
     if (ready) {
         PyObject *on_miss = Py_NewRef(dispatcher->on_miss);
-        result = PyObject_Vectorcall(on_miss, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result = ingot_call_hidden(on_miss, arguments + 1, 3);
         Py_DECREF(on_miss);
     }
     release(arguments, 4);
@@ -238,7 +253,8 @@ static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssi
                           size_t flagged_count, PyObject *names) {
     PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
     Py_ssize_t count = PyTuple_GET_SIZE(entries), i = 0;
-    while (i < count && try_entry(dispatcher, (Entry *)PyTuple_GET_ITEM(entries, i), slots, slot_count, args,
+    IngotSurroundings around = {0};
+    while (i < count && try_entry(dispatcher, (Entry *)PyTuple_GET_ITEM(entries, i), &around, slots, slot_count, args,
                                   flagged_count, names, &result) == MISSED)
         i++;
     if (i == count)

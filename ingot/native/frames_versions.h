@@ -55,6 +55,17 @@ static inline PyCodeObject *code_of(const Frame *frame) {
 #endif
 }
 
+#if PYTHON_3_12
+/* The caller owns the code that was there. */
+static inline void set_code(Frame *frame, PyCodeObject *code) {
+#if PYTHON_3_13
+    frame->f_executable = Py_NewRef(code);
+#else
+    frame->f_code = (PyCodeObject *)Py_NewRef(code);
+#endif
+}
+#endif
+
 /* Borrowed; NULL where there is none. */
 static inline PyFunctionObject *function_of(const Frame *frame) {
 #if PYTHON_3_12

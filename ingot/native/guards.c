@@ -1,9 +1,11 @@
 #include "guards.h"
 
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 #include "constants.h"
-#include "guards_parts.h"
+#include "guards_shortcut.h"
 
 /* -- the walk ------------------------------------------------------------------------------------------------------ */
 
@@ -15,23 +17,23 @@ static bool check_state_slowly(GuardTree *tree) {
 }
 
 /* The Python reader decides once; then the state must stay what it was at that time. */
-static bool check_state(GuardTree *tree) {
+static bool check_state(GuardTree *tree, IngotSurroundings *around) {
     if (tree->expected_state == NULL)
         return true;
-    IngotGlobalState now;
-    if (!ingot_global_state_is_readable() || !ingot_read_global_state(&now))
+    if (!around->read)
+        around->readable = ingot_global_state_is_readable() && ingot_read_global_state(&around->state);
+    around->read = true;
+    if (!around->readable)
         return check_state_slowly(tree);
     if (tree->state_known)
-        return memcmp(&now, &tree->state, sizeof now) == 0;
+        return memcmp(&around->state, &tree->state, sizeof tree->state) == 0;
     if (!check_state_slowly(tree))
         return false;
-    tree->state = now;
+    tree->state = around->state;
     return tree->state_known = true;
 }
 
-/* Loads every node's value, parents first, checking each; the number of values held at the end, all of them or one that
- * failed. */
-static int walk_nodes(GuardTree *tree, PyObject *const *slots, PyObject **values) {
+int ingot_walk_nodes(GuardTree *tree, PyObject *const *slots, PyObject **values) {
     int count = tree->node_count;
     for (int i = 0; i < count; i++) {
         const Node *node = &tree->nodes[i];
@@ -139,34 +141,83 @@ static bool check_shapes(const GuardTree *tree, PyObject **values) {
     return holds;
 }
 
+bool ingot_check_relations(const GuardTree *tree, PyObject **values) {
+    for (int i = 0; i < tree->relation_count; i++)
+        if (!check_relation(&tree->relations[i], values))
+            return false;
+    return check_shapes(tree, values);
+}
+
 #define VALUES_ON_STACK 512
 
-bool ingot_guard_tree_check(PyObject *object, PyObject *const *slots, PyObject **inputs) {
-    GuardTree *tree = (GuardTree *)object;
-    PyObject *on_stack[VALUES_ON_STACK];
-    PyObject **values = on_stack;
-    int held = 0;
-    bool holds = check_state(tree);
-    if (holds && tree->node_count > VALUES_ON_STACK) {
-        values = PyMem_Malloc((size_t)tree->node_count * sizeof *values);
-        holds = values != NULL;
-    }
-    if (holds) {
-        held = walk_nodes(tree, slots, values);
-        holds = held == tree->node_count;
-    }
-    for (int i = 0; holds && i < tree->relation_count; i++)
-        holds = check_relation(&tree->relations[i], values);
-    holds = holds && check_shapes(tree, values);
+static bool walk(GuardTree *tree, PyObject *const *slots, PyObject **inputs) {
+    PyObject *on_stack[VALUES_ON_STACK], **values = on_stack;
+    if (tree->node_count > VALUES_ON_STACK &&
+        (values = PyMem_Malloc((size_t)tree->node_count * sizeof *values)) == NULL)
+        return false;
+    int held = ingot_walk_nodes(tree, slots, values);
+    bool holds = held == tree->node_count && ingot_check_relations(tree, values);
     for (int i = 0; holds && i < tree->input_count; i++)
         inputs[i] = Py_NewRef(values[tree->inputs[i]]);
     if (!holds && PyErr_Occurred())
         PyErr_Clear();
+#if INGOT_HAS_WORDS
+    if (holds && !ingot_tensor_facts_are_slow())
+        ingot_learn_shortcut(tree, slots, values);
+#endif
     while (held > 0)
         Py_DECREF(values[--held]);
     if (values != on_stack)
         PyMem_Free(values);
+    tree->walks++;
     return holds;
+}
+
+#if INGOT_HAS_WORDS
+
+static bool verify_shortcuts; /* for tests: takes the walk as well */
+
+/* The walk must agree with a shortcut in the verdict and in the inputs. */
+static void confirm(GuardTree *tree, PyObject *const *slots, Verdict verdict, PyObject **inputs) {
+    PyObject **others = PyMem_Calloc((size_t)tree->input_count + 1, sizeof *others);
+    bool same = others != NULL && walk(tree, slots, others) == (verdict == HOLDS);
+    for (int i = 0; others != NULL && i < tree->input_count; i++) {
+        same = same && (verdict != HOLDS || inputs[i] == others[i]);
+        Py_XDECREF(others[i]);
+    }
+    PyMem_Free(others);
+    if (!same)
+        Py_FatalError("a shortcut of a guard tree does not agree with the walk");
+}
+
+/* CHANGED where there is no shortcut to decide by. */
+static Verdict try_shortcut(GuardTree *tree, PyObject *const *slots, PyObject **inputs) {
+    if (tree->shortcut == NULL || ingot_tensor_facts_are_slow())
+        return CHANGED;
+    Verdict verdict = ingot_take_shortcut(tree, slots, inputs);
+    if (verdict == CHANGED)
+        return verdict;
+    tree->shortcuts++;
+    if (verify_shortcuts)
+        confirm(tree, slots, verdict, inputs);
+    return verdict;
+}
+
+#endif
+
+bool ingot_guard_tree_check(PyObject *object, PyObject *const *slots, PyObject **inputs, IngotSurroundings *around) {
+    GuardTree *tree = (GuardTree *)object;
+    if (!check_state(tree, around)) {
+        PyErr_Clear();
+        return false;
+    }
+#if INGOT_HAS_WORDS
+    Verdict verdict = try_shortcut(tree, slots, inputs);
+    if (verdict != CHANGED)
+        return verdict == HOLDS;
+#endif
+    around->read = false; /* a walk may run code of the user's */
+    return walk(tree, slots, inputs);
 }
 
 Py_ssize_t ingot_guard_tree_slot_count(PyObject *tree) { return ((GuardTree *)tree)->slot_count; }
@@ -211,6 +262,10 @@ static void free_arrays(GuardTree *tree) {
     PyMem_Free(tree->quantities);
     PyMem_Free(tree->shapes);
     PyMem_Free(tree->inputs);
+    PyMem_Free(tree->surprises);
+#if INGOT_HAS_WORDS
+    ingot_release_shortcut(tree->shortcut);
+#endif
 }
 
 /* Only when nothing can reach the tree any more: a running call holds its entry, and so its tree. */
@@ -236,7 +291,8 @@ static PyObject *tree_collect(PyObject *self, PyObject *slots) {
     if (inputs == NULL)
         return PyErr_NoMemory();
     PyObject *collected = NULL;
-    if (!ingot_guard_tree_check(self, ((PyTupleObject *)slots)->ob_item, inputs))
+    IngotSurroundings around = {0};
+    if (!ingot_guard_tree_check(self, ((PyTupleObject *)slots)->ob_item, inputs, &around))
         collected = Py_NewRef(Py_None);
     else if ((collected = PyTuple_New(tree->input_count)) != NULL)
         for (int i = 0; i < tree->input_count; i++)
@@ -253,6 +309,12 @@ static PyMethodDef tree_methods[] = {
     {0},
 };
 
+static PyMemberDef tree_members[] = {
+    {"walks", T_ULONGLONG, offsetof(GuardTree, walks), READONLY, "how many checks took the whole walk"},
+    {"shortcuts", T_ULONGLONG, offsetof(GuardTree, shortcuts), READONLY, "how many were decided without it"},
+    {0},
+};
+
 PyTypeObject IngotGuardTree_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.GuardTree",
     .tp_doc = "GuardTree(spec): the facts of one entry; the spec is made by GuardSet.native_spec.",
@@ -262,6 +324,7 @@ PyTypeObject IngotGuardTree_Type = {
     .tp_dealloc = (destructor)tree_dealloc,
     .tp_traverse = (traverseproc)tree_traverse,
     .tp_methods = tree_methods,
+    .tp_members = tree_members,
 };
 
 static PyObject *force_slow(PyObject *Py_UNUSED(module), PyObject *slow) {
@@ -280,7 +343,19 @@ static PyObject *state_is_readable(PyObject *Py_UNUSED(module), PyObject *Py_UNU
     return PyBool_FromLong(ingot_global_state_is_readable());
 }
 
+static PyObject *set_verify_shortcuts(PyObject *Py_UNUSED(module), PyObject *verify) {
+    int truth = PyObject_IsTrue(verify);
+    if (truth < 0)
+        return NULL;
+#if INGOT_HAS_WORDS
+    verify_shortcuts = truth != 0;
+#endif
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_verify_shortcuts", set_verify_shortcuts, METH_O,
+     "Whether the whole walk is taken after each shortcut, and must agree, else the process aborts; for tests."},
     {"_force_slow_tensor_facts", force_slow, METH_O,
      "Reads tensors through Python attributes from now on; for tests. Build trees after it."},
     {"tensor_facts_are_slow", facts_are_slow, METH_NOARGS, "Whether tensors are read through Python attributes."},

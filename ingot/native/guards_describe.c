@@ -31,10 +31,14 @@ static int fill_node(GuardTree *tree, int position, PyObject *spec, PyObject **c
     PyObject *key;
     if (!PyArg_ParseTuple(spec, "siOO!", &name, &node->parent, &key, &PyList_Type, checks))
         return -1;
-    if (!ingot_find_access(name, &node->access) || node->parent >= position) {
+    const AccessKind *kind = ingot_find_access(name);
+    if (kind == NULL || node->parent >= position) {
         PyErr_Format(PyExc_ValueError, "node %d of the guard spec has no access '%s' or no parent", position, name);
         return -1;
     }
+    node->access = kind->access;
+    node->reach = kind->reach;
+    node->first_child = node->next_sibling = -1;
     node->key.object = Py_NewRef(key);
     if (PyLong_CheckExact(key)) {
         int overflow;
@@ -42,8 +46,13 @@ static int fill_node(GuardTree *tree, int position, PyObject *spec, PyObject **c
     }
     if (node->access == NULL && node->key.index >= tree->slot_count)
         tree->slot_count = (int)node->key.index + 1;
-    bool is_root = node->parent < 0 && (node->access == NULL || strcmp(name, "constant") == 0);
-    return is_root ? 0 : check_position(tree, node->parent);
+    if (node->parent < 0 && (node->reach == SLOT || node->reach == CONSTANT))
+        return 0;
+    if (check_position(tree, node->parent) < 0)
+        return -1;
+    node->next_sibling = tree->nodes[node->parent].first_child;
+    tree->nodes[node->parent].first_child = position;
+    return 0;
 }
 
 static int fill_nodes(GuardTree *tree, PyObject *spec) {

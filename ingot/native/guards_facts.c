@@ -56,34 +56,27 @@ static PyObject *access_dict_keys(PyObject *owner, const Key *Py_UNUSED(key)) {
     return keys;
 }
 
-static const struct {
-    const char *name;
-    Access access;
-} accesses[] = {
-    {"slot", NULL},
-    {"constant", access_constant},
-    {"item", access_item},
-    {"instance_dict", access_instance_dict},
-    {"attribute", access_attribute},
-    {"cell", access_cell},
-    {"type", access_type},
-    {"class_attribute", access_class_attribute},
-    {"dict_keys", access_dict_keys},
-    {"apply", access_apply},
+static const AccessKind accesses[] = {
+    {"slot", NULL, SLOT},
+    {"constant", access_constant, CONSTANT},
+    {"item", access_item, ITEM},
+    {"instance_dict", access_instance_dict, INSTANCE_DICT},
+    {"attribute", access_attribute, ATTRIBUTE},
+    {"cell", access_cell, CELL},
+    {"type", access_type, TYPE},
+    {"class_attribute", access_class_attribute, CLASS_ATTRIBUTE},
+    {"dict_keys", access_dict_keys, ANEW},
+    {"apply", access_apply, ANEW},
 };
 
-bool ingot_find_access(const char *name, Access *access) {
+const AccessKind *ingot_find_access(const char *name) {
     for (size_t i = 0; i < Py_ARRAY_LENGTH(accesses); i++)
-        if (strcmp(accesses[i].name, name) == 0) {
-            *access = accesses[i].access;
-            return true;
-        }
-    return false;
+        if (strcmp(accesses[i].name, name) == 0)
+            return &accesses[i];
+    return NULL;
 }
 
 /* -- checks: facts about one value --------------------------------------------------------------------------------- */
-
-#define NOT_GUARDED INT64_MIN
 
 static bool check_type(PyObject *value, Check *check) { return (PyObject *)Py_TYPE(value) == check->data; }
 
@@ -153,33 +146,20 @@ static bool check_class_attribute(PyObject *value, Check *check) {
     PyTypeObject *type = (PyTypeObject *)value;
     if (type->tp_version_tag != 0 && type->tp_version_tag == (unsigned int)check->number)
         return true;
+    unsigned int version = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(check->data); i++) {
         PyObject *fact = PyList_GET_ITEM(check->data, i);
         PyObject *expected = PyTuple_GET_SIZE(fact) == 2 ? PyTuple_GET_ITEM(fact, 1) : NULL;
         if (_PyType_Lookup(type, PyTuple_GET_ITEM(fact, 0)) != expected)
             return false;
+        version = i == 0 ? type->tp_version_tag : version; /* the lookup has assigned one, unless none is left */
     }
-    check->number = type->tp_version_tag; /* the lookups have assigned one, unless none is left */
+    check->number = version == type->tp_version_tag ? version : 0;
     return true;
 }
 
 static bool check_tensor(PyObject *value, Check *check) {
-    const TensorExpectation *expected = check->expected;
-    const IngotTensorFacts *wanted = &expected->facts;
-    IngotTensorFacts facts;
-    if (Py_TYPE(value) != expected->type || ingot_tensor_facts(value, &facts) < 0)
-        return false;
-    if (facts.dispatch_keys != wanted->dispatch_keys || facts.rank != wanted->rank || facts.dtype != wanted->dtype ||
-        facts.device_type != wanted->device_type || facts.device_index != wanted->device_index ||
-        facts.requires_grad != wanted->requires_grad || facts.is_leaf != wanted->is_leaf)
-        return false;
-    for (int64_t i = 0; i < facts.rank; i++) {
-        if (wanted->sizes[i] != NOT_GUARDED && wanted->sizes[i] != facts.sizes[i])
-            return false;
-        if (wanted->strides[i] != NOT_GUARDED && wanted->strides[i] != facts.strides[i])
-            return false;
-    }
-    return true;
+    return Py_TYPE(value) == check->expected->type && ingot_tensor_matches(value, &check->expected->facts);
 }
 
 static bool check_tensor_offset(PyObject *value, Check *check) {
@@ -198,20 +178,21 @@ static const struct {
     const char *name;
     bool (*holds)(PyObject *value, Check *check);
     bool has_number;
+    Proof proof;
 } check_kinds[] = {
-    {"type", check_type, false},
-    {"identity", check_identity, false},
-    {"equals", check_equals, false},
-    {"length", check_length, true},
-    {"dict_keys", check_dict_keys, false},
-    {"absent_key", check_absent_key, false},
-    {"dict_empty", check_dict_empty, false},
-    {"is_none", check_is_none, true},
-    {"truth", check_truth, true},
-    {"class_attribute", check_class_attribute, false},
-    {"tensor", check_tensor, false},
-    {"tensor_offset", check_tensor_offset, true},
-    {"tensor_aligned", check_tensor_aligned, true},
+    {"type", check_type, false, BY_TYPE},
+    {"identity", check_identity, false, BY_ADDRESS},
+    {"equals", check_equals, false, BY_VALUE},
+    {"length", check_length, true, BY_VALUE},
+    {"dict_keys", check_dict_keys, false, BY_KEYS},
+    {"absent_key", check_absent_key, false, BY_VERSION},
+    {"dict_empty", check_dict_empty, false, BY_LENGTH},
+    {"is_none", check_is_none, true, BY_ADDRESS},
+    {"truth", check_truth, true, BY_VALUE},
+    {"class_attribute", check_class_attribute, false, BY_CLASS},
+    {"tensor", check_tensor, false, BY_LOOKING},
+    {"tensor_offset", check_tensor_offset, true, BY_LOOKING},
+    {"tensor_aligned", check_tensor_aligned, true, BY_LOOKING},
 };
 
 /* -- reading a check from the spec --------------------------------------------------------------------------------- */
@@ -224,7 +205,7 @@ static int fill_dims(PyObject *dims, int64_t *into, int64_t *rank) {
     *rank = PyTuple_GET_SIZE(dims);
     for (int64_t i = 0; i < *rank; i++) {
         PyObject *dim = PyTuple_GET_ITEM(dims, i);
-        into[i] = dim == Py_None ? NOT_GUARDED : (int64_t)PyLong_AsLongLong(dim);
+        into[i] = dim == Py_None ? INGOT_NOT_GUARDED : (int64_t)PyLong_AsLongLong(dim);
     }
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -268,6 +249,7 @@ int ingot_fill_check(Check *check, PyObject *spec) {
     for (size_t i = 0; i < Py_ARRAY_LENGTH(check_kinds); i++)
         if (strcmp(check_kinds[i].name, name) == 0) {
             check->holds = check_kinds[i].holds;
+            check->proof = check_kinds[i].proof;
             if (check_kinds[i].has_number)
                 check->number = (int64_t)PyLong_AsLongLong(data);
         }

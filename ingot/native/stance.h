@@ -13,6 +13,10 @@ bool ingot_eager_here(void);
 
 static inline bool ingot_runs_eager(void) { return ingot_eager_reasons != 0 && ingot_eager_here(); }
 
+/* Calls `callable` hidden from torch.compile, whose frame hook would otherwise capture it where it is on. `args[-1]` may
+ * be written to. */
+PyObject *ingot_call_hidden(PyObject *callable, PyObject *const *args, size_t count);
+
 int ingot_stance_register(PyObject *module);
 
 #endif

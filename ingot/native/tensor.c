@@ -155,6 +155,27 @@ int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts) {
     return 0;
 }
 
+static bool same_facts(const IngotTensorFacts *facts, const IngotTensorFacts *wanted) {
+    if (facts->dispatch_keys != wanted->dispatch_keys || facts->rank != wanted->rank || facts->dtype != wanted->dtype ||
+        facts->device_type != wanted->device_type || facts->device_index != wanted->device_index ||
+        facts->requires_grad != wanted->requires_grad || facts->is_leaf != wanted->is_leaf)
+        return false;
+    for (int64_t i = 0; i < facts->rank; i++)
+        if ((wanted->sizes[i] != INGOT_NOT_GUARDED && wanted->sizes[i] != facts->sizes[i]) ||
+            (wanted->strides[i] != INGOT_NOT_GUARDED && wanted->strides[i] != facts->strides[i]))
+            return false;
+    return true;
+}
+
+bool ingot_tensor_matches(PyObject *tensor, const IngotTensorFacts *wanted) {
+    IngotTensorFacts facts;
+    if (!ingot_tensor_facts_are_slow())
+        read_facts(tensor, &facts);
+    else if (read_facts_slowly(tensor, &facts) < 0)
+        return false;
+    return same_facts(&facts, wanted);
+}
+
 int ingot_tensor_data(PyObject *tensor, void **data) {
     if (!ingot_tensor_facts_are_slow() && handle_data((char *)tensor + layout.impl, data) == 0)
         return 0;

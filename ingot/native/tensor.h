@@ -31,6 +31,12 @@ bool ingot_is_plain_tensor(PyObject *object);
 /* Reads the facts of a plain tensor. 0, or -1 with an exception set. */
 int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts);
 
+/* A size or stride of this value, in what is wanted, is not compared. */
+#define INGOT_NOT_GUARDED INT64_MIN
+
+/* Whether a plain tensor has the facts that are wanted, but for the storage offset. An exception may be set if not. */
+bool ingot_tensor_matches(PyObject *tensor, const IngotTensorFacts *wanted);
+
 /* The address of the first element. 0, or -1 with an exception set. */
 int ingot_tensor_data(PyObject *tensor, void **data);
 

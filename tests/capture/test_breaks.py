@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 import traceback
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import ingot
 from ingot.compiler import Compiler
+from ingot.native._native import hook_active
 from tests.tracked import Tracked, assert_same
 
 X = torch.linspace(-2, 2, 8)
@@ -66,9 +68,9 @@ def test_what_the_instruction_gives_goes_on() -> None:
 def test_a_value_of_a_tensor() -> None:
     def fn(x: Tensor) -> Any:
         scale = (x * 2).sum().item()
-        return x * scale, scale
+        return x * scale, scale, [scale] if scale > 100 else []
 
-    broken(fn, X, graphs=2)
+    broken(fn, X)
 
 
 def test_break_between_operands() -> None:
@@ -449,3 +451,50 @@ def test_what_reads_the_variables_of_its_caller_runs_in_eager() -> None:
     tracked = Tracked(fn)
     tracked(X)
     tracked(X)
+
+
+def test_functions_called_by_a_broken_instruction_are_captured() -> None:
+    class Meter:
+        def __init__(self, x: Tensor) -> None:
+            self.x = x
+
+        @property
+        def level(self) -> Tensor:
+            y = self.x.sin()
+            time.sleep(0)
+            return y.cos()
+
+    meter = Meter(X)
+
+    def fn(x: Tensor) -> Any:
+        return x * 2 + meter.level
+
+    broken(fn, X, graphs=4)  # before the property, its two, and behind it
+
+
+def test_what_python_calls_from_c_is_captured() -> None:
+    def square(x: Tensor) -> Tensor:
+        return x * x
+
+    applied = functools.singledispatch(square)  # its wrapper calls by way of a registry
+
+    def fn(x: Tensor) -> Any:
+        return _apply_from_c(square, x) + applied(x)
+
+    tracked = broken(fn, X)
+    names = {c.name.rpartition(".")[2] for c in tracked.compiler.compilations}
+    assert "square" in names
+
+
+def _apply_from_c(function: Any, x: Tensor) -> Any:
+    return functools.partial.__call__(functools.partial(function), x)
+
+
+def test_the_hook_is_off_when_nothing_is_broken() -> None:
+    def fn(x: Tensor) -> Any:
+        active.append(hook_active())
+        return x.sin()
+
+    active: list[bool] = []
+    broken(fn, X)
+    assert not hook_active() and True in active  # while the call ran for real

@@ -47,7 +47,7 @@ def prints_texts(x, box):
 
 
 def prints_what_it_reads(x, box):
-    print("step", box.step, f"{box.step:03d}", "%d" % box.step)
+    print("step", box.step, f"{box.step:03d}", "%d" % box.step)  # noqa: UP031
     box.step += 1
     print(Named(f"step {box.step}"))
     return x * box.step
@@ -316,17 +316,17 @@ def test_a_cached_function_that_changes_something_is_called() -> None:
 
 
 def warns(x):
-    warnings.warn("plain")
-    warnings.warn("deprecated", DeprecationWarning)
-    warnings.warn(UserWarning("made", 3))
+    warnings.warn("plain")  # noqa: B028
+    warnings.warn("deprecated", DeprecationWarning)  # noqa: B028
+    warnings.warn(UserWarning("made", 3))  # noqa: B028
     warnings.warn(f"shape {tuple(x.shape)}", category=FutureWarning, stacklevel=1)
     return x + 1
 
 
 def warns_in_a_loop(x):
     for i in range(3):
-        warnings.warn("the same")
-        warnings.warn(f"another {i}")
+        warnings.warn("the same")  # noqa: B028
+        warnings.warn(f"another {i}")  # noqa: B028
     return x + 1
 
 
@@ -365,7 +365,7 @@ def test_warnings(fn: Any, action: str) -> None:
 def test_warnings_that_are_errors() -> None:
     def fn(x):
         try:
-            warnings.warn("raised")
+            warnings.warn("raised")  # noqa: B028
         except UserWarning as error:
             return x * 2, str(error)
         return x, None

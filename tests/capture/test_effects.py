@@ -640,3 +640,71 @@ def test_modules(cls: type[nn.Module]) -> None:
             for name in ("calls", "seen", "cache", "history"):
                 assert str(getattr(ours, name, None)) == str(getattr(theirs, name, None))
             assert [n for n, _ in ours.named_modules()] == [n for n, _ in theirs.named_modules()]
+
+
+# -- across graph breaks -----------------------------------------------------------------------------------------------
+
+
+def broken(x):
+    """Something that ends a graph."""
+    return float(x.sum().item())
+
+
+def comprehensions_under_construction(x, box):
+    rows = [broken(x * i) for i in range(3)]
+    table = {i: broken(x * i) for i in range(3)}
+    members = {broken(x * i) for i in range(3)}
+    gathered = [*rows, *[broken(x)], 1]
+    return rows, table, members, gathered, dict(**{"a": broken(x)}, **table_of(x))
+
+
+def table_of(x):
+    return {"b": broken(x)}
+
+
+def writes_on_both_sides(x, box):
+    box.items.append(1)
+    box.n += 1
+    made = [box.items]
+    box.made = made
+    value = broken(x)
+    made.append(value)
+    box.items.append(value)
+    box.n += 1
+    return box.made is made, made[0] is box.items, box.n, x * value
+
+
+def closures_on_both_sides(x, box):
+    count = 0
+
+    def add(n):
+        nonlocal count
+        count += n
+        box.items.append(count)
+        return count
+
+    add(1)
+    value = broken(x)
+    add(value)
+    box.add = add
+    return add(2), count
+
+
+def aliases_on_both_sides(x, box):
+    a = {"n": 1}
+    b = a
+    c = [a, b]
+    broken(x)
+    a["n"] = x
+    b["m"] = 2
+    return a, c[0] is c[1], c[1] is a, len(b)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [comprehensions_under_construction, writes_on_both_sides, closures_on_both_sides, aliases_on_both_sides],
+    ids=lambda fn: fn.__name__,
+)
+def test_graph_breaks(fn: Any) -> None:
+    compiler = same_world(fn, lambda: (X.clone(), Box(items=[], n=0)), fullgraph=False)
+    assert all(c.skipped is None for c in compiler.compilations)

@@ -248,3 +248,63 @@ def test_a_constant_result_is_assumed() -> None:
     for _ in range(2):
         assert_same(compiled(x), x + 1)
     assert calls == ["torch", "no_such_module"]
+
+
+# -- vmap --------------------------------------------------------------------------------------------------------------
+
+
+def per_example(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def one(row: torch.Tensor, scale: float = 2.0) -> dict[str, torch.Tensor]:
+        assert row.shape == (3, 4) and row.dim() == 2
+        return {"sum": row.sum(-1) * scale, "product": row @ w}
+
+    out = torch.vmap(one)(x)
+    pairs = torch.vmap(lambda a, b: torch.dot(a, b), in_dims=(0, None))(x[:, 0], w[:, 0])
+    nested = torch.vmap(torch.vmap(torch.add, in_dims=(0, None)), in_dims=(None, 0), out_dims=1)(w[0], w[1])
+    return out["sum"], out["product"], pairs, nested
+
+
+def scanned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def combine(left: Any, right: Any) -> Any:
+        return left[0] * right[0], left[1] * right[0] + right[1]
+
+    return associative_scan(combine, (x, y), dim=1, combine_mode="generic")[1]
+
+
+def test_vmap() -> None:
+    x, w = torch.randn(5, 3, 4), torch.randn(4, 4)
+    same(per_example, x, w)
+    compiled_same(per_example, x, w)
+
+
+def test_associative_scan() -> None:
+    x, y = torch.rand(2, 7, 3), torch.rand(2, 7, 3)
+    expected = torch.empty_like(x)
+    total = torch.zeros(2, 3)
+    for i in range(7):
+        total = expected[:, i] = total * x[:, i] + y[:, i]
+    compiled = ingot.compile(scanned, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, y), expected)
+    compiled_same(scanned, x, y)
+
+
+def test_no_level_of_vmap_is_left_behind() -> None:
+    def fails(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda row: row[index])(x)
+
+    def stops(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda row: row * len(repr(object())) * 0)(x)
+
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        compiled = ingot.compile(fails, backend="eager")
+        assert_same(compiled(x, torch.tensor(1)), x[:, 1])
+        with pytest.raises(IndexError):
+            compiled(x, torch.tensor(9))
+        assert depth() == 0
+        assert_same(ingot.compile(stops, backend="eager")(x), x * 0)
+        assert depth() == 0

@@ -399,5 +399,3 @@ def test_nothing_of_the_users_runs_again() -> None:
     Failure.made.clear()
     compiled(X)
     assert Failure.made == ["bad"]
-
-

@@ -296,7 +296,7 @@ def helper(a: Tensor, b: Tensor) -> Tensor:
     return a * b + 1
 
 
-@broken("")
+@whole
 def vmapped(x: Tensor, y: Tensor) -> Any:
     z = x + 1
     return torch.vmap(helper)(z, y), torch.vmap(lambda a: a.sum())(z) * 2, torch.vmap(torch.dot)(x, y)

@@ -185,7 +185,7 @@ def test_errors_of_ingots_own_are_one_line(tmp_path, capsys):
     assert main(ingot.compile, ingot.explain, ["explain", str(path)]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("ingot: the call raised GraphBreakError: a branch on the values of")
-    assert "whole.py:4 (hint: torch.where" in line
+    assert "whole.py:4 (hint: use torch.where" in line
 
 
 def test_a_program_with_graph_breaks(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Programs for the tests of frames. Each takes a list, which it may append to, and its whole meaning is what it returns or
+"""Programs for the tests of frames. Each takes a list, which it may append to; its whole meaning is what it returns or
 raises and what is in that list then. All that a frame of theirs holds can be copied."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def cells(log, start=5, *rest, step=2, **named):
 def expressions(log):
     a, (b, *c) = 1, [2, 3, 4]
     d = {"x": a, **{"y": b}, "z": [*c, a if a > b else b]}
-    e = a < b < LIMIT and not c[0] is None or None
+    e = a < b < LIMIT and c[0] is not None or None
     if (n := len(c)) > 1:
         log.append(f"{a!r:>4}{b:{n}}")
     g = [x * y for x in c if x != 3 for y in (1, 2)]
@@ -129,7 +129,7 @@ def unbound(log):
         log.append(name)
     del name
     try:
-        del name
+        del name  # noqa: F821
     except UnboundLocalError as error:
         log.append(type(error).__name__)
     return gone  # noqa: F821

@@ -71,10 +71,12 @@ def outcome(fn: Callable[..., Any], run: Callable[[], Any], log: list[Any]) -> O
     try:
         return Outcome(run(), "", (), log)
     except Exception as error:
-        lines, entry = [], error.__traceback__
+        lines, entry, before = [], error.__traceback__, None
         while entry is not None:
-            if entry.tb_frame.f_code is fn.__code__:
+            # Early versions of 3.11 have an entry twice where a trace function raised.
+            if entry.tb_frame.f_code is fn.__code__ and (entry.tb_frame, entry.tb_lineno) != before:
                 lines.append(entry.tb_lineno and entry.tb_lineno - fn.__code__.co_firstlineno)
+            before = entry.tb_frame, entry.tb_lineno
             entry = entry.tb_next
         return Outcome(None, repr(error), tuple(lines), log)
 

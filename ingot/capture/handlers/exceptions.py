@@ -4,32 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingot.capture.bytecode import VERSION
+from ingot.capture.guards import MISSING
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.objects import ClassValue, ExceptionValue
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.functions import INHERITED
+from ingot.capture.values.objects import ObjectValue
 
 
-def _exception(frame: InterpreterFrame, value: Value) -> ExceptionValue:
+def _exception(frame: InterpreterFrame, value: Value, what: str) -> ExceptionValue:
     """The exception that a raise statement names: an instance, or a class to be called."""
-    if isinstance(value, ClassValue) or (value.is_constant() and isinstance(value.constant(), type)):
-        value = frame.session.call(value, [], {})
+    session = frame.session
+    if issubclass(value.python_type(), type) and issubclass(value.constant(), BaseException):
+        cls, value = value, session.realize(session.call(value, [], {}))
+        if not isinstance(value, ExceptionValue):
+            message = f"calling {cls.constant()} should have returned an instance of BaseException, not "
+            raise session.raised(TypeError, f"{message}{value.python_type()}")
     if not isinstance(value, ExceptionValue):
-        raise frame.session.unsupported(f"{value.describe()} is raised")
+        if issubclass(value.python_type(), BaseException):
+            raise session.unsupported(f"{value.describe()} is raised")
+        raise session.raised(TypeError, f"{what} must derive from BaseException")
     return value
 
 
 @handles("RAISE_VARARGS")
 def raise_varargs(frame: InterpreterFrame, count: int) -> None:
-    handled = frame.session.handled
+    session = frame.session
+    handled = session.handled
     if count == 0:
-        if handled.is_constant():  # None
-            raise frame.session.raised(RuntimeError, "No active exception to reraise")
+        if not isinstance(handled, ExceptionValue):
+            raise session.raised(RuntimeError, "No active exception to reraise")
         raise Raised(handled)
-    cause = frame.pop() if count == 2 else NONE
-    raised = _exception(frame, frame.pop())
-    raised.cause = cause
-    raise Raised(raised)
+    cause = frame.pop() if count == 2 else None
+    raised = _exception(frame, frame.pop(), "exceptions")
+    if cause is not None:
+        cause = cause if cause.identity() is None else _exception(frame, cause, "exception causes")
+        raised.set_part(session, "__cause__", cause)
+    raise session.raising(raised)
 
 
 @handles("RERAISE")
@@ -39,39 +52,81 @@ def reraise(frame: InterpreterFrame, _: int) -> None:
 
 @handles("PUSH_EXC_INFO")
 def push_exc_info(frame: InterpreterFrame, _: Any) -> None:
-    raised = frame.pop()
-    frame.push(frame.session.handled)
+    session, raised = frame.session, frame.pop()
+    before = session.handled
+    frame.push(INHERITED if session.inherited is not NONE and before is session.inherited else before)
     frame.push(raised)
-    frame.session.handled = raised
+    session.handled = raised
 
 
 @handles("POP_EXCEPT")
 def pop_except(frame: InterpreterFrame, _: Any) -> None:
-    frame.session.handled = frame.pop()
+    before = frame.pop()
+    frame.session.handled = frame.session.inherited if before is INHERITED else before
 
 
 @handles("CHECK_EXC_MATCH")
 def check_exc_match(frame: InterpreterFrame, _: Any) -> None:
     wanted = frame.pop().constant()
-    frame.push(ConstantValue(issubclass(frame.peek().python_type(), wanted)))
+    for cls in wanted if type(wanted) is tuple else (wanted,):
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            message = "catching classes that do not inherit from BaseException is not allowed"
+            raise frame.session.raised(TypeError, message)
+    order = frame.peek().python_type().__mro__
+    frame.push(ConstantValue(any(cls in order for cls in (wanted if type(wanted) is tuple else (wanted,)))))
 
 
 @handles("STOPITERATION_ERROR")
 def stopiteration_error(frame: InterpreterFrame, _: Any) -> None:
-    if issubclass(frame.peek().python_type(), StopIteration):
+    raised = frame.peek()
+    if issubclass(raised.python_type(), StopIteration):
         frame.pop()
-        frame.push(ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")]))
+        frame.push(frame.session.stopped_inside(raised))
+
+
+# -- with --------------------------------------------------------------------------------------------------------------
+
+
+def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value:
+    """A method that the class of a context manager has; the instance is not asked."""
+    session = frame.session
+    try:
+        if isinstance(manager, ObjectValue):
+            raw = session.class_lookup(manager.cls, name)
+            if raw is MISSING:
+                raise manager.lost(session, name)
+            return manager.bind(session, raw, name)
+        return manager.get_attribute(session, name)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), AttributeError):
+            raise
+        kind = manager.python_type().__name__
+        missed = " (missed __exit__ method)" if name == "__exit__" else ""
+        if VERSION >= (3, 14):
+            raise session.unsupported(f"{manager.describe()} is no context manager") from None
+        message = f"'{kind}' object does not support the context manager protocol{missed}"
+        raise session.raised(TypeError, message) from None
 
 
 @handles("BEFORE_WITH")
-def before_with(frame: InterpreterFrame, _: Any) -> None:
+def before_with(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
     session, manager = frame.session, frame.pop()
-    frame.push(manager.get_attribute(session, "__exit__"))
-    frame.push(session.call(manager.get_attribute(session, "__enter__"), [], {}))
+    enter = _special_method(frame, manager, "__enter__")
+    frame.push(_special_method(frame, manager, "__exit__"))
+    target = session.realize(enter).callee(session, [], {})
+    if target is not None:
+        return session.frame_of(*target)
+    frame.push(session.call(enter, [], {}))
+    return None
 
 
 @handles("WITH_EXCEPT_START")
-def with_except_start(frame: InterpreterFrame, _: Any) -> None:
-    raised, leave = frame.peek(), frame.peek(4)
-    cls = frame.session.wrap_constant(raised.python_type())
-    frame.push(frame.session.call(leave, [cls, raised, NONE], {}))
+def with_except_start(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
+    session, raised, leave = frame.session, frame.peek(), frame.peek(4)
+    args: list[Value] = [session.wrap_constant(raised.python_type()), raised, NONE]
+    target = leave.callee(session, args, {})
+    if target is not None:
+        return session.frame_of(*target)
+    frame.push(session.call(leave, args, {}))
+    return None
+

@@ -6,6 +6,7 @@ a `LazyValue`, which answers no question at all, until `Session.realize` guards 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,11 @@ class Value:
             return session.wrap_constant(self.python_type())
         if not hasattr(self.python_type(), name):
             raise session.raised(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
+        slot = SLOTS.get(name)
+        if slot is not None:
+            return NativeMethod(self, name, slot)
+        if name == "__doc__":
+            return session.wrap_constant(self.python_type().__doc__)
         raise session.unsupported(f"attribute {name!r} of {self.describe()}")
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
@@ -173,6 +179,11 @@ class NullValue(Value):
 NULL = NullValue()
 
 
+def find_missing(cls: type, name: str) -> bool:
+    """Whether no class along the resolution order has the name."""
+    return all(name not in vars(owner) for owner in cls.__mro__)
+
+
 class NativeMethod(Value):
     """A method of a built-in type, carried out by the value itself (`method_append` of ListValue and the like)."""
 
@@ -188,8 +199,35 @@ class NativeMethod(Value):
     def describe(self) -> str:
         return f"method {self.name!r} of {self.owner.describe()}"
 
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return session.wrap_constant(getattr(getattr(self.owner.python_type(), self.name), name))
+        return super().get_attribute(session, name)
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function not in (operator.eq, operator.ne):
+            return None
+        same = isinstance(other, NativeMethod) and other.name == self.name and session.same(self.owner, other.owner)
+        return session.wrap_constant(same == (function is operator.eq))
+
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         try:
             return self.method(self.owner, session, *map(session.realize, args), **session.realize_all(kwargs))
         except NotConstant as unknown:
             raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None
+        except TypeError as error:
+            raise wrong_arguments(session, self, error) from None
+
+
+def wrong_arguments(session: Session, callee: Value, error: TypeError) -> Exception:
+    """What to raise for a TypeError of a call of a rule: one that comes from its signature is the program's mistake."""
+    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return error if inner is not None else session.unsupported(f"{callee.describe()} is called with wrong arguments")
+
+
+SLOTS: dict[str, Callable[..., Value]] = {}
+"""Special methods of built-in types by name, as any value carries them out: slot(value, session, *args)."""

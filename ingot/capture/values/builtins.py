@@ -1,38 +1,36 @@
-"""Built-in functions and classes: the pure ones are called when all is known, the others have a rule here or a
-polyfill in Python."""
+"""Built-in functions: the pure ones are called when all is known, the others have a rule here or a polyfill in Python.
+"""
 
 from __future__ import annotations
 
+import abc
 import builtins
-import collections
-import dataclasses
-import enum
+import cmath
 import functools
-import inspect
-import itertools
 import math
 import operator
 import typing
 from collections.abc import Callable
-from types import FunctionType, MappingProxyType, MethodType
+from types import FunctionType, UnionType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture import polyfills
-from ingot.capture.guards import MISSING, Kind
-from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value
-from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
-from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, PartialValue
-from ingot.capture.values.objects import (
-    BINARY_METHODS,
-    INPLACE_METHODS,
-    ExceptionValue,
-    ObjectValue,
-    SuperValue,
+from ingot.capture import iterators, polyfills
+from ingot.capture.guards import MISSING
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Callee,
+    Keywords,
+    NotConstant,
+    Raised,
+    Value,
     find_missing,
-    is_data_descriptor,
+    wrong_arguments,
 )
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import RangeIterator, TupleValue
+from ingot.capture.values.functions import GeneratorValue
+from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -46,23 +44,21 @@ UNREALIZED: dict[Any, Callable[[Session, Arguments, Keywords], Value]] = {}
 """By built-in function: rule(session, args, kwargs) on values that may be used or not."""
 
 PURE: set[Any] = {
-    *(getattr(builtins, name) for name in "abs ascii bin chr divmod format hash hex oct ord round".split()),
-    *(getattr(operator, name) for name in "concat countOf indexOf length_hint".split()),
-    *(f for name, f in vars(math).items() if callable(f) and not name.startswith("_")),
-    complex,
-    bytes,
+    *(getattr(builtins, name) for name in "ascii bin chr hex oct ord".split()),
+    *(f for module in (math, cmath) for name, f in vars(module).items() if callable(f) and not name.startswith("_")),
+    operator.length_hint,
+    bytearray.maketrans,
 }
 """Called for real when all their arguments are known; none changes what it is given."""
 
-POLYFILLS: dict[Any, Any] = {
-    math.prod: polyfills.prod,
-    functools.reduce: polyfills.reduce,
-    itertools.chain.from_iterable: polyfills.chain_from_iterable,
-    dict.fromkeys: polyfills.fromkeys,
-    **{getattr(builtins, n): getattr(polyfills, n + "_") for n in polyfills.OF_BUILTINS},
-    **{getattr(itertools, n): getattr(polyfills, n) for n in polyfills.OF_ITERTOOLS},
-}
+_PURE_CLASSES = frozenset({str, bytes, int, float, complex})
+"""Their class and static methods are pure."""
+
+POLYFILLS: dict[Any, Any] = {**polyfills.FUNCTIONS, **iterators.REPLACEMENTS}
 """Inlined in place of the built-in."""
+
+CONSTRUCTORS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] = {}
+"""By class and its bases, for classes that have no rule: what calling them gives."""
 
 _OPERATORS = set(BINARY_METHODS) | set(INPLACE_METHODS)
 _UNARY = {operator.neg, operator.pos, operator.invert, builtins.abs}
@@ -110,9 +106,21 @@ class BuiltinValue(Value):
     def identity(self) -> Any:
         return self.object
 
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function in (operator.eq, operator.ne) and isinstance(other, BuiltinValue):
+            return ConstantValue(function(self.object, other.object))
+        return None
+
     def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("__name__", "__qualname__", "__doc__", "__module__"):
-            return ConstantValue(getattr(self.object, name))
+        if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__"):
+            return session.wrap_constant(session.python(getattr, self.object, name))
+        if name == "__get__" and not find_missing(type(self.object), name):
+            return session.builtin(_get_method)
+        if isinstance(self.object, property):
+            found = session.python(getattr, self.object, name)
+            return session.wrap_constant(found)
         return super().get_attribute(session, name)
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
@@ -122,6 +130,10 @@ class BuiltinValue(Value):
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return call_builtin(session, self.object, args, kwargs)
+
+
+def _get_method() -> None:
+    """Stands for the `__get__` of a C function, of which nothing is asked yet."""
 
 
 def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
@@ -134,18 +146,27 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
             return RULES[function](session, *map(session.realize, args), **session.realize_all(kwargs))
         except NotConstant as unknown:
             raise _unknown(session, function, unknown) from None
+        except TypeError as error:
+            raise wrong_arguments(session, BuiltinValue(function), error) from None
     if function in POLYFILLS:
         return session.call(session.builtin(POLYFILLS[function]), args, kwargs)
     if function in _OPERATORS and len(args) == 2:
         return session.binary(function, args[0], args[1])
     args = [session.realize(a) for a in args]
-    if function in _UNARY and len(args) == 1 and not args[0].is_constant():
+    if function in _UNARY and len(args) == 1:
         return args[0].unary(session, function)
     owner = getattr(function, "__objclass__", None)
     if owner is not None and args and issubclass(args[0].python_type(), owner):
-        return session.call(args[0].get_attribute(session, function.__name__), args[1:], kwargs)
-    if isinstance(getattr(function, "__self__", None), type) and function.__self__ in (str, bytes, int, float):
-        return call_pure(session, function, args, kwargs)
+        first = args[0]
+        if isinstance(first, ObjectValue):
+            return session.call(first.bind(session, function, function.__name__), args[1:], kwargs)
+        return session.call(first.get_attribute(session, function.__name__), args[1:], kwargs)
+    of = getattr(function, "__self__", None)
+    if isinstance(of, type):
+        if function.__name__ == "__new__":
+            return session.new(of, args, kwargs)
+        if of in _PURE_CLASSES:
+            return call_pure(session, function, args, kwargs)
     if function not in PURE:
         raise session.unsupported(f"{getattr(function, '__qualname__', function)}() is called, a C function")
     return call_pure(session, function, args, kwargs)
@@ -153,8 +174,18 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    known = [session.known(a) for a in args]
+    known = [_number_of(session, a) for a in args]
     return session.wrap_constant(session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()}))
+
+
+def _number_of(session: Session, value: Value) -> Any:
+    """The Python object of an argument; an instance that has `__index__` or `__float__` is asked for its number."""
+    value = session.realize(value)
+    if isinstance(value, ObjectValue):
+        for name, cls in (("__float__", float), ("__index__", int)):
+            if not find_missing(value.cls, name):
+                return session.known(session.call(session.builtin(cls), [value], {}))
+    return session.known(value)
 
 
 def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception:
@@ -162,6 +193,53 @@ def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception
     return session.unsupported(
         f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during capture"
     )
+
+
+def special_first(session: Session, value: Value, name: str, *args: Value) -> Value | None:
+    """What a special method of an instance gives; None for other values, and where its class has none."""
+    return value.special(session, name, *args) if isinstance(value, ObjectValue) else None
+
+
+# -- what the polyfills ask --------------------------------------------------------------------------------------------
+
+
+@rule(polyfills.fails)
+def fails(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
+    known = [session.stand_in(a) for a in args]
+    session.python(function.constant(), *known, **{k: session.known(v) for k, v in kwargs.items()})
+    raise session.unsupported(f"{function.describe()} is given arguments that it may refuse")
+
+
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or type(value) is tuple and all(map(_is_plain, value))
+
+
+@rule(polyfills.ranking)
+def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
+    try:
+        known = [session.realize(rank).constant() for rank in session.unpacked(ranks)]
+    except NotConstant:
+        return NONE
+    if not all(map(_is_plain, known)):
+        return NONE
+    order = session.python(sorted, range(len(known)), key=known.__getitem__, reverse=session.truth(reverse))
+    return session.wrap_constant(order)
+
+
+@rule(polyfills.sum_of_known)
+def sum_of_known(session: Session, items: Value, start: Value) -> Value:
+    known: list[Any] = []
+    if start.is_constant() and type(start.constant()) in (int, float, bool):
+        for item in session.unpacked(items):
+            item = session.realize(item)
+            if not item.is_constant() or type(item.constant()) not in (int, float, bool):
+                break
+            known.append(item.constant())
+    total = session.wrap_constant(sum(known, start.constant())) if known else start
+    return session.tuple_of_values([total, ConstantValue(len(known))])
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
@@ -175,21 +253,48 @@ def len_(session: Session, value: Value) -> Value:
 
 @rule(builtins.isinstance)
 def isinstance_(session: Session, value: Value, classes: Value) -> Value:
-    known = _flat_classes(session, classes)
+    return ConstantValue(_is_instance(session, value, classes))
+
+
+def _is_instance(session: Session, value: Value, classes: Value) -> bool:
+    if isinstance(classes, TupleValue):
+        return any(_is_instance(session, value, session.realize(c)) for c in classes.items)
+    known, cls = classes.constant(), value.python_type()
+    if known is cls:
+        return True
+    if isinstance(known, UnionType) or not isinstance(known, type):
+        session.python(isinstance, None, known)
+        return session.python(issubclass, cls, known)
     if hasattr(value, "instance_of"):
-        return ConstantValue(value.instance_of(session, known))
-    return ConstantValue(session.python(issubclass, value.python_type(), known))
+        return value.instance_of(session, known)
+    hook = _meta_hook(session, known, "__instancecheck__")
+    if hook is not None:
+        return session.truth(session.call(session.wrap_class_member(hook), [classes, value], {}))
+    if getattr(known, "_is_protocol", False) and not getattr(known, "_is_runtime_protocol", False):
+        session.python(isinstance, None, known)
+    return session.python(issubclass, cls, known)
+
+
+def _meta_hook(session: Session, cls: type, name: str) -> Any:
+    """A method of the metaclass that the user wrote; None if it has none."""
+    if type(cls) in (type, abc.ABCMeta) or session.is_trusted(type(cls).__module__):
+        return None
+    found = session.class_lookup(type(cls), name)
+    return found if isinstance(found, FunctionType) and not session.is_trusted(found.__module__) else None
 
 
 @rule(builtins.issubclass)
 def issubclass_(session: Session, cls: Value, classes: Value) -> Value:
-    return ConstantValue(session.python(issubclass, cls.constant(), _flat_classes(session, classes)))
-
-
-def _flat_classes(session: Session, classes: Value) -> Any:
     if isinstance(classes, TupleValue):
-        return tuple(_flat_classes(session, session.realize(c)) for c in classes.items)
-    return classes.constant()
+        answers = (issubclass_(session, cls, session.realize(c)).constant() for c in classes.items)
+        return ConstantValue(any(answers))
+    known = classes.constant()
+    hook = _meta_hook(session, known, "__subclasscheck__") if isinstance(known, type) else None
+    if hook is not None:
+        return ConstantValue(
+            session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {}))
+        )
+    return ConstantValue(session.python(issubclass, session.stand_in(cls), known))
 
 
 @rule(builtins.callable)
@@ -197,10 +302,18 @@ def callable_(session: Session, value: Value) -> Value:
     return ConstantValue(not find_missing(value.python_type(), "__call__"))
 
 
+def _name(session: Session, name: Value, function: Any) -> str:
+    found = session.known(name)
+    if type(found) is not str:
+        session.python(function, None, found)
+        raise session.unsupported(f"{function.__name__}() of a name that is no plain str")
+    return found
+
+
 @rule(builtins.hasattr)
 def hasattr_(session: Session, value: Value, name: Value) -> Value:
     try:
-        value.get_attribute(session, name.constant())
+        value.get_attribute(session, _name(session, name, hasattr))
     except Raised as raised:
         if issubclass(raised.value.python_type(), AttributeError):
             return ConstantValue(False)
@@ -211,7 +324,7 @@ def hasattr_(session: Session, value: Value, name: Value) -> Value:
 @rule(builtins.getattr)
 def getattr_(session: Session, value: Value, name: Value, default: Value = NULL) -> Value:
     try:
-        return value.get_attribute(session, name.constant())
+        return value.get_attribute(session, _name(session, name, getattr))
     except Raised as raised:
         if default is not NULL and issubclass(raised.value.python_type(), AttributeError):
             return default
@@ -220,39 +333,156 @@ def getattr_(session: Session, value: Value, name: Value, default: Value = NULL)
 
 @rule(builtins.setattr)
 def setattr_(session: Session, owner: Value, name: Value, value: Value) -> Value:
-    owner.set_attribute(session, name.constant(), value)
+    owner.set_attribute(session, session.known(name), value)
+    return NONE
+
+
+@rule(builtins.delattr)
+def delattr_(session: Session, owner: Value, name: Value) -> Value:
+    owner.delete_attribute(session, session.known(name))
     return NONE
 
 
 @rule(object.__setattr__)
 def object_setattr(session: Session, owner: Value, name: Value, value: Value) -> Value:
-    if isinstance(owner, ObjectValue) and not is_data_descriptor(session.class_lookup(owner.cls, name.constant())):
-        owner.put(session, name.constant(), value)
-    elif isinstance(owner, ObjectValue) and owner.source is None:
-        owner.attributes[name.constant()] = value
+    if isinstance(owner, ObjectValue):
+        owner.assign(session, session.known(name), value)
     else:
-        owner.set_attribute(session, name.constant(), value)
+        owner.set_attribute(session, session.known(name), value)
     return NONE
 
 
 @rule(object.__delattr__)
 def object_delattr(session: Session, owner: Value, name: Value) -> Value:
     if isinstance(owner, ObjectValue):
-        owner.drop(session, name.constant())
+        owner.drop(session, session.known(name))
     else:
-        owner.delete_attribute(session, name.constant())
+        owner.delete_attribute(session, session.known(name))
     return NONE
 
 
 @rule(object.__getattribute__)
 def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
     if not isinstance(owner, ObjectValue):
-        return owner.get_attribute(session, name.constant())
-    found = owner.plain_attribute(session, name.constant())
+        return owner.get_attribute(session, session.known(name))
+    found = owner.plain_attribute(session, session.known(name))
     if found is None:
-        message = f"'{owner.cls.__name__}' object has no attribute '{name.constant()}'"
-        raise session.raised(AttributeError, message)
+        raise owner.lost(session, session.known(name))
     return found
+
+
+# -- what object has ---------------------------------------------------------------------------------------------------
+
+
+@rule(object.__init__, object.__init_subclass__)
+def object_init(session: Session, *args: Value, **kwargs: Value) -> Value:
+    return NONE
+
+
+@rule(object.__eq__)
+def object_eq(session: Session, a: Value, b: Value) -> Value:
+    return ConstantValue(True if session.same(a, b) else NotImplemented)
+
+
+@rule(object.__ne__)
+def object_ne(session: Session, a: Value, b: Value) -> Value:
+    answer = session.call(a.get_attribute(session, "__eq__"), [b], {})
+    is_known = answer.python_type() is not type(NotImplemented)
+    return ConstantValue(not session.truth(answer) if is_known else NotImplemented)
+
+
+@rule(object.__lt__, object.__le__, object.__gt__, object.__ge__)
+def object_order(session: Session, a: Value, b: Value) -> Value:
+    return ConstantValue(NotImplemented)
+
+
+@rule(object.__str__)
+def object_str(session: Session, value: Value) -> Value:
+    return ConstantValue(session.text_of(value, repr))
+
+
+@rule(object.__format__)
+def object_format(session: Session, value: Value, spec: Value) -> Value:
+    if session.known(spec):
+        kind = value.python_type().__name__
+        raise session.raised(TypeError, f"unsupported format string passed to {kind}.__format__")
+    return ConstantValue(session.text_of(value, str))
+
+
+@rule(builtins.dir)
+def dir_(session: Session, *values: Value) -> Value:
+    if not values:
+        return session.list_of(session.call(session.builtin(sorted), [locals_(session)], {}))
+    (value,) = values
+    found = special_first(session, value, "__dir__")
+    if found is not None:
+        return session.call(session.builtin(sorted), [found], {})
+    if not isinstance(value, ObjectValue):
+        return session.wrap_constant(session.python(dir, session.known(value)))
+    names = {*dir(value.cls), *value.attributes}
+    if value.source is not None:
+        raise session.unsupported(f"dir() of {value.describe()}")
+    return session.wrap_constant(sorted(names))
+
+
+@rule(builtins.vars)
+def vars_(session: Session, value: Value | None = None) -> Value:
+    if value is None:
+        return locals_(session)
+    try:
+        return value.get_attribute(session, "__dict__")
+    except Raised as raised:
+        if issubclass(raised.value.python_type(), AttributeError):
+            raise session.raised(TypeError, "vars() argument must have __dict__ attribute") from None
+        raise
+
+
+@rule(builtins.locals)
+def locals_(session: Session) -> Value:
+    """A new dict at each call, as it is from Python 3.13 on."""
+    frame = session.frames[-1]
+    found = {}
+    for name, value in zip(frame.program.names, frame.slots):
+        content = getattr(value, "content", value)
+        if content is not NULL and value is not NULL and not name.startswith("."):
+            found[name] = content
+    return session.dict_of_values(found)
+
+
+@rule(builtins.globals)
+def globals_(session: Session) -> Value:
+    return session.wrap_constant(session.frames[-1].function.namespace)
+
+
+@rule(builtins.hash)
+def hash_(session: Session, value: Value) -> Value:
+    raw = session.class_lookup(value.cls, "__hash__") if isinstance(value, ObjectValue) else MISSING
+    if isinstance(raw, FunctionType):
+        answer = session.realize(session.call(session.wrap_class_member(raw), [value], {}))
+        if not issubclass(answer.python_type(), int):
+            raise session.raised(TypeError, "__hash__ method should return an integer")
+        return ConstantValue(hash(_Hashed(session.known(answer))))
+    if raw is None or find_missing(value.python_type(), "__hash__") or value.python_type().__hash__ is None:
+        raise session.raised(TypeError, f"unhashable type: '{value.python_type().__name__}'")
+    return ConstantValue(session.python(hash, value.constant()))
+
+
+class _Hashed:
+    """Hashes to what a `__hash__` gave, shortened as Python does."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+@rule(builtins.id)
+def id_(session: Session, value: Value) -> Value:
+    return session.identity_number(value)
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
 
 
 @rule(operator.getitem)
@@ -292,88 +522,71 @@ def not_(session: Session, value: Value) -> Value:
     return ConstantValue(not session.truth(value))
 
 
+@rule(operator.concat)
+def concat(session: Session, a: Value, b: Value) -> Value:
+    return session.binary(operator.add, a, b)
+
+
+if hasattr(operator, "call"):
+
+    @rule(operator.call)
+    def call(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
+        return session.call(function, args, kwargs)
+
+
 @rule(builtins.pow)
-def pow_(session: Session, base: Value, exponent: Value, *modulus: Value) -> Value:
-    if not modulus:
-        return session.binary(operator.pow, base, exponent)
-    return session.wrap_constant(session.python(pow, *[session.known(v) for v in (base, exponent, *modulus)]))
+def pow_(session: Session, base: Value, exp: Value, mod: Value = NONE) -> Value:
+    if mod.identity() is None:
+        return session.binary(operator.pow, base, exp)
+    found = special_first(session, base, "__pow__", exp, mod)
+    if found is not None:
+        return found
+    return session.wrap_constant(session.python(pow, *[session.known(v) for v in (base, exp, mod)]))
 
 
-@rule(builtins.iter)
-def iter_(session: Session, value: Value, *sentinel: Value) -> Value:
-    if sentinel:
-        raise session.unsupported("iter() of two arguments")
-    return value.iterate(session)
+@rule(builtins.divmod)
+def divmod_(session: Session, a: Value, b: Value) -> Value:
+    for owner, name, other in ((a, "__divmod__", b), (b, "__rdivmod__", a)):
+        found = special_first(session, owner, name, other)
+        if found is not None and found.python_type() is not type(NotImplemented):
+            return found
+    if a.is_constant() and b.is_constant():
+        return session.wrap_constant(session.python(divmod, a.constant(), b.constant()))
+    quotient = session.binary(operator.floordiv, a, b)
+    return session.tuple_of_values([quotient, session.binary(operator.mod, a, b)])
 
 
-@rule(builtins.next)
-def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
-    found = iterator.next(session) or default
-    if found is NULL:
-        raise session.raised(StopIteration)
-    return found
+@rule(builtins.round)
+def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
+    digits = [] if ndigits.identity() is None else [ndigits]
+    found = special_first(session, number, "__round__", *digits)
+    if found is not None:
+        return found
+    if not number.is_constant() and not hasattr(number, "specialize"):
+        return session.call(number.get_attribute(session, "round"), [], dict(decimals=ndigits) if digits else {})
+    return session.wrap_constant(session.python(round, *[session.known(v) for v in (number, *digits)]))
 
 
-@rule(builtins.vars)
-def vars_(session: Session, value: Value) -> Value:
-    return value.get_attribute(session, "__dict__")
+def _to_integer(function: Any, name: str) -> None:
+    @rule(function)
+    def convert(session: Session, number: Value) -> Value:
+        found = special_first(session, number, name)
+        return call_pure(session, function, [number], {}) if found is None else found
 
 
-@rule(builtins.id)
-def id_(session: Session, value: Value) -> Value:
-    raise session.unsupported("id() of an object")
+_to_integer(math.floor, "__floor__")
+_to_integer(math.ceil, "__ceil__")
+_to_integer(math.trunc, "__trunc__")
 
 
-@rule(typing.cast)
-def cast(session: Session, cls: Value, value: Value) -> Value:
-    return value
+@rule(operator.index)
+def index(session: Session, value: Value) -> Value:
+    return value if hasattr(value, "specialize") else ConstantValue(session.integer(value))
 
 
-@rule(object.__init__, object.__init_subclass__)
-def object_init(session: Session, *args: Value, **kwargs: Value) -> Value:
-    return NONE
-
-
-# -- classes -----------------------------------------------------------------------------------------------------------
-
-
-def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    """What calling a class gives: by rule, by polyfill, or by running its `__init__`."""
-    if cls in RULES or cls in POLYFILLS or cls in PURE:
-        return call_builtin(session, cls, args, kwargs)
-    for base in cls.__mro__:
-        if base in CONSTRUCTORS:
-            return CONSTRUCTORS[base](session, cls, args, kwargs)
-    raise session.unsupported(f"an instance of {cls.__qualname__} is made")
-
-
-@rule(type)
-def type_(session: Session, value: Value, *rest: Value) -> Value:
-    if rest:
-        raise session.unsupported("a class is made")
-    return session.wrap_constant(value.python_type())
-
-
-@rule(bool, operator.truth)
-def bool_(session: Session, value: Value = NONE) -> Value:
-    return ConstantValue(session.truth(value))
-
-
-def _number(cls: type) -> Rule:
-    def convert(session: Session, *args: Value) -> Value:
-        if args and hasattr(args[0], "convert"):
-            return args[0].convert(session, cls)
-        return session.wrap_constant(session.python(cls, *[a.constant() for a in args]))
-
-    return convert
-
-
-RULES[int], RULES[float] = _number(int), _number(float)
-
-
-@rule(str)
-def str_(session: Session, value: Value | None = None) -> Value:
-    return ConstantValue("" if value is None else session.text_of(value, str))
+@rule(builtins.format)
+def format_(session: Session, value: Value, spec: Value | None = None) -> Value:
+    return ConstantValue(session.format_of(value, "" if spec is None else session.known(spec)))
 
 
 @rule(builtins.repr)
@@ -381,171 +594,45 @@ def repr_(session: Session, value: Value) -> Value:
     return ConstantValue(session.text_of(value, repr))
 
 
-@rule(range)
-def range_(session: Session, *bounds: Value) -> Value:
-    return RangeValue(session.python(range, *[session.known(b) for b in bounds]))
+@rule(builtins.ascii)
+def ascii_(session: Session, value: Value) -> Value:
+    return ConstantValue(session.text_of(value, ascii))
 
 
-@rule(slice)
-def slice_(session: Session, *parts: Value) -> Value:
-    start, stop, step = (NONE, *parts, NONE) if len(parts) == 1 else (*parts, NONE)[:3]
-    return SliceValue(start, stop, step)
+# -- iterators ---------------------------------------------------------------------------------------------------------
 
 
-@rule(list)
-def list_(session: Session, items: Value | None = None) -> Value:
-    return ListValue([], list) if items is None else session.list_of(items)
+@rule(builtins.iter)
+def iter_(session: Session, value: Value, sentinel: Value = NULL) -> Value:
+    if sentinel is NULL:
+        return value.iterate(session)
+    if find_missing(value.python_type(), "__call__"):
+        raise session.raised(TypeError, "iter(v, w): v must be callable")
+    return session.call(session.builtin(iterators.calls_until), [value, sentinel], {})
 
 
-@rule(tuple)
-def tuple_(session: Session, items: Value | None = None) -> Value:
-    return TupleValue([] if items is None else session.list_of(items).items, tuple)
+@rule(builtins.next)
+def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
+    if default is not NULL:
+        return iterator.next(session) or default
+    if isinstance(iterator, ObjectValue):
+        return iterator.step(session)
+    found = iterator.next(session)
+    if found is None:
+        raise iterator.stopped(session) if isinstance(iterator, GeneratorValue) else session.raised(StopIteration)
+    return found
 
 
-@rule(set)
-def set_(session: Session, items: Value | None = None) -> Value:
-    return SetValue([], set) if items is None else session.set_of(items)
+@rule(range.__reversed__)
+def reversed_range(session: Session, value: Value) -> Value:
+    return RangeIterator(iter(session.known(value)[::-1]))
 
 
-@rule(frozenset)
-def frozenset_(session: Session, items: Value | None = None) -> Value:
-    return SetValue([], frozenset) if items is None else session.set_of(items, frozenset)
+# -- typing ------------------------------------------------------------------------------------------------------------
 
 
-def _dict_class(cls: type) -> Rule:
-    def make(session: Session, items: Value | None = None, **named: Value) -> Value:
-        entries = {} if items is None else dict(session.entries_of(items))
-        return DictValue({**entries, **named}.items(), cls)
-
-    return make
+@rule(typing.cast)
+def cast(session: Session, typ: Value, val: Value) -> Value:
+    return val
 
 
-RULES[dict], RULES[collections.OrderedDict] = _dict_class(dict), _dict_class(collections.OrderedDict)
-
-
-@rule(collections.defaultdict)
-def defaultdict_(session: Session, factory: Value = NONE, items: Value | None = None, **named: Value) -> Value:
-    made = _dict_class(collections.defaultdict)(session, items, **named)
-    assert isinstance(made, DictValue)
-    made.factory = factory
-    return made
-
-
-@rule(super)
-def super_(session: Session, cls: Value | None = None, instance: Value | None = None) -> Value:
-    if cls is None:
-        frame = session.frames[-1]
-        cell = frame.slots[frame.program.names.index("__class__")]
-        first = frame.slots[0]
-        assert isinstance(cell, CellValue)
-        cls, instance = session.realize(cell.content), first.content if isinstance(first, CellValue) else first
-    assert instance is not None
-    return SuperValue(cls.constant(), session.realize(instance))
-
-
-@rule(functools.partial)
-def partial(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
-    return PartialValue(function, args, kwargs)
-
-
-@rule(operator.itemgetter, operator.attrgetter, operator.methodcaller)
-def getter(session: Session, *args: Value) -> Value:
-    raise session.unsupported("operator.itemgetter and its kin")
-
-
-@rule(dataclasses.fields)
-def fields(session: Session, value: Value) -> Value:
-    return session.wrap_constant(
-        dataclasses.fields(value.python_type() if isinstance(value, ObjectValue) else value.constant())
-    )
-
-
-@rule(inspect.signature)
-def signature(session: Session, function: Value) -> Value:
-    """The signature of a function or method from outside."""
-    bound = isinstance(function, BoundMethod)
-    plain = session.realize(function.function) if isinstance(function, BoundMethod) else function
-    if not isinstance(plain, FunctionValue) or plain.object is None:
-        raise session.unsupported(f"inspect.signature() of {function.describe()}")
-    session.guard(plain.source, Kind.IDENTITY, plain.object)
-    found = session.python(inspect.signature, MethodType(plain.object, 0) if bound else plain.object)
-    parameters = {name: session.wrap_constant(p) for name, p in found.parameters.items()}
-    made = ObjectValue(inspect.Signature)
-    made.attributes["_parameters"] = DictValue(
-        parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters
-    )
-    made.attributes["_return_annotation"] = session.wrap_constant(found.return_annotation)
-    return made
-
-
-@rule(MappingProxyType)
-def mapping_proxy(session: Session, mapping: Value) -> Value:
-    if not isinstance(mapping, DictValue) or mapping.source is None:
-        raise session.unsupported(f"a view of {mapping.describe()} is made")
-    return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
-
-
-@rule(property, staticmethod, classmethod)
-def descriptor(session: Session, *args: Value) -> Value:
-    raise session.unsupported("a descriptor is made")
-
-
-def _construct_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    """An instance of a class written in Python: a new object, and its `__init__` inlined."""
-    if isinstance(cls, enum.EnumMeta):
-        return call_pure(session, cls, args, kwargs)
-    if type(cls).__call__ is not type.__call__:
-        raise session.unsupported(f"an instance of {cls.__qualname__} is made: its metaclass defines __call__")
-    new, init = session.class_lookup(cls, "__new__"), session.class_lookup(cls, "__init__")
-    if new is not object.__new__ and getattr(new, "__func__", None) is not object.__new__ and new is not MISSING:
-        raise session.unsupported(f"an instance of {cls.__qualname__} is made: it defines __new__")
-    made = ObjectValue(cls)
-    if isinstance(init, FunctionType):
-        session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
-    elif args or kwargs:
-        raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
-    return made
-
-
-def _construct_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    names = getattr(cls, "_fields", None)
-    if names is None:
-        if cls.__name__ != "Size":
-            raise session.unsupported(f"an instance of {cls.__qualname__} is made: a subclass of tuple")
-        return TupleValue(session.list_of(args[0]).items if args else [], cls)
-    given = {**dict(zip(names, args)), **kwargs}
-    for name, default in cls._field_defaults.items():  # type: ignore[attr-defined]
-        given.setdefault(name, session.wrap_class_member(default))
-    if set(given) != set(names) or len(args) > len(names):
-        raise session.raised(TypeError, f"{cls.__name__}() got the wrong arguments")
-    return TupleValue([given[name] for name in names], cls)
-
-
-def _construct_exception(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    made = ExceptionValue(cls, args)
-    init = session.class_lookup(cls, "__init__")
-    if isinstance(init, FunctionType):
-        session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
-    return made
-
-
-@rule(*(vars(cls)["__init__"] for cls in (BaseException, Exception)))
-def exception_init(session: Session, exception: Value, *args: Value) -> Value:
-    assert isinstance(exception, ExceptionValue)
-    exception.args = list(args)
-    return NONE
-
-
-CONSTRUCTORS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] = {
-    BaseException: _construct_exception,
-    tuple: _construct_tuple,
-    object: _construct_object,
-}
-"""By class and its bases, for classes that have no rule."""
-
-
-def _unsupported_base(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported(f"an instance of {cls.__qualname__} is made: a subclass of a built-in class")
-
-
-CONSTRUCTORS.update(dict.fromkeys((list, dict, set, str, int, float, bytes, type), _unsupported_base))

@@ -50,7 +50,7 @@ class ConstantValue(Value):
         )
 
     def get_item(self, session: Session, key: Value) -> Value:
-        return session.wrap_constant(session.python(lambda o, k: o[k], self.object, key.constant()))
+        return session.wrap_constant(session.python(lambda o, k: o[k], self.object, session.known(key)))
 
     def contains(self, session: Session, item: Value) -> bool:
         return session.python(lambda o, i: i in o, self.object, item.constant())
@@ -94,9 +94,34 @@ class ConstantMethod(Value):
     def describe(self) -> str:
         return f"method {self.name!r} of {self.owner.describe()}"
 
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name in ("__name__", "__qualname__", "__doc__"):
+            return session.wrap_constant(getattr(getattr(self.owner.object, self.name), name))
+        return super().get_attribute(session, name)
+
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        if self.name == "join" and len(args) == 1:
-            args = [session.list_of(args[0])]
+        if type(self.owner.object) is str and self.name in ("join", "format", "format_map"):
+            return ConstantValue(self._text(session, self.owner.object, args, kwargs))
         method = getattr(self.owner.object, self.name)
         known = [session.known(a) for a in args]
         return session.wrap_constant(session.python(method, *known, **{k: session.known(v) for k, v in kwargs.items()}))
+
+    def _text(self, session: Session, text: str, args: Arguments, kwargs: Keywords) -> str:
+        """The methods of str that are given other objects than text."""
+        args, kwargs = [session.realize(a) for a in args], session.realize_all(kwargs)
+        if self.name == "join" and len(args) == 1:
+            args = [session.list_of(args[0])]
+        elif self.name == "format_map" and len(args) == 1 and not kwargs:
+            return _format(session, text, [], session.entries_of(args[0]))
+        elif not all(value.is_constant() for value in (*args, *kwargs.values())):
+            return _format(session, text, args, kwargs)
+        known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
+        return session.python(getattr(text, self.name), *known, **named)
+
+
+def _format(session: Session, template: str, args: Arguments, kwargs: Keywords) -> str:
+    from ingot.capture.values.text import format_template  # which is made of constants itself
+
+    return format_template(session, template, args, kwargs)

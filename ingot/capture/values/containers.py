@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation, dict_base
+from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_keys
 from ingot.capture.values.base import NULL, LazyValue, Value
@@ -142,7 +143,9 @@ class DictValue(Container):
             self.method_update(session, other)
             return self
         if function in (operator.eq, operator.ne):
-            same = self.entries.keys() == other.entries.keys() and all(
+            ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
+            mine, its = (list(d.entries) if ordered else d.entries.keys() for d in (self, other))
+            same = mine == its and all(
                 session.equal(session.realize(v), session.realize(other.entries[k])) for k, v in self.entries.items()
             )
             return ConstantValue(same == (function is operator.eq))
@@ -189,7 +192,7 @@ class DictValue(Container):
             self.write(session, name, default)
         return found or default
 
-    def method_update(self, session: Session, other: Value | None = None, **named: Value) -> Value:
+    def method_update(self, session: Session, other: Value | None = None, /, **named: Value) -> Value:
         given = {**({} if other is None else session.entries_of(other)), **named}
         for key, value in given.items():
             self.write(session, key, value)
@@ -214,7 +217,11 @@ class DictValue(Container):
 
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
-"""Keys that are looked up by value, without code of the user's."""
+
+
+def _is_plain(key: Any) -> bool:
+    """Whether a key is looked up by value, without code of the user's."""
+    return type(key) in _PLAIN_KEYS or is_plain_constant(key)
 
 
 class OutsideDict(DictValue):
@@ -258,7 +265,7 @@ class OutsideDict(DictValue):
         written = None if fields is None else fields.read(key)
         if written is not None:
             return None if written is NULL else written
-        if self._entries or type(key) not in _PLAIN_KEYS:
+        if self._entries or not _is_plain(key):
             return self.entries.get(key)
         if not dict.__contains__(self.object, key):
             session.guard(self.source, Kind.ABSENT_KEY, key)
@@ -363,8 +370,8 @@ class DictView(Value):
 
 
 class SetValue(Container):
-    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these keys that has gone through
-    the same operations, and so has the same order."""
+    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these keys that has gone
+    through the same operations, and so has the same order."""
 
     __slots__ = ("_entries", "cls", "hashed")
 
@@ -603,7 +610,7 @@ class OutsideSet(SetValue):
         written = None if fields is None else fields.read(key)
         if written is not None:
             return written is not NULL
-        if self._whole or type(key) not in _PLAIN_KEYS:
+        if self._whole or not _is_plain(key):
             return key in self.entries
         answer = set.__contains__(self.object, key)
         session.guard(DerivedSource(self.source, _membership(key)), Kind.EQUALS, answer)  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ from ingot.capture.values.builtins import UNREALIZED
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, TupleValue
 from ingot.capture.values.module import ModuleValue
-from ingot.capture.values.objects import ClassValue, ExceptionValue
+from ingot.capture.values.classes import ClassValue
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrap import wraps
 
@@ -155,7 +156,9 @@ _PRINT_DEFAULTS: dict[str, Value] = {
 def _text_now(session: Session, value: Value) -> Value:
     """The text of an object that may change: made now, by its own `__str__`."""
     if isinstance(value, (TensorValue, ListValue, TupleValue, DictValue, SetValue)):
-        raise session.unsupported(f"side effect: print of {value.describe()}", hint="print outside the compiled function")
+        raise session.unsupported(
+            f"side effect: print of {value.describe()}", hint="print outside the compiled function"
+        )
     try:
         return ConstantValue(session.text_of(value, str))
     except NotConstant:
@@ -222,7 +225,9 @@ def _message(session: Session, value: Value) -> Value:
     """A text, or a warning whose parts are settled."""
     realized = session.realize(value) if type(value) is not LazyValue else value
     if isinstance(realized, ExceptionValue) and not realized.attributes:
-        return ExceptionValue(realized.cls, [_required(session, arg, "side effect: a warning of") for arg in realized.args])
+        return ExceptionValue(
+            realized.cls, [_required(session, arg, "side effect: a warning of") for arg in realized.args]
+        )
     return _required(session, value, "side effect: a warning of")
 
 
@@ -364,11 +369,15 @@ class CachedFunction(Value):
         result = session.call(self.inner(session), args, kwargs)
         shown = session.effects.since(mark)
         if shown is None:
-            raise session.unsupported(f"side effect: {self.inner(session).describe()}, which is cached, changes something")
+            raise session.unsupported(
+                f"side effect: {self.inner(session).describe()}, which is cached, changes something"
+            )
         if not shown:
             return result
         if not _is_none(session, result):
-            raise session.unsupported(f"side effect: {self.inner(session).describe()}, which is cached, shows something")
+            raise session.unsupported(
+                f"side effect: {self.inner(session).describe()}, which is cached, shows something"
+            )
         values = [_logged(session, arg) for arg in (*args, *kwargs.values())]
         parameters = [f"a{i}" for i in range(len(values))]
         texts = [*parameters[: len(args)], *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :]))]

@@ -1,52 +1,184 @@
-"""Exceptions that existed before the call: those that a broken instruction raised, or that are being handled."""
+"""Exceptions: made during capture, or from before the call (those that a broken instruction raised, or that are being
+handled)."""
 
 from __future__ import annotations
 
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.guards import Kind
+from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
-from ingot.capture.values.base import Value
-from ingot.capture.values.objects import ExceptionValue, ObjectValue
-from ingot.capture.values.wrap import wraps
+from ingot.capture.values.base import Arguments, NotConstant, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_PARTS = frozenset({"args", "__cause__", "__context__", "__suppress_context__", "__traceback__"})
+_PARTS = {"args": "args", "__cause__": "cause", "__context__": "context", "__suppress_context__": "suppressed"}
+_LOOKED_UP = (AttributeError, NameError, ImportError)
+"""Where the interpreter raises these, it says in attributes what was looked for."""
 
 
-class OutsideException(ExceptionValue):
-    """Its parts are read, and guarded, when they are asked for."""
+class ExceptionValue(ObjectValue):
+    """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and guarded, when they are
+    asked for; None stands for one that was not read."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_parts", "_session", "was_raised")
 
-    def __init__(self, session: Session, object_: BaseException, source: Source) -> None:
-        ObjectValue.__init__(self, type(object_), source, object_)
-        self._session = session
+    def __init__(self, cls: type, args: Arguments = (), source: Source | None = None, object: Any = None) -> None:
+        super().__init__(cls, source, object)
+        self.was_raised = source is not None
+        self._session: Session | None = None
+        self._parts: dict[str, Any] = {}
+        if source is None:
+            self._parts = {"args": list(args), "cause": NONE, "context": NONE, "suppressed": ConstantValue(False)}
+
+    @classmethod
+    def outside(cls, session: Session, object_: BaseException, source: Source) -> ExceptionValue:
+        """An exception that existed before the call."""
+        made = cls(type(object_), (), source, object_)
+        made._session = session
+        return made
+
+    # -- the parts -----------------------------------------------------------------------------------------------------
 
     @property
-    def args(self) -> list[Value]:  # type: ignore[override]
-        return self._session.unpacked(self._part(self._session, "args"))
+    def args(self) -> list[Value]:
+        if "args" not in self._parts:
+            assert self._session is not None
+            self._parts["args"] = self._session.unpacked(self._load("args"))
+        return self._parts["args"]
 
     @property
-    def cause(self) -> Value:  # type: ignore[override]
-        return self._part(self._session, "__cause__")
+    def cause(self) -> Value:
+        return self._part("__cause__")
 
-    def _part(self, session: Session, name: str) -> Value:
-        assert self.source is not None
-        return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+    def _part(self, name: str) -> Value:
+        if name == "args":
+            assert self.args is not None
+            return NONE
+        if _PARTS[name] not in self._parts:
+            self._parts[_PARTS[name]] = self._load(name)
+        return self._parts[_PARTS[name]]
 
-    def own_attribute(self, session: Session, name: str) -> Value | None:
-        return self._part(session, name) if name in _PARTS else ObjectValue.own_attribute(self, session, name)
+    def _load(self, name: str) -> Value:
+        assert self.source is not None and self._session is not None
+        return self._session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
 
-    def get_attribute(self, session: Session, name: str) -> Value:
+    def set_part(self, session: Session, name: str, value: Value) -> None:
+        """Sets args (to a sequence), the cause, the context, or whether the context is not shown."""
+        self._parts[_PARTS[name]] = session.unpacked(value) if name == "args" else value
+        if self.source is not None:
+            session.effects.change(session, self, self.object, self)  # type: ignore[arg-type]
+        if name == "__cause__":
+            self.set_part(session, "__suppress_context__", ConstantValue(True))
+
+    def operations(self) -> list[Operation]:
+        """What gives an exception from outside the parts that were set."""
+        made = []
+        for name, part in _PARTS.items():
+            value = self._parts.get(part)
+            if value is not None and name == "args" and self._session is not None:
+                value = self._session.tuple_of_values(value)
+            if value is not None and getattr(value, "source", None) is not AttrSource(self.source, name, "slot"):  # type: ignore[arg-type]
+                made.append(Operation(vars(BaseException)[name].__set__, (self, value)))
+        return made
+
+    def remaining_parts(self) -> dict[str, Value]:
+        """What one made during capture has besides its class, args and attributes."""
+        found = {"__cause__": self._parts["cause"], "__context__": self._parts["context"]}
+        found = {name: value for name, value in found.items() if value is not NONE}
+        suppressed = self._parts["suppressed"]
+        if suppressed.constant() != ("__cause__" in found):
+            found["__suppress_context__"] = suppressed
+        return found
+
+    def raise_while(self, session: Session, handled: Value) -> None:
+        """Takes note that it is raised while another one, or none, is handled."""
+        self.was_raised = True
+        if not isinstance(handled, ExceptionValue) or handled is self:
+            return
+        before = handled
+        while isinstance(context := session.realize(before._part("__context__")), ExceptionValue):
+            if context is self:  # no circle is made
+                before.set_part(session, "__context__", NONE)
+                break
+            before = context
+        self.set_part(session, "__context__", handled)
+
+    # -- attributes ----------------------------------------------------------------------------------------------------
+
+    def bind(self, session: Session, raw: Any, name: str) -> Value:
+        if not isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) or raw.__objclass__.__flags__ & HEAP_TYPE:
+            return super().bind(session, raw, name)
+        if name == "args":
+            return session.tuple_of_values(self.args)
         if name in _PARTS:
-            return session.realize(self._part(session, name))
-        return ObjectValue.get_attribute(self, session, name)
+            return session.realize(self._part(name))
+        if name == "__traceback__":
+            if self.was_raised:
+                raise session.unsupported("the traceback of an exception")
+            return NONE
+        if self.source is not None:
+            return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+        if name in ("value", "code") and issubclass(self.cls, (StopIteration, SystemExit)):
+            single = name == "value" or len(self.args) < 2
+            return (self.args[0] if self.args else NONE) if single else session.tuple_of_values(self.args)
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.was_raised and issubclass(self.cls, _LOOKED_UP):
+            raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+        return session.wrap_constant(getattr(self._real(session), name))
 
+    def _real(self, session: Session) -> BaseException:
+        """An exception of the built-in class beneath, with these arguments."""
+        return session.python(plain_base(self.cls), *[session.textual(session.realize(arg)) for arg in self.args])
 
-@wraps(BaseException)
-def wrap_exception(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
-    return OutsideException(session, object_, source)
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        raw = session.class_lookup(self.cls, name)
+        python = isinstance(session.class_lookup(self.cls, "__setattr__"), FunctionType)
+        c_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and not (
+            raw.__objclass__.__flags__ & HEAP_TYPE
+        )
+        if python or not c_field:
+            super().set_attribute(session, name, value)
+        elif name in _PARTS:
+            self.set_part(session, name, session.realize(value))
+        elif name == "__traceback__" and session.realize(value).identity() is None and self.source is None:
+            self.was_raised = False
+        else:
+            raise session.unsupported(f"attribute {name!r} of {self.describe()} is set")
+
+    def method_with_traceback(self, session: Session, traceback: Value) -> Value:
+        if traceback.identity() is not None or self.source is not None:
+            raise session.unsupported("the traceback of an exception is set")
+        return self
+
+    def method_add_note(self, session: Session, note: Value) -> Value:
+        notes = self.own_attribute(session, "__notes__")
+        if notes is None:
+            notes = session.list_of(session.tuple_of_values([]))
+            self.put(session, "__notes__", notes)
+        session.call(session.realize(notes).get_attribute(session, "append"), [note], {})
+        return NONE
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    def text(self, session: Session, make: Any) -> str:
+        """What str() or repr() of the built-in class gives."""
+        if make is repr:
+            texts = [session.text_of(arg, repr) for arg in self.args]
+            return f"{self.cls.__name__}({', '.join(texts)})"
+        if not self.args and plain_base(self.cls).__str__ is not KeyError.__str__:
+            return ""
+        if len(self.args) == 1 and plain_base(self.cls).__str__ is BaseException.__str__:
+            return session.text_of(self.args[0], str)
+        return session.python(str, self._real(session))
+
+    def message(self) -> str:
+        """The exception as a traceback's last line shows it."""
+        try:
+            return f"{self.cls.__name__}: {', '.join(str(a.constant()) for a in self.args)}"
+        except NotConstant:
+            return self.cls.__name__

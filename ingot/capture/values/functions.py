@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
-from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Value
+from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Raised, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
@@ -33,7 +36,9 @@ class FunctionValue(Value):
     """A Python function, which is inlined when called: from outside (`object` is the function), or made during
     capture."""
 
-    __slots__ = ("annotations", "attributes", "cells", "code", "defaults", "keyword_defaults", "namespace", "object")
+    __slots__ = (
+        "annotations", "attributes", "cells", "code", "defaults", "fields", "keyword_defaults", "namespace", "object",
+    )  # fmt: skip
 
     def __init__(self, code: CodeType, namespace: dict[str, Any]) -> None:
         super().__init__()
@@ -41,8 +46,9 @@ class FunctionValue(Value):
         self.cells: tuple[CellValue, ...] = ()
         self.defaults: list[Value] = []
         self.keyword_defaults: dict[str, Value] = {}
-        self.annotations: Value = NONE
-        self.attributes: dict[str, Value] = {}
+        self.annotations: Value = NONE  # a tuple of names and annotations in turn, or a dict
+        self.attributes: dict[str, Value] = {}  # its `__dict__`
+        self.fields: dict[str, Value] = {}  # what was set of what every function has: `__name__`, `__doc__`, ...
         self.object: FunctionType | None = None
 
     @classmethod
@@ -50,7 +56,7 @@ class FunctionValue(Value):
         """A function that existed before the call. Its code is guarded now, defaults and cells when they are used."""
         made = cls(function.__code__, function.__globals__)
         made.object, made.source = function, source
-        trusted = session.is_trusted(function.__module__)
+        trusted = session.is_trusted(function.__module__) and not function.__closure__  # a closure is one of many
         if trusted:  # what it is made of stays as it is; whether it is still this function is another matter
             session.guard(source, Kind.IDENTITY, function)
         else:
@@ -88,41 +94,66 @@ class FunctionValue(Value):
     def describe(self) -> str:
         return f"function {self.code.co_qualname}"
 
+    @property
+    def qualname(self) -> str:
+        """What it is called in error messages."""
+        if self.object is not None:
+            return self.object.__qualname__
+        name = self.fields.get("__qualname__")
+        return self.code.co_qualname if name is None else name.constant()
+
     def get_attribute(self, session: Session, name: str) -> Value:
-        if name in self.attributes:
-            return self.attributes[name]
-        if name in ("__name__", "__qualname__"):
-            return ConstantValue(getattr(self.object or self.code, name if self.object else f"co_{name.strip('_')}"))
-        if name == "__code__":
-            return ConstantValue(self.code)
-        if name == "__get__":
+        if name in _FIELDS:
+            return session.realize(_FIELDS[name](self, session) if name not in self.fields else self.fields[name])
+        if hasattr(FunctionType, name):
             return super().get_attribute(session, name)
-        if self.object is not None and name in ("__doc__", "__module__"):
-            return ConstantValue(getattr(self.object, name))
-        own = None
-        if self.object is not None and self.source is not None and not hasattr(FunctionType, name):
+        if self.object is None:
+            own = self.attributes.get(name)
+        else:
             own = session.effects.own(session, self, self.object, name)
-        if own is not None:
-            return own
-        return super().get_attribute(session, name)
+        return session.realize(own) if own is not None else super().get_attribute(session, name)
+
+    def annotation_dict(self, session: Session) -> Value:
+        """Its `__annotations__`, if it was made during capture."""
+        if self.annotations is NONE:
+            self.annotations = session.dict_of_values({})
+        elif self.annotations.python_type() is tuple:
+            flat = session.unpacked(self.annotations)
+            self.annotations = session.dict_of_values({session.known(k): v for k, v in zip(flat[::2], flat[1::2])})
+        return self.annotations
+
+    def _slot(self, session: Session, name: str) -> Value:
+        """A field of a function from outside."""
+        assert self.source is not None
+        return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        if self.object is None:
-            self.attributes[name] = value
-        elif hasattr(FunctionType, name):
-            super().set_attribute(session, name, value)
-        else:
+        if self.object is not None:
+            if hasattr(FunctionType, name):
+                super().set_attribute(session, name, value)
             session.effects.set_own(session, self, self.object, name, value)
+        elif name in ("__name__", "__qualname__", "__doc__", "__module__"):
+            value = session.realize(value)
+            if name in ("__name__", "__qualname__") and value.python_type() is not str:
+                raise session.raised(TypeError, f"{name} must be set to a string object")
+            self.fields[name] = value
+        elif name == "__annotations__":
+            self.annotations = session.realize(value)
+        elif name == "__defaults__":
+            self.defaults = session.unpacked(value) if session.realize(value).identity() is not None else []
+        elif hasattr(FunctionType, name) and name != "__type_params__":
+            raise session.unsupported(f"attribute {name!r} of {self.describe()} is set")
+        else:
+            (self.fields if name == "__type_params__" else self.attributes)[name] = value
 
     def delete_attribute(self, session: Session, name: str) -> None:
         if self.object is None and self.attributes.pop(name, None) is not None:
             return
-        if self.object is None or hasattr(FunctionType, name):
+        if hasattr(FunctionType, name):
             super().delete_attribute(session, name)
-        elif session.effects.own(session, self, self.object, name) is None:
+        if self.object is None or session.effects.own(session, self, self.object, name) is None:
             raise session.raised(AttributeError, f"'function' object has no attribute '{name}'")
-        else:
-            session.effects.set_own(session, self, self.object, name, NULL)
+        session.effects.set_own(session, self, self.object, name, NULL)
 
     def method___get__(self, session: Session, instance: Value, owner: Value = NONE) -> Value:
         return BoundMethod(self, instance)
@@ -155,13 +186,24 @@ class BoundMethod(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "__self__":
-            return self.instance
+            return session.realize(self.instance)
         if name == "__func__":
-            return self.function
+            return session.realize(self.function)
+        if name == "__class__":
+            return super().get_attribute(session, name)
+        if name in ("__eq__", "__ne__", "__hash__", "__call__", "__get__", "__repr__"):
+            raise session.unsupported(f"attribute {name!r} of {self.describe()}")
         return session.realize(self.function).get_attribute(session, name)
 
+    def key(self, session: Session) -> Any:
+        return session.method_key(self)
+
     def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
-        return None
+        if function not in (operator.eq, operator.ne):
+            return None
+        same = isinstance(other, BoundMethod) and session.same(self.instance, other.instance)
+        same = same and session.equal(self.function, other.function)  # type: ignore[attr-defined]
+        return ConstantValue(same == (function is operator.eq))
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
         return session.realize(self.function).callee(session, [self.instance, *args], kwargs)
@@ -173,19 +215,35 @@ class BoundMethod(Value):
 class PartialValue(Value):
     """A functools.partial."""
 
-    __slots__ = ("args", "function", "kwargs")
+    __slots__ = ("args", "attributes", "function", "kwargs")
 
     def __init__(self, function: Value, args: Arguments, kwargs: Keywords, source: Source | None = None) -> None:
         super().__init__(source)
         self.function, self.args, self.kwargs = function, list(args), dict(kwargs)
+        self.attributes: dict[str, Value] = {}
 
     def python_type(self) -> type:
         return functools.partial
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "func":
-            return self.function
+            return session.realize(self.function)
+        if name == "args":
+            return session.tuple_of_values(self.args)
+        if name == "keywords" and self.source is None:
+            return session.dict_of_values(self.kwargs)
+        if name in self.attributes:
+            return session.realize(self.attributes[name])
+        if self.source is not None:
+            raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+        if name == "__dict__":
+            return session.attributes_of(self)  # type: ignore[arg-type]
         return super().get_attribute(session, name)
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if self.source is not None or name in ("func", "args", "keywords"):
+            super().set_attribute(session, name, value)
+        self.attributes[name] = value
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
         return session.realize(self.function).callee(session, [*self.args, *args], {**self.kwargs, **kwargs})
@@ -194,15 +252,22 @@ class PartialValue(Value):
         return session.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
 
 
+INHERITED = ConstantValue(object())
+"""Stands for the exception that the caller of a generator handles, where the generator has set it aside."""
+
+
 class GeneratorValue(Value):
-    """A generator: a frame of the interpreter that stands still between two elements."""
+    """A generator: a frame of the interpreter that stands still between two elements. `result` is what it returned."""
 
-    __slots__ = ("frame", "result")
+    __slots__ = ("frame", "function", "handled", "result", "running")
 
-    def __init__(self, frame: InterpreterFrame) -> None:
+    def __init__(self, frame: InterpreterFrame | None) -> None:
         super().__init__()
-        self.frame: InterpreterFrame | None = frame
+        self.frame = frame
+        self.function = frame.function if frame is not None else None
+        self.handled: Value | None = None  # the exception that it handles where it stands
         self.result: Value = NONE
+        self.running = False
 
     def python_type(self) -> type:
         return GeneratorType
@@ -210,74 +275,227 @@ class GeneratorValue(Value):
     def iterate(self, session: Session) -> Value:
         return self
 
+    def touch(self, session: Session) -> None:
+        """Called before it is moved on."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it ran to a yield already."""
+        return self.frame is not None and self.frame.program.instructions[self.frame.index - 1].op != "RETURN_GENERATOR"
+
+    @property
+    def in_block(self) -> bool:
+        """Whether it stands in a try or with block, which has to be left when it is dropped."""
+        if not self.has_begun:
+            return False
+        assert self.frame is not None
+        program = self.frame.program
+        handler = program.handler_at(self.frame.index - 1)
+        return handler is not None and program.instructions[handler.target].op != "STOPITERATION_ERROR"
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
     def next(self, session: Session) -> Value | None:
         return self.resume(session, NONE)
 
     def resume(self, session: Session, sent: Value) -> Value | None:
         """Runs on to the next yield; None at the end, with what the generator returned in `result`."""
-        frame = self.frame
-        if frame is None:
+        if self.running:
+            raise session.raised(ValueError, "generator already executing")
+        if self.frame is None:
+            self.result = NONE
             return None
-        frame.stack.append(sent)
-        self.frame = None  # if it raises, it is exhausted
-        value = frame.run()
+        self.touch(session)
+        self.frame.stack.append(sent)
+        return self._run(session, None)
+
+    def _run(self, session: Session, raised: Raised | None) -> Value | None:
+        frame = self.frame
+        assert frame is not None
+        self.frame, self.running = None, True  # if it raises, it is exhausted
+        outside = session.handled, session.inherited
+        session.inherited = session.handled
+        session.handled = self.handled or session.handled
+        try:
+            value = frame.run(raised)
+            self.handled = session.handled if session.handled is not session.inherited else None
+        except Raised as error:
+            if VERSION < (3, 12) and issubclass(error.value.python_type(), StopIteration):
+                raise Raised(session.stopped_inside(error.value)) from None
+            raise
+        finally:
+            self.running = False
+            session.handled, session.inherited = outside
         if frame.finished:
             self.result = value
             return None
         self.frame = frame
+        session.suspended.append(self)
         return value
 
+    def stopped(self, session: Session) -> Raised:
+        """The StopIteration of an exhausted generator, with what it returned."""
+        result, self.result = self.result, NONE
+        return session.raised(StopIteration, None if result is NONE else result)
+
+    def throw(self, session: Session, error: Value) -> Value | None:
+        """Raises an exception where it stands; what it does then is as for `resume`."""
+        if self.running:
+            raise session.raised(ValueError, "generator already executing")
+        if self.frame is None:
+            raise session.raising(error)  # type: ignore[arg-type]
+        self.touch(session)
+        delegate = self._delegate()
+        if delegate is None:
+            return self._raise(session, error)
+        try:
+            if not issubclass(error.python_type(), GeneratorExit):
+                if isinstance(delegate, GeneratorValue):
+                    element = delegate.throw(session, error)
+                    result: Value = delegate.result
+                elif find_missing(delegate.python_type(), "throw"):
+                    return self._raise(session, error)
+                else:
+                    element = session.call(delegate.get_attribute(session, "throw"), [error], {})
+                if element is not None:
+                    return element
+            else:
+                self._close(session, delegate)
+                return self._raise(session, error)
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(), StopIteration):
+                return self._raise(session, raised.value)
+            result = raised.value.get_attribute(session, "value")
+        assert self.frame is not None
+        self.frame.stack[-1] = result
+        self.frame.index = self._send_index()[1]
+        return self._run(session, None)
+
+    def _raise(self, session: Session, error: Value) -> Value | None:
+        error.raise_while(session, self.handled or session.handled)  # type: ignore[attr-defined]
+        if not self.has_begun:
+            self.frame = None
+            raise Raised(error)
+        return self._run(session, Raised(error))
+
+    def _send_index(self) -> tuple[int, int]:
+        """The SEND that it waits in, and where it goes on behind it; (-1, -1) outside a `yield from`."""
+        assert self.frame is not None
+        instructions = self.frame.program.instructions
+        after = instructions[self.frame.index] if self.frame.index < len(instructions) else None
+        if after is not None and after.op == "JUMP" and instructions[after.arg].op == "SEND":
+            return after.arg, instructions[after.arg].arg
+        return -1, -1
+
+    def _delegate(self) -> Value | None:
+        """The iterator that a `yield from` it stands in goes through."""
+        if not self.has_begun or self._send_index()[0] < 0:
+            return None
+        assert self.frame is not None
+        return self.frame.peek()
+
+    @staticmethod
+    def _close(session: Session, iterator: Value) -> None:
+        if not find_missing(iterator.python_type(), "close"):
+            session.call(iterator.get_attribute(session, "close"), [], {})
+
+    # -- methods -------------------------------------------------------------------------------------------------------
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        function = self.frame.function if self.frame is not None else self.function
+        if name in ("__name__", "__qualname__") and function is not None:
+            return function.get_attribute(session, name)
+        if name == "gi_running":
+            return ConstantValue(self.running)
+        if name == "gi_code" and function is not None:
+            return session.wrap_constant(function.code)
+        if name == "gi_frame" and self.frame is None and not self.running:
+            return NONE
+        if name == "gi_yieldfrom" and not self.running:
+            return (self._delegate() if self.frame is not None else None) or NONE
+        return super().get_attribute(session, name)
+
     def method_send(self, session: Session, sent: Value) -> Value:
+        if self.frame is not None and not self.has_begun and sent.identity() is not None:
+            raise session.raised(TypeError, "can't send non-None value to a just-started generator")
         value = self.resume(session, sent)
         if value is None:
-            raise session.raised(StopIteration)
+            raise self.stopped(session)
         return value
 
     def method___next__(self, session: Session) -> Value:
         return self.method_send(session, NONE)
 
+    def method_throw(self, session: Session, error: Value, value: Value = NONE, traceback: Value = NONE) -> Value:
+        if traceback.identity() is not None:
+            raise session.unsupported("a traceback is thrown into a generator")
+        if issubclass(error.python_type(), type):
+            is_instance = isinstance(value.identity(), Value) and issubclass(value.python_type(), error.constant())
+            args = [] if value.identity() is None else [value]
+            error = value if is_instance else session.realize(session.call(error, args, {}))
+        elif value.identity() is not None:
+            raise session.raised(TypeError, "instance exception may not have a separate value")
+        if not issubclass(error.python_type(), BaseException):
+            kind = error.python_type().__name__
+            message = f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            raise session.raised(TypeError, message)
+        found = self.throw(session, error)
+        if found is None:
+            raise self.stopped(session)
+        return found
+
     def method_close(self, session: Session) -> Value:
-        if self.frame is not None and self.frame.program.handlers:
-            raise session.unsupported("a generator with handlers is closed early")
-        self.frame = None
-        return NONE
+        if self.frame is None or not self.has_begun:
+            if self.frame is not None:
+                self.touch(session)
+            self.frame = None
+            return NONE
+        try:
+            found = self.throw(session, session.raised(GeneratorExit).value)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
+                return NONE
+            raise
+        if found is not None:
+            raise session.raised(RuntimeError, "generator ignored GeneratorExit")
+        return self.result if VERSION >= (3, 13) else NONE
 
 
-def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords) -> list[Value]:
-    """The values of a function's parameters, in the order of `co_varnames`, as CPython binds them."""
-    code = function.code
-    names = code.co_varnames
-    positional, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
-    bound: list[Value] = [NULL] * total
-    bound[: min(len(args), positional)] = args[:positional]
-    rest: dict[str, Value] = {}
-    for name, value in kwargs.items():
-        slot = (
-            names.index(name, code.co_posonlyargcount, total) if name in names[code.co_posonlyargcount : total] else -1
-        )
-        if slot < 0:
-            rest[name] = value
-        elif bound[slot] is not NULL:
-            raise session.raised(TypeError, f"{code.co_qualname}() got multiple values for argument '{name}'")
-        else:
-            bound[slot] = value
-    if rest and not code.co_flags & 8:
-        raise session.raised(TypeError, f"{code.co_qualname}() got an unexpected keyword argument '{next(iter(rest))}'")
-    if len(args) > positional and not code.co_flags & 4:
-        raise session.raised(
-            TypeError, f"{code.co_qualname}() takes {positional} positional arguments but {len(args)} were given"
-        )
-    first_default = positional - len(function.defaults)
-    for slot, value in enumerate(bound):
-        if value is NULL:
-            if first_default <= slot < positional:
-                bound[slot] = function.defaults[slot - first_default]
-            elif slot >= positional and names[slot] in function.keyword_defaults:
-                bound[slot] = function.keyword_defaults[names[slot]]
-            else:
-                raise session.raised(TypeError, f"{code.co_qualname}() missing a required argument: '{names[slot]}'")
-    if code.co_flags & 4:
-        bound.append(session.tuple_of_values(args[positional:]))
-    if code.co_flags & 8:
-        bound.append(session.dict_of_values(rest))
-    return bound
+_FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
+    "__code__": lambda f, session: ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code),
+    "__globals__": lambda f, session: session.wrap(f.namespace, ConstSource(f.namespace)),
+    "__closure__": lambda f, session: session.tuple_of_values(f.cells) if f.cells else NONE,
+    "__defaults__": lambda f, session: (
+        f._slot(session, "__defaults__")
+        if f.object is not None
+        else session.tuple_of_values(f.defaults) if f.defaults else NONE
+    ),
+    "__kwdefaults__": lambda f, session: (
+        f._slot(session, "__kwdefaults__")
+        if f.object is not None
+        else session.dict_of_values(f.keyword_defaults) if f.keyword_defaults else NONE
+    ),
+    "__annotations__": lambda f, session: (
+        f._slot(session, "__annotations__") if f.object is not None else f.annotation_dict(session)
+    ),
+    "__dict__": lambda f, session: (
+        session.instance_dict_of(f) if f.object is not None else session.attributes_of(f)  # type: ignore[arg-type]
+    ),
+    "__name__": lambda f, session: (
+        f._slot(session, "__name__") if f.object is not None else ConstantValue(f.code.co_name)
+    ),
+    "__qualname__": lambda f, session: (
+        f._slot(session, "__qualname__") if f.object is not None else ConstantValue(f.code.co_qualname)
+    ),
+    "__doc__": lambda f, session: (
+        f._slot(session, "__doc__")
+        if f.object is not None
+        else ConstantValue(FunctionType(f.code, {}, closure=tuple(CellType() for _ in f.code.co_freevars)).__doc__)
+    ),
+    "__module__": lambda f, session: (
+        f._slot(session, "__module__")
+        if f.object is not None
+        else session.wrap_global(f.namespace, "__name__", f.namespace.get("__name__", "")) or NONE
+    ),
+}
+"""What every function has, besides what is in its `__dict__`."""

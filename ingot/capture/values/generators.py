@@ -48,21 +48,14 @@ class OutsideGenerator(GeneratorValue):
     is_shared = True
 
     def __init__(self, frame: InterpreterFrame | None, object_: Any, source: Source) -> None:
-        super().__init__(frame)  # type: ignore[arg-type]
+        super().__init__(frame)
         self.object, self.source = object_, source
 
     def identity(self) -> Any:
         return self.object
 
-    def resume(self, session: Session, sent: Value) -> Value | None:
-        if self.frame is not None:
-            session.effects.change(session, self, self.object, self)
-        return super().resume(session, sent)
-
-    def method_close(self, session: Session) -> Value:
-        if self.frame is not None:
-            session.effects.change(session, self, self.object, self)
-        return super().method_close(session)
+    def touch(self, session: Session) -> None:
+        session.effects.change(session, self, self.object, self)
 
     def operations(self) -> Iterable[Operation]:
         """What puts the generator itself where this one stands."""

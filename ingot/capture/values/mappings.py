@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable
 from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
@@ -91,9 +92,9 @@ class DictObject(ObjectValue):
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of dict or OrderedDict works on the items."""
         if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)) and raw.__objclass__ in (dict, OrderedDict):
-            if name in _BY_KEY:
-                return NativeMethod(self, name, _BY_KEY[name])
-            if name in _BY_ITEMS:
+            if name in _METHODS:
+                return NativeMethod(self, name, _METHODS[name])
+            if name in _OF_ITEMS and not (raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS):
                 return self.items(session).get_attribute(session, name)
             raise session.unsupported(f"method {name!r} of {self.describe()}")
         return super().bind(session, raw, name)
@@ -142,7 +143,7 @@ def _delitem(owner: DictObject, session: Session, key: Value) -> Value:
     return NONE
 
 
-def _update(owner: DictObject, session: Session, other: Value | None = None, **named: Value) -> Value:
+def _update(owner: DictObject, session: Session, other: Value | None = None, /, **named: Value) -> Value:
     """OrderedDict.update sets the items of a subclass by its own `__setitem__`, dict.update does not."""
     given = {**({} if other is None else session.entries_of(other)), **named}
     for key, value in given.items():
@@ -153,7 +154,44 @@ def _update(owner: DictObject, session: Session, other: Value | None = None, **n
     return NONE
 
 
-_BY_KEY: dict[str, Callable[..., Value]] = {
+def _reversed(owner: DictObject, session: Session) -> Value:
+    return session.call(session.builtin(reversed), [owner.items(session)], {})
+
+
+def _text(owner: DictObject, session: Session) -> Value:
+    items = {session.textual(session.wrap_key(k)): session.textual(v) for k, v in owner.items(session).entries.items()}
+    if dict_base(owner.cls) is dict:
+        return ConstantValue(repr(items))
+    return ConstantValue(repr(OrderedDict(items)).replace("OrderedDict", owner.cls.__name__, 1))
+
+
+def _items_of(session: Session, value: Value) -> DictValue | None:
+    value = session.realize(value)
+    return value if isinstance(value, DictValue) else value.made if isinstance(value, DictObject) else None
+
+
+def _compares(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+    def compare(owner: DictObject, session: Session, other: Value) -> Value:
+        items = _items_of(session, other)
+        return ConstantValue(NotImplemented) if items is None else session.binary(function, owner.made, items)
+
+    return compare
+
+
+def _union(owner: DictObject, session: Session, other: Value) -> Value:
+    """dict.__or__, which gives a plain dict."""
+    items = _items_of(session, other)
+    if items is None or dict_base(owner.cls) is OrderedDict:
+        raise session.unsupported(f"operator.or_ of {owner.describe()}")
+    return DictValue({**owner.made.entries, **items.entries}.items(), dict)
+
+
+def _update_in_place(owner: DictObject, session: Session, other: Value) -> Value:
+    _update(owner, session, other)
+    return owner
+
+
+_METHODS: dict[str, Callable[..., Value]] = {
     "__getitem__": _getitem,
     "get": _get,
     "__contains__": _contains,
@@ -163,8 +201,16 @@ _BY_KEY: dict[str, Callable[..., Value]] = {
     "__delitem__": _delitem,
     "__init__": _update,
     "update": _update,
+    "__reversed__": _reversed,
+    "__repr__": _text,
+    "__eq__": _compares(operator.eq),
+    "__ne__": _compares(operator.ne),
+    "__or__": _union,
+    "__ior__": _update_in_place,
 }
-_BY_ITEMS = frozenset({"keys", "values", "items"})
+_OF_ITEMS = frozenset("keys values items pop popitem clear move_to_end setdefault copy".split())
+_BY_OWN_METHODS = frozenset({"setdefault", "copy"})
+"""Methods of OrderedDict that call those which a subclass defines."""
 
 
 def _construct_mapping(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:

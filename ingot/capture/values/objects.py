@@ -1,15 +1,23 @@
-"""Classes, instances of user classes, exceptions, super(), Python modules."""
+"""Instances of classes written in Python, and what the members of a class give for them."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
-from types import ClassMethodDescriptorType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import (
+    ClassMethodDescriptorType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING, Kind
-from ingot.capture.sources import AttrSource, ConstSource, Source, find_in_class
-from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, NotConstant, Raised, Value
+from ingot.capture.sources import AttrSource, DerivedSource, Source, find_in_class
+from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, NativeMethod, Raised, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 from ingot.native import Dispatcher
@@ -31,7 +39,7 @@ BINARY_METHODS: dict[Any, tuple[str, str]] = {
 }
 """By operator: the left operand's method, and the right operand's."""
 
-UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
+UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__", abs: "__abs__"}
 INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
     getattr(operator, f"i{name}"): (f"__i{name}__", _operator(name)) for name in _ARITHMETIC
 }
@@ -54,15 +62,17 @@ class IdentityKey:
 
 
 class ObjectValue(Value):
-    """An instance of a class written in Python: from outside (`object`), or made during capture (`attributes`)."""
+    """An instance of a class written in Python: from outside (`object`), or made during capture (`attributes` are those
+    of its `__dict__`, `members` those of `__slots__`)."""
 
-    __slots__ = ("attributes", "cls", "object")
+    __slots__ = ("attributes", "cls", "members", "object")
     is_shared = True
 
     def __init__(self, cls: type, source: Source | None = None, object: Any = None) -> None:
         super().__init__(source)
         self.cls, self.object = cls, object
         self.attributes: dict[str, Value] = {}
+        self.members: dict[str, Value] = {}
 
     def python_type(self) -> type:
         return self.cls
@@ -95,24 +105,26 @@ class ObjectValue(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         hook = find_in_class(self.cls, "__getattribute__")
-        if hook is find_in_class(_plain_base(self.cls), "__getattribute__"):
-            return self.plain_attribute(session, name) or self.missing_attribute(session, name)
-        hook = session.class_lookup(self.cls, "__getattribute__")
-        if not isinstance(hook, FunctionType):
-            raise session.unsupported(f"{self.describe()} defines __getattribute__")
         try:
-            return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+            if hook is find_in_class(plain_base(self.cls), "__getattribute__"):
+                found = self.plain_attribute(session, name)
+            else:
+                hook = session.class_lookup(self.cls, "__getattribute__")
+                if not isinstance(hook, FunctionType):
+                    raise session.unsupported(f"{self.describe()} defines __getattribute__")
+                found = session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
         except Raised as raised:
             lost = issubclass(raised.value.python_type(), AttributeError)
             if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
                 raise
-            return self.missing_attribute(session, name)
+            found = None
+        return found or self.missing_attribute(session, name)
 
     def plain_attribute(self, session: Session, name: str) -> Value | None:
         """What object.__getattribute__ finds; None where it finds nothing."""
         if name == "__class__":
             return session.wrap_constant(self.cls)
-        if name == "__dict__":
+        if name == "__dict__" and self.cls.__dictoffset__:
             return self.all_attributes(session)
         raw = session.class_lookup(self.cls, name)
         if is_data_descriptor(raw):
@@ -131,45 +143,83 @@ class ObjectValue(Value):
         """What `__getattr__` gives, or AttributeError."""
         hook = session.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
-            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise self.lost(session, name)
         return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+
+    def lost(self, session: Session, name: str) -> Raised:
+        """The error for an attribute that it does not have."""
+        return session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """What an attribute found on the class gives for this instance."""
         if isinstance(raw, MemberDescriptorType):
-            if self.source is None:
-                found = self.attributes.get(name)
-                if found is None:
-                    raise session.raised(AttributeError, name)
-                return found
-            written = session.effects.fields(self.object)
-            if written is not None and name in written.written:
-                if written.written[name] is NULL:
-                    raise session.raised(AttributeError, name)
-                return written.written[name]
-            return session.wrap(session.python(getattr, self.object, name), AttrSource(self.source, name, "slot"))
+            return self._member(session, name)
+        method = getattr(type(self), f"method_{name}", None)
+        if method is not None and isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
+            return NativeMethod(self, name, method)
         return bind_member(session, raw, self, self.cls, name)
 
+    def _member(self, session: Session, name: str) -> Value:
+        """What a member of `__slots__` holds."""
+        found = self.members.get(name) if self.source is None else None
+        if self.source is not None:
+            written = session.effects.fields(self.object)
+            found = None if written is None else written.written.get(name)
+            if found is None:
+                is_set = has_member(name)(self.object)
+                session.guard(DerivedSource(self.source, has_member(name)), Kind.EQUALS, is_set)
+                if is_set:
+                    return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+        if found is None or found is NULL:
+            raise self.lost(session, name)
+        return found
+
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        setter = session.class_lookup(self.cls, "__setattr__")
+        hook = session.class_lookup(self.cls, "__setattr__")
+        if isinstance(hook, FunctionType):
+            session.call(session.wrap_class_member(hook), [self, ConstantValue(name), value], {})
+        else:
+            self.assign(session, name, value)
+
+    def assign(self, session: Session, name: str, value: Value) -> None:
+        """object.__setattr__."""
         raw = session.class_lookup(self.cls, name)
-        if setter is not object.__setattr__ and isinstance(setter, FunctionType):
-            session.call(session.wrap_class_member(setter), [self, ConstantValue(name), value], {})
-        elif isinstance(raw, property):
+        if isinstance(raw, property):
             if raw.fset is None:
-                raise session.raised(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
+                kind = self.cls.__qualname__
+                raise session.raised(AttributeError, f"property {name!r} of {kind!r} object has no setter")
             session.call(session.wrap_class_member(raw.fset), [self, value], {})
         elif is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
-            raise session.unsupported(f"a descriptor of {self.describe()} is set")
+            setter = session.class_lookup(type(raw), "__set__")
+            if name == "__class__" and self.source is None and raw is vars(object)["__class__"]:
+                self._become(session, value)
+            elif isinstance(setter, FunctionType):
+                session.call(session.wrap_class_member(setter), [session.wrap_class_member(raw), self, value], {})
+            else:
+                raise session.unsupported(f"a descriptor of {self.describe()} is set")
         else:
             self.put(session, name, value)
 
+    def _become(self, session: Session, value: Value) -> None:
+        """`self.__class__ = value` of one made during capture."""
+        cls = session.known(value)
+        alike = isinstance(cls, type) and type(self) is ObjectValue and plain_base(cls) is object
+        if not alike or any("__slots__" in vars(owner) for owner in (*cls.__mro__, *self.cls.__mro__)):
+            raise session.unsupported(f"the class of {self.describe()} is set")
+        self.cls = cls
+
     def put(self, session: Session, name: str, value: Value) -> None:
-        """object.__setattr__ of a name that no descriptor takes."""
-        if self.source is None:
-            self.attributes[name] = value
-        else:
+        """object.__setattr__ of a name that no descriptor takes, or one of `__slots__`."""
+        if self.source is not None:
             session.effects.set_attribute(session, self, name, value)
+        elif isinstance(session.class_lookup(self.cls, name), MemberDescriptorType):
+            self.members[name] = value
+        elif not self.cls.__dictoffset__:
+            taken = session.class_lookup(self.cls, name) is not MISSING
+            what = f"object attribute {name!r} is read-only" if taken else f"object has no attribute {name!r}"
+            raise session.raised(AttributeError, f"{self.cls.__name__!r} {what}")
+        else:
+            self.attributes[name] = value
 
     def delete_attribute(self, session: Session, name: str) -> None:
         hook = session.class_lookup(self.cls, "__delattr__")
@@ -181,68 +231,107 @@ class ObjectValue(Value):
     def drop(self, session: Session, name: str) -> None:
         """object.__delattr__."""
         raw = session.class_lookup(self.cls, name)
-        if isinstance(raw, property) and raw.fdel is not None:
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                kind = self.cls.__qualname__
+                raise session.raised(AttributeError, f"property {name!r} of {kind!r} object has no deleter")
             session.call(session.wrap_class_member(raw.fdel), [self], {})
             return
-        if is_data_descriptor(raw):
-            if not isinstance(raw, MemberDescriptorType):
+        is_member = isinstance(raw, MemberDescriptorType)
+        if is_data_descriptor(raw) and not is_member:
+            remover = session.class_lookup(type(raw), "__delete__")
+            if not isinstance(remover, FunctionType):
                 raise session.unsupported(f"a descriptor of {self.describe()} is deleted")
-            self.bind(session, raw, name)  # raises AttributeError where it is not set
+            session.call(session.wrap_class_member(remover), [session.wrap_class_member(raw), self], {})
+            return
+        if is_member:
+            try:
+                self._member(session, name)
+            except Raised:
+                raise session.raised(AttributeError, name) from None
         elif self.own_attribute(session, name) is None:
-            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise self.lost(session, name)
         if self.source is None:
-            del self.attributes[name]
+            del (self.members if is_member else self.attributes)[name]
         else:
             session.effects.set_attribute(session, self, name, NULL)
 
     # -- operators by the class's own methods --------------------------------------------------------------------------
 
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
-        """Calls a special method of the class; None if it has none."""
+        """Calls a special method of the class; None if it has none of its own."""
         raw = session.class_lookup(self.cls, name)
-        if raw is MISSING or raw is None:
-            return None
-        if (
-            not isinstance(raw, (FunctionType, staticmethod, classmethod))
-            and getattr(raw, "__objclass__", None) is object
-        ):
+        if raw is MISSING or raw is None or getattr(raw, "__objclass__", None) is object:
             return None
         return session.call(self.bind(session, raw, name), args, {})
 
     def truth(self, session: Session) -> bool:
-        for name in ("__bool__", "__len__"):
-            answer = self.special(session, name)
-            if answer is not None:
-                return session.truth(answer)
-        return True
+        answer = self.special(session, "__bool__")
+        if answer is not None:
+            if answer.python_type() is not bool:
+                kind = answer.python_type().__name__
+                raise session.raised(TypeError, f"__bool__ should return bool, returned {kind}")
+            return session.truth(answer)
+        answer = self._length(session)
+        return True if answer is None else answer > 0
 
     def length(self, session: Session) -> int:
+        answer = self._length(session)
+        return super().length(session) if answer is None else answer
+
+    def _length(self, session: Session) -> int | None:
         answer = self.special(session, "__len__")
-        return super().length(session) if answer is None else session.known(answer)
+        if answer is None:
+            return None
+        length = session.integer(answer)
+        if length < 0:
+            raise session.raised(ValueError, "__len__() should return >= 0")
+        return length
 
     def get_item(self, session: Session, key: Value) -> Value:
         return self.special(session, "__getitem__", key) or super().get_item(session, key)
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if self.special(session, "__setitem__", key, value) is None:
-            super().set_item(session, key, value)
+            kind = self.cls.__name__
+            raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
 
     def delete_item(self, session: Session, key: Value) -> None:
         if self.special(session, "__delitem__", key) is None:
-            super().delete_item(session, key)
+            kind = self.cls.__name__
+            raise session.raised(TypeError, f"'{kind}' object doesn't support item deletion")
 
     def contains(self, session: Session, item: Value) -> bool:
-        answer = self.special(session, "__contains__", item)
-        return super().contains(session, item) if answer is None else session.truth(answer)
+        raw = session.class_lookup(self.cls, "__contains__")
+        if raw is None:
+            raise session.raised(TypeError, f"'{self.cls.__name__}' object is not a container")
+        if raw is not MISSING:
+            return session.truth(session.call(self.bind(session, raw, "__contains__"), [item], {}))
+        if not self._is_iterable(session):
+            raise session.raised(TypeError, f"argument of type '{self.cls.__name__}' is not iterable")
+        return super().contains(session, item)
+
+    def _is_iterable(self, session: Session) -> bool:
+        raw = session.class_lookup(self.cls, "__iter__")
+        return raw is not None and (raw is not MISSING or session.class_lookup(self.cls, "__getitem__") is not MISSING)
 
     def iterate(self, session: Session) -> Value:
-        return self.special(session, "__iter__") or super().iterate(session)
+        if not self._is_iterable(session):
+            return super().iterate(session)
+        if session.class_lookup(self.cls, "__iter__") is MISSING:
+            return session.iterate_by_index(self)
+        iterator = self.special(session, "__iter__")
+        if iterator is None or find_missing(iterator.python_type(), "__next__"):
+            kind = "NoneType" if iterator is None else iterator.python_type().__name__
+            raise session.raised(TypeError, f"iter() returned non-iterator of type '{kind}'")
+        return session.realize(iterator)
 
     def next(self, session: Session) -> Value | None:
-        def step() -> Value | None:
-            return self.special(session, "__next__") or super(ObjectValue, self).next(session)
+        return session.until_stop(lambda: self.step(session))
 
-        return session.until_stop(step)
+    def step(self, session: Session) -> Value:
+        """What `__next__` gives, StopIteration included."""
+        return self.special(session, "__next__") or super().next(session) or NONE
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
         raw = session.class_lookup(self.cls, "__call__")
@@ -252,187 +341,64 @@ class ObjectValue(Value):
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raw = session.class_lookup(self.cls, "__call__")
-        if raw is MISSING:
+        if raw is MISSING or raw is None:
             raise session.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
         return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        answer = self.special(session, UNARY_METHODS[function]) if function in UNARY_METHODS else None
-        return answer or super().unary(session, function)
+        answer = self.special(session, UNARY_METHODS[function])
+        if answer is None:
+            kind = self.cls.__name__
+            if function is abs:
+                raise session.raised(TypeError, f"bad operand type for abs(): '{kind}'")
+            symbol = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}[function]
+            raise session.raised(TypeError, f"bad operand type for unary {symbol}: '{kind}'")
+        return answer
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         if function in INPLACE_METHODS:
             name, plain = INPLACE_METHODS[function]
-            answer = None if reflected else self.special(session, name, other)
+            answer = None if reflected else self._implemented(self.special(session, name, other))
             return answer or self.binary(session, plain, other, reflected)
-        answer = self.special(session, BINARY_METHODS[function][reflected], other)
-        if answer is None or (answer.is_constant() and answer.constant() is NotImplemented):
+        if function is operator.ne and self._inherits_ne(session):
+            answer = self._implemented(self.special(session, "__eq__", other))
+            return None if answer is None else ConstantValue(not session.truth(answer))
+        return self._implemented(self.special(session, BINARY_METHODS[function][reflected], other))
+
+    def _inherits_ne(self, session: Session) -> bool:
+        """Whether `!=` is object's, the opposite of `==`."""
+        return session.class_lookup(self.cls, "__ne__") is vars(object)["__ne__"]
+
+    @staticmethod
+    def _implemented(answer: Value | None) -> Value | None:
+        if answer is not None and answer.python_type() is type(NotImplemented):
             return None
         return answer
 
 
-class ExceptionValue(ObjectValue):
-    """An exception, raised or not."""
+class StandIn(ObjectValue):
+    """An instance of a class of Ingot's own, written in Python, that passes for one of the C class it `replaces`."""
 
-    __slots__ = ("args", "cause")
-
-    def __init__(self, cls: type, args: Arguments = ()) -> None:
-        super().__init__(cls)
-        self.args = list(args)
-        self.cause: Value = NONE
-
-    def own_attribute(self, session: Session, name: str) -> Value | None:
-        if name == "args":
-            return session.tuple_of_values(self.args)
-        if name == "value" and issubclass(self.cls, StopIteration):
-            return self.args[0] if self.args else NONE
-        return {"__cause__": self.cause, "__context__": NONE, "__traceback__": NONE}.get(name) or super().own_attribute(
-            session, name
-        )
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("args", "value", "__cause__", "__context__", "__traceback__"):
-            return self.own_attribute(session, name) or super().get_attribute(session, name)
-        if name == "with_traceback":
-            return session.builtin(lambda _: None)
-        return super().get_attribute(session, name)
-
-    def message(self) -> str:
-        """The exception as a traceback's last line shows it."""
-        try:
-            return f"{self.cls.__name__}: {', '.join(str(a.constant()) for a in self.args)}"
-        except NotConstant:
-            return self.cls.__name__
-
-
-class ClassValue(Value):
-    """A class. Its attributes are guarded one by one as they are looked up."""
-
-    __slots__ = ("object",)
-
-    def __init__(self, cls: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = cls
+    __slots__ = ()
 
     def python_type(self) -> type:
-        return type(self.object)
+        return self.cls.replaces  # type: ignore[attr-defined]
 
     def describe(self) -> str:
-        return f"class {self.object.__qualname__}"
-
-    def constant(self) -> Any:
-        return self.object
-
-    def identity(self) -> Any:
-        return self.object
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            return ConstantValue(getattr(self.object, name))
-        if name in ("__mro__", "__bases__"):
-            return session.wrap_constant(getattr(self.object, name))
-        if name == "__class__":
-            return session.wrap_constant(type(self.object))
-        raw = session.class_lookup(self.object, name)
-        if raw is MISSING:
-            if find_missing(type(self.object), name):
-                raise session.raised(AttributeError, f"type object '{self.object.__name__}' has no attribute '{name}'")
-            raise session.unsupported(f"attribute {name!r} of the metaclass of {self.describe()}")
-        return bind_member(session, raw, None, self.object, name)
-
-    def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
-    ) -> Value | None:
-        return ConstantValue(self.object).binary(session, function, other, reflected) if other.is_constant() else None
-
-    def get_item(self, session: Session, key: Value) -> Value:
-        return session.wrap_constant(session.python(operator.getitem, self.object, key.constant()))
+        return f"a {self.python_type().__name__}"
 
     def iterate(self, session: Session) -> Value:
-        return session.wrap_constant(tuple(session.python(iter, self.object))).iterate(session)
-
-    def length(self, session: Session) -> int:
-        return session.python(len, self.object)
-
-    def contains(self, session: Session, item: Value) -> bool:
-        return session.python(operator.contains, self.object, item.constant())
-
-    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        return session.construct(self.object, args, kwargs)
+        return super().iterate(session) if find_missing(self.cls, "__next__") else self
 
 
-class SuperValue(Value):
-    """super(cls, instance)."""
-
-    __slots__ = ("cls", "instance")
-
-    def __init__(self, cls: type, instance: Value) -> None:
-        super().__init__()
-        self.cls, self.instance = cls, instance
-
-    def python_type(self) -> type:
-        return super
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        of_class = isinstance(self.instance, ClassValue)
-        start = self.instance.constant() if of_class else self.instance.python_type()
-        order = start.__mro__[start.__mro__.index(self.cls) + 1 :]
-        for owner in order:
-            if name in vars(owner):
-                raw = session.class_lookup(owner, name)
-                if isinstance(self.instance, ObjectValue):
-                    return self.instance.bind(session, raw, name)
-                return bind_member(session, raw, None if of_class else self.instance, start, name)
-        raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
+def instance_of(cls: type) -> ObjectValue:
+    """A new instance of a class written in Python."""
+    return StandIn(cls) if getattr(cls, "replaces", None) is not None else ObjectValue(cls)
 
 
-class ModuleObject(Value):
-    """A Python module."""
-
-    __slots__ = ("object",)
-
-    def __init__(self, module: ModuleType, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = module
-
-    def python_type(self) -> type:
-        return ModuleType
-
-    def describe(self) -> str:
-        return f"module {self.object.__name__}"
-
-    def identity(self) -> Any:
-        return self.object
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(session, name)
-
-    def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        if type(self.object) is not ModuleType:  # its class may do more than to store it
-            super().set_attribute(session, name, value)
-        session.effects.set_name(vars(self.object), name, value)
-
-    def delete_attribute(self, session: Session, name: str) -> None:
-        if type(self.object) is not ModuleType:
-            super().delete_attribute(session, name)
-        self.get_attribute(session, name)
-        session.effects.set_name(vars(self.object), name, NULL)
-
-    def _dynamic(self, session: Session, name: str) -> Value:
-        """An attribute that the module's `__getattr__` or class makes."""
-        if name in vars(self.object):  # it was deleted during capture
-            raise session.raised(AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'")
-        if not session.is_trusted(self.object.__name__):
-            session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
-        found = session.python(getattr, self.object, name)
-        if session.is_trusted(self.object.__name__):
-            return session.wrap(found, ConstSource(found))
-        raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")
-
-
-def _plain_base(cls: type) -> type:
+def plain_base(cls: type) -> type:
     """The first class of the resolution order that is written in C."""
     return next(owner for owner in cls.__mro__ if not owner.__flags__ & HEAP_TYPE)
 
@@ -454,11 +420,6 @@ def is_data_descriptor(raw: Any) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 
 
-def find_missing(cls: type, name: str) -> bool:
-    """Whether no class along the resolution order has the name."""
-    return all(name not in vars(owner) for owner in cls.__mro__)
-
-
 def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
     """What the raw attribute of a class gives when it is read through an instance, or through the class (`instance`
     None)."""
@@ -475,12 +436,14 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
         if instance is None:
             return session.wrap_class_member(raw)
         if raw.fget is None:
-            raise session.raised(AttributeError, f"property '{name}' has no getter")
+            raise session.raised(AttributeError, f"property {name!r} of {cls.__qualname__!r} object has no getter")
         return session.call(session.wrap_class_member(raw.fget), [instance], {})
-    if isinstance(raw, GetSetDescriptorType) or not hasattr(type(raw), "__get__"):
-        if not hasattr(type(raw), "__get__"):
-            return session.wrap_class_member(raw)
-        raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a C descriptor")
+    if not hasattr(type(raw), "__get__"):
+        return session.wrap_class_member(raw)
+    if isinstance(raw, functools.cached_property) and isinstance(instance, ObjectValue):
+        value = session.call(session.wrap_class_member(raw.func), [instance], {})
+        instance.put(session, raw.attrname or name, value)
+        return value
     getter = session.class_lookup(type(raw), "__get__")
     if isinstance(getter, FunctionType):
         owner = session.wrap_constant(cls)
@@ -489,7 +452,25 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
         )
     if instance is None:
         return session.wrap_class_member(raw)
+    if isinstance(raw, functools._lru_cache_wrapper):
+        return BoundMethod(session.wrap_class_member(raw), instance)
     native = session.native_slot(raw)
     if native is not None:
         return BoundMethod(native, instance)
-    raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a {type(raw).__name__}")
+    kind = "C descriptor" if isinstance(raw, GetSetDescriptorType) else type(raw).__name__
+    raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a {kind}")
+
+
+@functools.lru_cache(maxsize=None)
+def has_member(name: str) -> Callable[[Any], bool]:
+    """Tells whether a member of `__slots__` is set."""
+
+    def is_set(instance: Any) -> bool:
+        try:
+            object.__getattribute__(instance, name)
+        except AttributeError:
+            return False
+        return True
+
+    is_set.__name__ = f"has_{name}"
+    return is_set

@@ -102,11 +102,15 @@ class SequenceValue(Container):
             return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
         return None
 
-    def method_index(self, session: Session, item: Value) -> Value:
-        for i, element in enumerate(self.items):
-            if session.equal(session.realize(element), item):
+    def method_index(self, session: Session, item: Value, start: Value | None = None, stop: Value = NONE) -> Value:
+        bounds = slice(None if start is None else session.index(start), session.known(stop))
+        for i in range(*bounds.indices(len(self.items))):
+            if session.equal(session.realize(self.items[i]), item):
                 return ConstantValue(i)
-        raise session.raised(ValueError, f"{item.describe()} is not in {self.cls.__name__}")
+        is_tuple = isinstance(self, TupleValue)
+        raise session.raised(
+            ValueError, "tuple.index(x): x not in tuple" if is_tuple else f"{item.describe()} is not in list"
+        )
 
     def method_count(self, session: Session, item: Value) -> Value:
         return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.items))
@@ -141,7 +145,7 @@ class TupleValue(SequenceValue):
         return super().get_attribute(session, name)
 
     def method__asdict(self, session: Session) -> Value:
-        return DictValue(zip(self.cls._fields, self.items), dict)  # type: ignore[attr-defined]
+        return session.dict_of_values(dict(zip(self.cls._fields, self.items)))  # type: ignore[attr-defined]
 
     def method__replace(self, session: Session, **changes: Value) -> Value:
         fields = self.cls._fields  # type: ignore[attr-defined]
@@ -173,13 +177,13 @@ class ListValue(SequenceValue):
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         self._writable(session)
         if isinstance(key, SliceValue):
-            self.items[key.constant()] = session.list_of(value).items
+            session.python(operator.setitem, self.items, key.constant(), session.list_of(value).items)
         else:
             session.python(operator.setitem, self.items, session.index(key), value)
 
     def delete_item(self, session: Session, key: Value) -> None:
         self._writable(session)
-        session.python(operator.delitem, self.items, key.constant())
+        session.python(operator.delitem, self.items, session.known(key))
 
     def append(self, session: Session, items: list[Value]) -> None:
         """Puts items behind the last."""
@@ -203,9 +207,12 @@ class ListValue(SequenceValue):
         return session.python(self.items.pop, -1 if index is None else session.index(index))
 
     def method_remove(self, session: Session, item: Value) -> Value:
-        self._writable(session)
-        del self.items[self.method_index(session, item).constant()]
-        return NONE
+        for i, element in enumerate(self.items):
+            if session.equal(session.realize(element), item):
+                self._writable(session)
+                del self.items[i]
+                return NONE
+        raise session.raised(ValueError, "list.remove(x): x not in list")
 
     def method_clear(self, session: Session) -> Value:
         self._writable(session)
@@ -333,6 +340,9 @@ class SliceValue(Value):
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
         return super().get_attribute(session, name)
+
+    def method_indices(self, session: Session, length: Value) -> Value:
+        return session.wrap_constant(session.python(self.constant().indices, length.constant()))
 
 
 class RangeValue(Value):

@@ -45,6 +45,11 @@ _PROPERTIES |= frozenset(
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
+METHODS: dict[str, Callable[..., Value | None]] = {}
+"""Tensor methods that are more than an operation of the graph: rule(session, tensor, args, kwargs). One that gives None
+leaves the call to the graph."""
+
+
 class TensorValue(Value):
     """A tensor of the graph."""
 
@@ -177,6 +182,8 @@ class TensorValue(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
+        if hasattr(other, "with_tensor"):
+            return other.with_tensor(session, function, self, reflected)
         if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
             return None
         if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):
@@ -184,10 +191,16 @@ class TensorValue(Value):
         return session.graph.call(session, "call_function", function, (other, self) if reflected else (self, other), {})
 
     def convert(self, session: Session, cls: type) -> Value:
-        raise session.unsupported(f"{cls.__name__}() depends on the data of {self.describe()}")
+        made = METHODS[f"__{cls.__name__}__"](session, self, [], {}) if f"__{cls.__name__}__" in METHODS else None
+        if made is None:
+            raise session.unsupported(f"{cls.__name__}() depends on the data of {self.describe()}")
+        return made
 
     def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
         """Calls a Tensor method."""
+        made = METHODS[name](session, self, args, kwargs) if name in METHODS else None
+        if made is not None:
+            return made
         if name in _DATA or name in _REFUSED:
             kind = "depends on the data of" if name in _DATA else "acts on the object"
             raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")

@@ -18,6 +18,7 @@ from ingot.capture.sources import AttrSource, FunctionFieldSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.numbers import with_number
 from ingot.capture.values.tensor import SymIntValue
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 
@@ -89,6 +90,9 @@ class TorchFunction(Value):
         return session.builtin(found)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        made = with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
+        if made is not None:
+            return made
         values, named = tuple(session.deep(a) for a in args), {k: session.deep(v) for k, v in kwargs.items()}
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
@@ -122,15 +126,25 @@ class StateQuery(BuiltinValue):
         )
 
 
-def _transforms(module: str) -> bool:
-    """Whether the functions of a module set up a machinery of their own, in C, around the functions they are given."""
+_MAPPED = torch.vmap(torch.neg).__code__
+_INLINED_TRANSFORMS = frozenset(
+    {"torch._functorch.vmap", "torch._functorch.predispatch", "torch._higher_order_ops.associative_scan"}
+)
+"""Modules of vmap and of what comes down to it: see `ingot.capture.values.transforms`."""
+
+
+def _transforms(function: FunctionType) -> bool:
+    """Whether the functions of its module set up a machinery of their own, in C, around the functions they are given."""
+    module = function.__globals__.get("__name__", "")
+    if function is torch.vmap or function.__code__ is _MAPPED or module in _INLINED_TRANSFORMS:
+        return False
     return module.startswith(("torch._functorch.", "torch._higher_order_ops.")) or module in (
         "torch.autograd", "torch.autograd.functional", "torch.autograd.forward_ad", "torch.autograd.graph",
     )  # fmt: skip
 
 
 class Transform(BuiltinValue):
-    """A function that transforms others (vmap, grad, cond), or what one of these has made of a function. It is run for
+    """A function that transforms others (grad, cond), or what one of these has made of a function. It is run for
     real, as a whole: within it, tensors are not what they seem."""
 
     __slots__ = ()
@@ -153,7 +167,7 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     if isinstance(original, FunctionType):
         session.guard(source, Kind.IDENTITY, object_)
         return session.builtin(original)
-    if _transforms(object_.__globals__.get("__name__", "")):
+    if _transforms(object_):
         session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__)
         return Transform(object_, source)
     made = wrap_function(session, object_, source)

@@ -32,7 +32,9 @@ from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.mappings import DictObject
-from ingot.capture.values.objects import HEAP_TYPE, ClassValue, ModuleObject, ObjectValue
+from ingot.capture.values.classes import ClassValue, ModuleObject
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.objects import HEAP_TYPE, ObjectValue
 from ingot.native import Dispatcher
 
 if TYPE_CHECKING:
@@ -214,7 +216,7 @@ def _method_of(function: Any) -> Any:
 def _wrap_bound_builtin(session: Session, object_: Any, method: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
     session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
-    owner = session.realize(session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")))
+    owner = session.wrap(object_.__self__, AttrSource(source, "__self__", "slot"))
     return BoundMethod(session.builtin(method), owner, source)
 
 
@@ -234,6 +236,12 @@ def wrap_module(session: Session, object_: Any, source: Source) -> Value:
 def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
     return ObjectValue(type(object_), source, object_)
+
+
+@wraps(BaseException)
+def wrap_exception(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    return ExceptionValue.outside(session, object_, source)
 
 
 @wraps(threading.local)

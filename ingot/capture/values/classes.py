@@ -1,0 +1,269 @@
+"""Classes with their metaclasses, super(), and Python modules."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.guards import MISSING, Kind
+from ingot.capture.sources import ConstSource, Source
+from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.objects import (
+    BINARY_METHODS,
+    UNARY_METHODS,
+    ObjectValue,
+    bind_member,
+    is_data_descriptor,
+)
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class ClassValue(Value):
+    """A class. Its attributes are guarded one by one as they are looked up."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.object = cls
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def describe(self) -> str:
+        return f"class {self.object.__qualname__}"
+
+    def constant(self) -> Any:
+        return self.object
+
+    def identity(self) -> Any:
+        return self.object
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        """type.__getattribute__, and the `__getattr__` of the metaclass."""
+        if name == "__class__":
+            return session.wrap_constant(type(self.object))
+        of_meta = _lookup(session, type(self.object), name)
+        if is_data_descriptor(of_meta):
+            return self._of_type(session, of_meta, name)
+        raw = session.class_lookup(self.object, name)
+        if raw is MISSING:
+            if of_meta is not MISSING:
+                return self._of_type(session, of_meta, name)
+            hook = session.class_lookup(type(self.object), "__getattr__")
+            if hook is MISSING:
+                message = f"type object '{self.object.__name__}' has no attribute '{name}'"
+                raise session.raised(AttributeError, message)
+            return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+        return bind_member(session, raw, None, self.object, name)
+
+    def _of_type(self, session: Session, raw: Any, name: str) -> Value:
+        """What an attribute found on the metaclass gives for this class."""
+        if name == "__dict__":
+            return ClassDict(self.object)
+        method = getattr(type(self), f"method_{name}", None)
+        if method is not None:
+            return NativeMethod(self, name, method)
+        if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
+            found = session.python(getattr, self.object, name)
+            return session.wrap(found, ConstSource(found))
+        return bind_member(session, raw, self, type(self.object), name)
+
+    def method_mro(self, session: Session) -> Value:
+        return session.list_of(session.wrap_constant(self.object.__mro__))
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
+
+    # -- operators, by the methods of the metaclass --------------------------------------------------------------------
+
+    def special(self, session: Session, name: str, *args: Value) -> Value | None:
+        """Calls a special method that the metaclass defines in Python; None if it has none."""
+        raw = session.class_lookup(type(self.object), name)
+        if not isinstance(raw, FunctionType) or session.is_trusted(type(self.object).__module__):
+            return None
+        return session.call(session.wrap_class_member(raw), [self, *args], {})
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function in BINARY_METHODS:
+            answer = self.special(session, BINARY_METHODS[function][reflected], other)
+            if answer is not None:
+                return None if answer.python_type() is type(NotImplemented) else answer
+        return ConstantValue(self.object).binary(session, function, other, reflected) if other.is_constant() else None
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        answer = self.special(session, UNARY_METHODS[function])
+        return answer or session.wrap_constant(session.python(function, self.object))
+
+    def truth(self, session: Session) -> bool:
+        for name in ("__bool__", "__len__"):
+            answer = self.special(session, name)
+            if answer is not None:
+                return session.truth(answer)
+        return True
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        found = self.special(session, "__getitem__", key)
+        if found is not None:
+            return found
+        raw = session.class_lookup(self.object, "__class_getitem__")
+        if isinstance(raw, classmethod) and not session.is_trusted(getattr(raw.__func__, "__module__", None)):
+            return session.call(bind_member(session, raw, None, self.object, "__class_getitem__"), [key], {})
+        return session.wrap_constant(session.python(operator.getitem, self.object, session.known(key)))
+
+    def iterate(self, session: Session) -> Value:
+        iterator = self.special(session, "__iter__")
+        if iterator is not None:
+            return session.realize(iterator)
+        return session.wrap_constant(tuple(session.python(iter, self.object))).iterate(session)
+
+    def length(self, session: Session) -> int:
+        answer = self.special(session, "__len__")
+        return session.python(len, self.object) if answer is None else session.integer(answer)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        answer = self.special(session, "__contains__", item)
+        if answer is not None:
+            return session.truth(answer)
+        return session.python(operator.contains, self.object, session.known(item))
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        return session.construct(self.object, args, kwargs)
+
+
+def _lookup(session: Session, cls: type, name: str) -> Any:
+    """What a metaclass has under a name; `type` itself never changes."""
+    return vars(type).get(name, vars(object).get(name, MISSING)) if cls is type else session.class_lookup(cls, name)
+
+
+class ClassDict(Value):
+    """The `__dict__` of a class."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: type) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return type(vars(int))
+
+    def constant(self) -> Any:
+        return vars(self.owner)
+
+    def _find(self, session: Session, key: Value) -> Value | None:
+        name = session.known(key)
+        if type(name) is not str or name not in vars(self.owner):
+            if type(name) is str:
+                session.class_lookup(self.owner, name)  # it holds as long as this does
+            return None
+        return session.wrap_class_member(session.class_lookup(self.owner, name))
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return self._find(session, item) is not None
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        found = self._find(session, key)
+        if found is None:
+            raise session.raised(KeyError, key)
+        return session.realize(found)
+
+    def method_get(self, session: Session, key: Value, default: Value = NONE) -> Value:
+        return self._find(session, key) or default
+
+
+class SuperValue(Value):
+    """super(cls, instance)."""
+
+    __slots__ = ("cls", "instance")
+
+    def __init__(self, cls: type, instance: Value) -> None:
+        super().__init__()
+        self.cls, self.instance = cls, instance
+
+    def python_type(self) -> type:
+        return super
+
+    def start(self) -> tuple[type, bool]:
+        """The class whose resolution order is searched, and whether it is the class itself that is bound."""
+        if isinstance(self.instance, ClassValue) and issubclass(self.instance.object, self.cls):
+            return self.instance.object, True
+        return self.instance.cls if isinstance(self.instance, ObjectValue) else self.instance.python_type(), False
+
+    def check(self, session: Session) -> None:
+        """Raises TypeError where the instance is none of the class."""
+        if not isinstance(self.cls, type):
+            kind = type(self.cls).__name__
+            raise session.raised(TypeError, f"super() argument 1 must be a type, not {kind}")
+        if self.cls not in self.start()[0].__mro__:
+            message = "super(type, obj): obj must be an instance or subtype of type"
+            raise session.raised(TypeError, message)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "__class__":
+            return session.wrap_constant(super)
+        start, of_class = self.start()
+        order = start.__mro__[start.__mro__.index(self.cls) + 1 :]
+        for owner in order:
+            if name in vars(owner):
+                raw = session.class_lookup(owner, name)
+                if isinstance(self.instance, ObjectValue):
+                    return self.instance.bind(session, raw, name)
+                return bind_member(session, raw, None if of_class else self.instance, start, name)
+            session.class_lookup(owner, name)
+        if name in ("__self__", "__thisclass__", "__self_class__"):
+            return self.instance if name == "__self__" else session.wrap_constant(start if "f" in name else self.cls)
+        raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+
+class ModuleObject(Value):
+    """A Python module."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, module: ModuleType, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.object = module
+
+    def python_type(self) -> type:
+        return ModuleType
+
+    def describe(self) -> str:
+        return f"module {self.object.__name__}"
+
+    def identity(self) -> Any:
+        return self.object
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(session, name)
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if type(self.object) is not ModuleType:  # its class may do more than to store it
+            super().set_attribute(session, name, value)
+        session.effects.set_name(vars(self.object), name, value)
+
+    def delete_attribute(self, session: Session, name: str) -> None:
+        if type(self.object) is not ModuleType:
+            super().delete_attribute(session, name)
+        self.get_attribute(session, name)
+        session.effects.set_name(vars(self.object), name, NULL)
+
+    def _dynamic(self, session: Session, name: str) -> Value:
+        """An attribute that the module's `__getattr__` or class makes."""
+        if name in vars(self.object):  # it was deleted during capture
+            raise session.raised(AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'")
+        if not session.is_trusted(self.object.__name__):
+            session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
+        found = session.python(getattr, self.object, name)
+        if session.is_trusted(self.object.__name__):
+            return session.wrap(found, ConstSource(found))
+        raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")
+
+

@@ -1,0 +1,325 @@
+"""What calling a class gives: the built-in classes by rule, the others by running `__new__` and `__init__`."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.guards import MISSING
+from ingot.capture.values.base import NULL, Arguments, Keywords, Value
+from ingot.capture.values.builtins import (
+    CONSTRUCTORS,
+    POLYFILLS,
+    PURE,
+    RULES,
+    Rule,
+    call_builtin,
+    call_pure,
+    rule,
+    special_first,
+)
+from ingot.capture.values.classes import ClassValue, SuperValue
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.functions import CellValue
+from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
+from ingot.capture.values.subclasses import BuiltinObject
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    """What calling a class gives."""
+    if cls in RULES or cls in POLYFILLS or cls in PURE:
+        return call_builtin(session, cls, args, kwargs)
+    for base in cls.__mro__:
+        if base in CONSTRUCTORS:
+            return CONSTRUCTORS[base](session, cls, args, kwargs)
+    if isinstance(cls, enum.EnumMeta):
+        return call_pure(session, cls, args, kwargs)
+    meta = session.class_lookup(type(cls), "__call__") if type(cls) is not type else MISSING
+    if isinstance(meta, FunctionType):
+        return session.call(session.wrap_class_member(meta), [ClassValue(cls), *args], kwargs)
+    if isinstance(meta, type):  # a TypedDict is called as dict
+        return construct(session, meta, args, kwargs)
+    return construct_plainly(session, cls, args, kwargs)
+
+
+@rule(type.__call__)
+def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    return construct_plainly(session, cls.constant(), args, kwargs)
+
+
+def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
+    raw = session.class_lookup(cls, "__new__")
+    maker = raw.__func__ if isinstance(raw, staticmethod) else raw
+    if isinstance(maker, FunctionType):
+        made = session.realize(session.call(session.wrap_class_member(maker), [ClassValue(cls), *args], kwargs))
+    else:
+        made = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
+    kind = made.python_type() if not isinstance(made, StandIn) else made.cls
+    if issubclass(kind, cls):
+        _initialize(session, kind, made, args, kwargs)
+    return made
+
+
+def _initialize(session: Session, cls: type, made: Value, args: Arguments, kwargs: Keywords) -> None:
+    init = session.class_lookup(cls, "__init__")
+    if init is vars(object)["__init__"]:
+        if (args or kwargs) and session.class_lookup(cls, "__new__") is vars(object)["__new__"]:
+            raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
+        return
+    if not isinstance(made, ObjectValue):
+        raise session.unsupported(f"an instance of {cls.__qualname__} is made, which has an __init__")
+    result = session.realize(session.call(made.bind(session, init, "__init__"), args, kwargs))
+    if result.identity() is not None:
+        kind = result.python_type().__name__
+        raise session.raised(TypeError, f"__init__() should return None, not '{kind}'")
+
+
+def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Value:
+    """What `base.__new__(cls, *args)` gives, for a class written in C."""
+    if not args:
+        raise session.raised(TypeError, f"{base.__name__}.__new__(): not enough arguments")
+    cls, args = session.realize(args[0]).constant(), args[1:]
+    native = plain_base(cls)
+    if native is object and base is object:
+        return _new_object(session, cls, args, kwargs)
+    if base is object or not issubclass(cls, base):
+        session.python(base.__new__, cls)
+        raise session.unsupported(f"{base.__name__}.__new__({cls.__qualname__})")
+    if issubclass(native, BaseException):
+        if kwargs and not isinstance(session.class_lookup(cls, "__init__"), FunctionType):
+            session.python(native, **{k: session.known(v) for k, v in kwargs.items()})
+            raise session.unsupported(f"an instance of {cls.__qualname__} is made from keyword arguments")
+        return _new_exception(session, cls, native, args)
+    for owner in native.__mro__:
+        if owner in _CONTENTS:
+            return _CONTENTS[owner](session, cls, args, kwargs)
+    raise session.unsupported(f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}")
+
+
+def _new_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    if args or kwargs:
+        if session.class_lookup(cls, "__new__") is not vars(object)["__new__"]:
+            message = "object.__new__() takes exactly one argument (the type to instantiate)"
+            raise session.raised(TypeError, message)
+        if session.class_lookup(cls, "__init__") is vars(object)["__init__"]:
+            raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
+    if getattr(cls, "__abstractmethods__", None):
+        session.python(object.__new__, cls)  # TypeError
+    return instance_of(cls)
+
+
+def _new_exception(session: Session, cls: type, native: type, args: Arguments) -> Value:
+    if native is OSError and len(args) > 1:
+        known = session.realize(args[0])
+        if cls is OSError and known.is_constant():
+            cls = type(OSError(known.constant(), ""))
+    elif issubclass(native, BaseExceptionGroup):
+        raise session.unsupported("an exception group is made")
+    return ExceptionValue(cls, args)
+
+
+@rule(*{
+    vars(cls)["__init__"]
+    for cls in vars(builtins).values()
+    if isinstance(cls, type) and issubclass(cls, BaseException) and "__init__" in vars(cls)
+})  # fmt: skip
+def exception_init(session: Session, exception: Value, *args: Value, **kwargs: Value) -> Value:
+    assert isinstance(exception, ExceptionValue)
+    if kwargs:
+        session.python(plain_base(exception.cls), **{k: session.known(v) for k, v in kwargs.items()})
+        exception.attributes.update(kwargs)  # ImportError(name=...) and its kin
+    exception.set_part(session, "args", session.tuple_of_values(args))
+    return NONE
+
+
+# -- instances of subclasses of built-in classes ----------------------------------------------------------------------
+
+
+def _plain_content(base: type) -> Any:
+    """The content of an immutable one: what the base itself gives for the arguments."""
+
+    def make(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+        return BuiltinObject(cls, session.realize(construct(session, base, args, kwargs)))
+
+    return make
+
+
+def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    items = session.unpacked(args[0]) if args else []
+    if hasattr(cls, "_fields") or cls.__name__ == "Size":
+        return TupleValue(items, cls)
+    if cls.__module__.startswith("torch.return_types"):
+        raise session.unsupported(f"an instance of {cls.__qualname__} is made")
+    return BuiltinObject(cls, TupleValue(items, tuple))
+
+
+_CONTENTS: dict[type, Any] = {
+    tuple: _new_tuple,
+    list: lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue([], list)),
+    set: lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set)),
+    **{base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)},
+}
+
+
+# -- the built-in classes ----------------------------------------------------------------------------------------------
+
+
+@rule(type)
+def type_(session: Session, value: Value, *rest: Value) -> Value:
+    if rest:
+        raise session.unsupported("a class is made")
+    return session.wrap_constant(value.python_type())
+
+
+@rule(bool)
+def bool_(session: Session, value: Value = NONE, /) -> Value:
+    return ConstantValue(session.truth(value))
+
+
+RULES[__import__("operator").truth] = bool_
+
+
+def _number(cls: type, *methods: str) -> Rule:
+    def convert(session: Session, *args: Value, **kwargs: Value) -> Value:
+        value = args[0] if args else None
+        if value is not None and hasattr(value, "convert"):
+            return value.convert(session, cls)
+        if isinstance(value, ObjectValue) and len(args) == 1:
+            for name in methods:
+                found = special_first(session, value, name)
+                if found is not None:
+                    return _checked(session, cls, name, session.realize(found))
+        known, named = [session.stand_in(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
+        return session.wrap_constant(session.python(cls, *known, **named))
+
+    return convert
+
+
+def _checked(session: Session, cls: type, method: str, found: Value) -> Value:
+    """What `__int__` or a kin of it gave, as a plain number."""
+    number = session.known(found)
+    if cls is int and type(number) is not int or cls is float and type(number) not in (float, int):
+        what = "non-int" if cls is int else "non-float"
+        raise session.unsupported(f"{method} gives a {type(number).__name__}, {what}")
+    return ConstantValue(cls(number))
+
+
+RULES[int] = _number(int, "__int__", "__index__", "__trunc__")
+RULES[float] = _number(float, "__float__", "__index__")
+RULES[complex] = _number(complex, "__complex__", "__float__", "__index__")
+
+
+@rule(str)
+def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
+    if rest or named:
+        args = [session.stand_in(v) for v in ((object, *rest) if object is not None else rest)]
+        return session.wrap_constant(session.python(str, *args, **{k: session.known(v) for k, v in named.items()}))
+    return ConstantValue("" if object is None else session.text_of(object, str))
+
+
+@rule(bytes)
+def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
+    found = special_first(session, args[0], "__bytes__") if args else None
+    if found is not None:
+        return found
+    if args and not args[0].is_constant():
+        args = (session.list_of(args[0]), *args[1:])
+    return call_pure(session, bytes, args, kwargs)
+
+
+@rule(range)
+def range_(session: Session, *bounds: Value) -> Value:
+    known = [session.integer(b) if isinstance(b, ObjectValue) else session.stand_in(b) for b in bounds]
+    return RangeValue(session.python(range, *known))
+
+
+@rule(slice)
+def slice_(session: Session, *parts: Value) -> Value:
+    if not 1 <= len(parts) <= 3:
+        session.python(slice, *[None for _ in parts])
+    start, stop, step = (NONE, *parts, NONE) if len(parts) == 1 else (*parts, NONE)[:3]
+    return SliceValue(start, stop, step)
+
+
+@rule(list)
+def list_(session: Session, iterable: Value | None = None, /) -> Value:
+    return ListValue([], list) if iterable is None else session.list_of(iterable)
+
+
+@rule(tuple)
+def tuple_(session: Session, iterable: Value | None = None, /) -> Value:
+    if isinstance(iterable, TupleValue) and iterable.cls is tuple:
+        return iterable
+    return TupleValue([] if iterable is None else session.list_of(iterable).items, tuple)
+
+
+@rule(set)
+def set_(session: Session, iterable: Value | None = None, /) -> Value:
+    return SetValue([], set) if iterable is None else session.set_of(iterable)
+
+
+@rule(frozenset)
+def frozenset_(session: Session, iterable: Value | None = None, /) -> Value:
+    if isinstance(iterable, SetValue) and iterable.cls is frozenset:
+        return iterable
+    return SetValue([], frozenset) if iterable is None else session.set_of(iterable, frozenset)
+
+
+def _dict_class(cls: type) -> Rule:
+    def make(session: Session, items: Value | None = None, /, **named: Value) -> Value:
+        entries = {} if items is None else dict(session.entries_of(items))
+        return DictValue({**entries, **named}.items(), cls)
+
+    return make
+
+
+RULES[dict], RULES[collections.OrderedDict] = _dict_class(dict), _dict_class(collections.OrderedDict)
+
+
+@rule(collections.defaultdict)
+def defaultdict_(session: Session, factory: Value = NONE, items: Value | None = None, /, **named: Value) -> Value:
+    if factory.python_type() is not type(None) and not hasattr(factory.python_type(), "__call__"):
+        raise session.raised(TypeError, "first argument must be callable or None")
+    args = [] if items is None else [items]
+    made = _dict_class(collections.defaultdict)(session, *args, **named)
+    assert isinstance(made, DictValue)
+    made.factory = factory
+    return made
+
+
+@rule(super)
+def super_(session: Session, cls: Value = NULL, instance: Value = NULL) -> Value:
+    if cls is NULL:
+        cls, instance = _surrounding(session)
+    if instance is NULL:
+        raise session.unsupported("super() of a class alone")
+    made = SuperValue(cls.constant(), session.realize(instance))
+    made.check(session)
+    return made
+
+
+def _surrounding(session: Session) -> tuple[Value, Value]:
+    """The class whose body the running function is in, and its first argument."""
+    frame = session.frames[-1]
+    if "__class__" not in frame.program.names:
+        raise session.raised(RuntimeError, "super(): __class__ cell not found")
+    cell = frame.slots[frame.program.names.index("__class__")]
+    if not frame.program.parameters:
+        raise session.raised(RuntimeError, "super(): no arguments")
+    first = frame.slots[0]
+    assert isinstance(cell, CellValue)
+    first = first.content if isinstance(first, CellValue) else first
+    if first is NULL:
+        raise session.raised(RuntimeError, "super(): arg[0] deleted")
+    return session.realize(cell.content), first
+
+

@@ -1,0 +1,219 @@
+"""collections.deque."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.effects import Operation
+from ingot.capture.guards import Kind
+from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
+from ingot.capture.values.base import LazyValue, Value
+from ingot.capture.values.builtins import RULES
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.sequences import Container, ListValue
+from ingot.capture.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
+
+class DequeValue(Container):
+    """A deque: `held` is a real one, of values."""
+
+    __slots__ = ("_held", "changes")
+
+    def __init__(self, held: deque[Value], source: Source | None = None, object: Any = None) -> None:
+        super().__init__(source, object)
+        self._held = held
+        self.changes = 0  # an iterator ends when there was one
+
+    @property
+    def held(self) -> deque[Value]:
+        """What it holds now."""
+        return self._held
+
+    def python_type(self) -> type:
+        return deque
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def length(self, session: Session) -> int:
+        return len(self.held)
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return session.python(operator.getitem, self.held, session.index(key))
+
+    def iterate(self, session: Session) -> Value:
+        return DequeIterator(self, False)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "maxlen":
+            return ConstantValue(self.held.maxlen)
+        return super().get_attribute(session, name)
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function is operator.iadd and not reflected:
+            self.change(session, "extend", session.list_of(other))
+            return self
+        if function is operator.mul and other.is_constant():
+            return DequeValue(session.python(operator.mul, self.held, other.constant()))
+        if not isinstance(other, DequeValue) or reflected:
+            return None
+        if function is operator.add:
+            return DequeValue(self.held + other.held)
+        if function in _COMPARISONS:
+            return session.binary(function, ListValue(self.held, list), ListValue(other.held, list))
+        return None
+
+    def method_index(self, session: Session, item: Value, *bounds: Value) -> Value:
+        start, stop = ([session.known(b) for b in bounds] + [None, None])[:2]
+        start, stop, _ = slice(start, stop).indices(len(self.held))
+        for i in range(start, stop):
+            if session.equal(session.realize(self.held[i]), item):
+                return ConstantValue(i)
+        raise session.raised(ValueError, f"{item.describe()} is not in deque")
+
+    def method_count(self, session: Session, item: Value) -> Value:
+        return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.held))
+
+    def method_copy(self, session: Session) -> Value:
+        return DequeValue(self.held.copy())
+
+    def method___reversed__(self, session: Session) -> Value:
+        return DequeIterator(self, True)
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def change(self, session: Session, name: str, *args: Value) -> Any:
+        """Carries out a method that changes it. Items are values, numbers are known."""
+        self.changes += 1
+        if name in ("extend", "extendleft"):
+            return session.python(getattr(self.held, name), list(args[0].items))  # type: ignore[attr-defined]
+        known = [session.known(a) for a in args[:1]] if name in ("insert", "rotate", "__setitem__", "__delitem__") else []
+        return session.python(getattr(self.held, name), *known, *args[len(known) :])
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        self.change(session, "__setitem__", key, value)
+
+    def delete_item(self, session: Session, key: Value) -> None:
+        self.change(session, "__delitem__", key)
+
+    def method_remove(self, session: Session, item: Value) -> Value:
+        for i, element in enumerate(self.held):
+            if session.equal(session.realize(element), item):
+                self.change(session, "__delitem__", ConstantValue(i))
+                return NONE
+        raise session.raised(ValueError, "deque.remove(x): x not in deque")
+
+    def method_extend(self, session: Session, items: Value) -> Value:
+        self.change(session, "extend", session.list_of(items))
+        return NONE
+
+    def method_extendleft(self, session: Session, items: Value) -> Value:
+        self.change(session, "extendleft", session.list_of(items))
+        return NONE
+
+
+def _changing(name: str) -> Callable[..., Value]:
+    def method(self: DequeValue, session: Session, *args: Value) -> Value:
+        return self.change(session, name, *args) or NONE
+
+    return method
+
+
+for _name in ("append", "appendleft", "clear", "insert", "pop", "popleft", "reverse", "rotate"):
+    setattr(DequeValue, f"method_{_name}", _changing(_name))
+
+
+class OutsideDeque(DequeValue):
+    """A deque that existed before the call. Its length is guarded when what it holds is first asked for."""
+
+    __slots__ = ("_session", "_since", "_whole", "pending")
+    is_shared = True
+
+    def __init__(self, session: Session, source: Source, object: deque[Any]) -> None:
+        super().__init__(deque(), source, object)
+        self._session = weakref.ref(session)
+        self._whole = False
+        self._since: list[tuple[str, tuple[Value, ...]]] = []  # changes before anybody has asked for what it holds
+        self.pending: list[Operation] = []
+
+    @property
+    def held(self) -> deque[Value]:
+        if not self._whole:
+            session = self._session()
+            assert session is not None and self.source is not None
+            items = DerivedSource(self.source, tuple)
+            session.guard(items, Kind.LENGTH, len(self.object))
+            session.guard(AttrSource(self.source, "maxlen", "slot"), Kind.EQUALS, self.object.maxlen)
+            there: list[Value] = [LazyValue(item, ItemSource(items, i)) for i, item in enumerate(self.object)]
+            self._held, self._whole = deque(there, self.object.maxlen), True
+            for name, args in self._since:
+                super().change(session, name, *args)
+        return self._held
+
+    def change(self, session: Session, name: str, *args: Value) -> Any:
+        session.effects.change(session, self, self.object, self)
+        blind = not self._whole and name in ("append", "appendleft", "extend", "extendleft", "clear")
+        if blind:
+            self._since.append((name, args))
+        result = None if blind else super().change(session, name, *args)
+        self.pending.append(Operation(getattr(deque, name), (self, *args)))
+        return result
+
+    def operations(self) -> Iterable[Operation]:
+        """What was done to it since the last operation that others can see."""
+        done, self.pending = self.pending, []
+        return done
+
+
+class DequeIterator(Value):
+    """An iterator over a deque."""
+
+    __slots__ = ("backwards", "changes", "ended", "owner", "position")
+
+    def __init__(self, owner: DequeValue, backwards: bool) -> None:
+        super().__init__()
+        self.owner, self.backwards, self.position, self.ended = owner, backwards, 0, False
+        self.changes = owner.changes
+
+    def python_type(self) -> type:
+        return type(reversed(deque()) if self.backwards else iter(deque()))
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+    def next(self, session: Session) -> Value | None:
+        held = self.owner.held
+        if self.ended or self.position == len(held):
+            self.ended = True
+            return None
+        if self.changes != self.owner.changes:
+            raise session.raised(RuntimeError, "deque mutated during iteration")
+        self.position += 1
+        return held[-self.position if self.backwards else self.position - 1]
+
+
+@wraps(deque)
+def wrap_deque(session: Session, object_: Any, source: Source) -> Value:
+    if type(object_) is not deque:
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of deque")
+    session.guard(source, Kind.TYPE, deque)
+    return OutsideDeque(session, source, object_)
+
+
+def make_deque(session: Session, items: Value = NONE, maxlen: Value = NONE) -> Value:
+    limit = session.known(maxlen)
+    made = [] if items is NONE else session.list_of(items).items
+    return DequeValue(session.python(deque, made, limit))
+
+
+RULES[deque] = make_deque

@@ -1,0 +1,191 @@
+"""Python numbers that are read from tensors while the program runs (`.item()`, `float(t)`, `int(t)`): in the graph they are
+tensors of rank 0, so that it goes on where they only meet other tensors.
+
+An operation of a tensor and a Python number converts the number to the type it computes in, as it does with a tensor of
+rank 0 that holds it; it differs in the type of the result alone. So `t * number` is captured as the operation of two
+tensors, made such that eager's type of the result follows. Whatever else is done with the number (a branch, an index, a
+size, text) needs its value, and breaks the graph there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.tensor import METHODS, TensorMethod, TensorValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+_HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
+
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
+_ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
+_IN_PLACE = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
+_BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "subtract": operator.sub,
+    "mul": operator.mul,
+    "multiply": operator.mul,
+    "div": operator.truediv,
+    "divide": operator.truediv,
+    "true_divide": operator.truediv,
+    **{name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{f"{name}_": getattr(operator, f"i{name}") for name in ("add", "sub", "mul")},
+    "div_": operator.itruediv,
+}
+"""By the name of a torch function or Tensor method of two arguments: the operator that does the same."""
+
+
+class NumberValue(Value):
+    """A float, int or bool whose value is known to the running program only; `tensor` holds it, in rank 0."""
+
+    __slots__ = ("cls", "tensor")
+
+    def __init__(self, cls: type, tensor: TensorValue) -> None:
+        super().__init__()
+        self.cls, self.tensor = cls, tensor
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def describe(self) -> str:
+        return f"the number in {self.tensor.describe()}"
+
+    def truth(self, session: Session) -> bool:
+        raise session.unsupported(f"a branch on {self.describe()}")
+
+    def convert(self, session: Session, cls: type) -> Value:
+        if cls is self.cls:
+            return self
+        if cls is float:
+            return NumberValue(float, _converted(session, self.tensor, torch.float64))
+        raise session.unsupported(f"{cls.__name__}() of {self.describe()}")
+
+    # -- alone -----------------------------------------------------------------------------------------------------------
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        if self.cls is float and function in (operator.neg, abs):
+            return NumberValue(float, _call(session, function, self.tensor))
+        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by zero."""
+        right = self._operand(session, other)
+        divides = function in (operator.truediv, operator.itruediv)
+        divisor = self if reflected else other
+        by_zero = divides and not (divisor.is_constant() and divisor.constant())
+        if self.cls is not float or right is None or by_zero or function not in _ARITHMETIC | _IN_PLACE:
+            raise session.unsupported(f"operator.{function.__name__} of {self.describe()} and {other.describe()}")
+        function = getattr(operator, function.__name__.removeprefix("i")) if function in _IN_PLACE else function
+        pair = (right, self.tensor) if reflected else (self.tensor, right)
+        return NumberValue(float, _call(session, function, *pair))
+
+    def _operand(self, session: Session, other: Value) -> Value | None:
+        """What stands for the other operand in float64; None where its value would not be the same there."""
+        if isinstance(other, NumberValue):
+            return other.tensor if other.cls is float else None
+        if not other.is_constant() or type(other.constant()) not in (float, int, bool):
+            return None
+        number = other.constant()
+        return ConstantValue(float(number)) if abs(number) < 2**53 or type(number) is float else None
+
+    # -- with a tensor -----------------------------------------------------------------------------------------------------
+
+    def with_tensor(
+        self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
+    ) -> Value:
+        """`function(tensor, self)`, or `function(self, tensor)` if reflected."""
+        dtype = tensor.fake.dtype
+        # An integer may not fit a narrower type of integers.
+        known = dtype in _FLOATS or dtype in (torch.int64, torch.bool) or dtype in _INTEGERS and self.cls is float
+        known = known and self.cls is not bool
+        if not known or function not in _ARITHMETIC | _COMPARISONS | _IN_PLACE:
+            raise session.unsupported(f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}")
+        if function in _IN_PLACE:
+            if dtype not in _FLOATS or not tensor.fake.dim() or reflected:
+                raise session.unsupported(f"{tensor.describe()} is changed by {self.describe()}")
+            return _call(session, function, tensor, self.tensor)
+        if dtype not in _FLOATS and (self.cls is float or function is operator.truediv):
+            tensor = _converted(session, tensor, torch.get_default_dtype())
+        flat = tensor.fake.dim() == 0  # of two tensors of rank 0, the wider type would count
+        if flat:
+            tensor = _method(session, "reshape", tensor, 1)
+        if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
+            made = _call(session, operator.mul, _method(session, "reciprocal", tensor), self.tensor)
+        else:
+            made = _call(session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor)))
+        return _method(session, "reshape", made, ()) if flat else made
+
+
+def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
+    """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is written later."""
+    fake, dtype = tensor.fake, tensor.fake.dtype
+    kind = float if dtype in _FLOATS else int if dtype in _INTEGERS else bool if dtype is torch.bool else None
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(fake)
+    sizes = fake.shape
+    if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
+        raise session.unsupported(f"the value of {tensor.describe()} is read")
+    plain = _method(session, "detach", tensor) if fake.requires_grad else tensor
+    held = _converted(session, _method(session, "reshape", plain, ()) if sizes else plain, _HELD_AS[kind], copy=True)
+    number = NumberValue(kind, held)
+    return number if cls is None else number.convert(session, cls)
+
+
+def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
+    """The call of a torch function or Tensor method of a tensor and a number read from one; None if it is none."""
+    if len(args) != 2 or kwargs or name not in _BY_NAME:
+        return None
+    left, right = map(session.realize, args)
+    if isinstance(left, TensorValue) and isinstance(right, NumberValue):
+        return right.with_tensor(session, _BY_NAME[name], left, False)
+    if isinstance(left, NumberValue) and isinstance(right, TensorValue):
+        return left.with_tensor(session, _BY_NAME[name], right, True)
+    return None
+
+
+def _reads(cls: type | None) -> Callable[..., Value | None]:
+    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+        return None if args or kwargs else read(session, tensor, cls)
+
+    return rule
+
+
+def _computes(name: str) -> Callable[..., Value | None]:
+    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+        return with_number(session, name, [tensor, *args], kwargs)
+
+    return rule
+
+
+METHODS.update({"item": _reads(None), "__float__": _reads(float), "__int__": _reads(int)})
+METHODS.update({name: _computes(name) for name in _BY_NAME})
+
+
+def _call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
+    made = session.graph.call(session, "call_function", function, args, {})
+    assert isinstance(made, TensorValue)
+    return made
+
+
+def _method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
+    made = TensorMethod(tensor, name).call(session, [session.wrap_constant(arg) for arg in args], {})
+    assert isinstance(made, TensorValue)
+    return made
+
+
+def _converted(session: Session, tensor: TensorValue, dtype: torch.dtype, copy: bool = False) -> TensorValue:
+    named: dict[str, Value] = {"copy": ConstantValue(True)} if copy else {}
+    made = session.graph.call(session, "call_method", "to", (tensor, ConstantValue(dtype)), named)
+    assert isinstance(made, TensorValue)
+    return made

@@ -1,0 +1,116 @@
+"""The special methods of built-in types, called by name: `items.__getitem__(0)`, `(1).__add__(2)`, `map(str.__len__, x)`."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.values.base import SLOTS, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+Slot = Callable[..., Value]
+
+
+def _slot(name: str) -> Callable[[Slot], Slot]:
+    def register(slot: Slot) -> Slot:
+        SLOTS[name] = slot
+        return slot
+
+    return register
+
+
+def _answer(session: Session, value: Value | None) -> Value:
+    return ConstantValue(NotImplemented) if value is None else value
+
+
+def _binary(function: Any, reflected: bool) -> Slot:
+    return lambda value, session, other: _answer(session, value.binary(session, function, other, reflected))
+
+
+def _unary(function: Any) -> Slot:
+    return lambda value, session: value.unary(session, function)
+
+
+for _function, (_name, _reflected) in BINARY_METHODS.items():
+    SLOTS[_name] = _binary(_function, False)
+    if _reflected.startswith("__r"):
+        SLOTS[_reflected] = _binary(_function, True)
+for _function, (_name, _) in INPLACE_METHODS.items():
+    SLOTS[_name] = _binary(_function, False)
+for _function, _name in UNARY_METHODS.items():
+    SLOTS[_name] = _unary(_function)
+SLOTS["__abs__"] = _unary(builtins.abs)
+
+
+def _wrapped(session: Session, answer: Any) -> Value:
+    return answer if isinstance(answer, Value) else ConstantValue(answer)
+
+
+SLOTS.update(
+    __len__=lambda value, session: _wrapped(session, value.length(session)),
+    __bool__=lambda value, session: ConstantValue(value.truth(session)),
+    __getitem__=lambda value, session, key: value.get_item(session, key),
+    __contains__=lambda value, session, item: ConstantValue(value.contains(session, item)),
+    __iter__=lambda value, session: value.iterate(session),
+    __call__=lambda value, session, *args, **kwargs: value.call(session, args, kwargs),
+    __hash__=lambda value, session: session.call(session.builtin(hash), [value], {}),
+    __str__=lambda value, session: ConstantValue(session.text_of(value, str)),
+    __repr__=lambda value, session: ConstantValue(session.text_of(value, repr)),
+    __reversed__=lambda value, session: session.call(session.builtin(reversed), [value], {}),
+)
+for _name, _converter in {
+    "__int__": int, "__float__": float, "__complex__": complex, "__index__": operator.index, "__round__": round,
+    "__trunc__": math.trunc, "__floor__": math.floor, "__ceil__": math.ceil, "__divmod__": divmod, "__dir__": dir,
+    "__format__": format, "__sizeof__": None, "__bytes__": bytes, "__length_hint__": operator.length_hint,
+}.items():  # fmt: skip
+    if _converter is not None:
+        SLOTS[_name] = lambda value, session, *args, _c=_converter: session.call(session.builtin(_c), [value, *args], {})
+
+
+@_slot("__init__")
+def _init(value: Value, session: Session, *items: Value) -> Value:
+    if items or value.length(session):
+        value.get_attribute(session, "clear").call(session, [], {})
+        value.get_attribute(session, "extend" if value.python_type() is list else "update").call(session, items, {})
+    return NONE
+
+
+@_slot("__next__")
+def _next(value: Value, session: Session) -> Value:
+    return session.call(session.builtin(next), [value], {})
+
+
+@_slot("__setitem__")
+def _setitem(value: Value, session: Session, key: Value, item: Value) -> Value:
+    value.set_item(session, key, item)
+    return NONE
+
+
+@_slot("__delitem__")
+def _delitem(value: Value, session: Session, key: Value) -> Value:
+    value.delete_item(session, key)
+    return NONE
+
+
+@_slot("__getattribute__")
+def _getattribute(value: Value, session: Session, name: Value) -> Value:
+    return value.get_attribute(session, name.constant())
+
+
+@_slot("__setattr__")
+def _setattr(value: Value, session: Session, name: Value, item: Value) -> Value:
+    value.set_attribute(session, name.constant(), item)
+    return NONE
+
+
+@_slot("__delattr__")
+def _delattr(value: Value, session: Session, name: Value) -> Value:
+    value.delete_attribute(session, name.constant())
+    return NONE

@@ -1,0 +1,80 @@
+"""Instances of a user's subclass of a built-in class other than dict: attributes, and the content of the built-in."""
+
+from __future__ import annotations
+
+import operator
+from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.sources import Source
+from ingot.capture.values.base import NativeMethod, NotConstant, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue, plain_base
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_OPERATORS = {name for names in BINARY_METHODS.values() for name in names} | {n for n, _ in INPLACE_METHODS.values()}
+
+
+class BuiltinObject(ObjectValue):
+    """An instance of a subclass of list, tuple, set, frozenset, str, int, float, ...; `content` is what the built-in
+    class holds, as a value of that class."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, cls: type, content: Value, source: Source | None = None, object: Any = None) -> None:
+        super().__init__(cls, source, object)
+        self.content = content
+
+    def constant(self) -> Any:
+        """The number or text; of no other kind is the Python object known."""
+        if isinstance(self.content, ConstantValue) and self.hashes_plainly():
+            return self.content.constant()
+        raise NotConstant(self)
+
+    def hashes_plainly(self) -> bool:
+        """Whether the class compares and hashes as the built-in one does."""
+        base = plain_base(self.cls)
+        return self.cls.__hash__ is base.__hash__ and self.cls.__eq__ is base.__eq__
+
+    def key(self, session: Session) -> Any:
+        if not self.hashes_plainly():
+            return super().key(session)
+        return self.content.key(session)
+
+    def argument(self, leaf: Any) -> Any:
+        return self.content.argument(leaf)
+
+    def bind(self, session: Session, raw: Any, name: str) -> Value:
+        """A method of the built-in class works on the content."""
+        is_native = isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
+        if not is_native or raw.__objclass__ is object or not issubclass(plain_base(self.cls), raw.__objclass__):
+            return super().bind(session, raw, name)
+        return NativeMethod(self, name, _OnContent(name))
+
+    def text(self, session: Session, make: Any) -> str:
+        """What str() or repr() of the built-in class gives."""
+        if make is repr and isinstance(session.class_lookup(self.cls, "__repr__"), FunctionType):
+            return session.text_of(self, repr)
+        return session.text_of(self.content, make)
+
+    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+        made = super().binary(session, function, other, reflected)
+        if made is None and function in (operator.eq, operator.ne):
+            return None
+        return made
+
+
+class _OnContent:
+    """A method of the built-in class, applied to the content."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, owner: BuiltinObject, session: Session, *args: Value, **kwargs: Value) -> Value:
+        method = owner.content.get_attribute(session, self.name)
+        if self.name in _OPERATORS:
+            args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])
+        made = session.call(method, args, kwargs)
+        return owner if made is owner.content and self.name not in ("__getitem__", "pop") else made

@@ -1,0 +1,397 @@
+/* The frame hook: runs another callable in place of a frame that is about to start (PEP 523).
+
+   CPython has one evaluation function per interpreter. Ours is in place while any thread is active (`hook_enter`), hands
+   on what does not concern it to the function that was there before, and asks about each code object once: the decision is
+   kept in the code object's extra slot and dies with it. */
+#include "frames_parts.h"
+
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
+/* -- decisions, one per code object -------------------------------------------------------------------------------- */
+
+typedef struct Decision {
+    struct Decision *previous, *next; /* the ring of all; one that is by itself in its ring is not decided any more */
+    PyObject *entry;                  /* NULL: the frames run as they are */
+} Decision;
+
+static Decision decisions = {.previous = &decisions, .next = &decisions};
+static Py_ssize_t extra_index;
+
+static void link_after(Decision *decision, Decision *before) {
+    decision->previous = before;
+    decision->next = before->next;
+    before->next->previous = decision;
+    before->next = decision;
+}
+
+static void forget(Decision *decision) {
+    PyObject *entry = decision->entry;
+    decision->previous->next = decision->next;
+    decision->next->previous = decision->previous;
+    decision->previous = decision->next = decision;
+    decision->entry = NULL;
+    Py_XDECREF(entry); /* may run any code */
+}
+
+/* When the code object dies. */
+static void free_decision(void *decision) {
+    if (decision != NULL)
+        forget(decision);
+    PyMem_Free(decision);
+}
+
+/* NULL where nothing is decided. */
+static Decision *decision_of(PyCodeObject *code) {
+    void *found = NULL;
+    if (get_extra((PyObject *)code, extra_index, &found) < 0)
+        PyErr_Clear();
+    Decision *decision = found;
+    return decision == NULL || decision->next == decision ? NULL : decision;
+}
+
+static Decision *new_decision(PyCodeObject *code) {
+    void *found = NULL;
+    if (get_extra((PyObject *)code, extra_index, &found) < 0)
+        return NULL;
+    if (found != NULL)
+        return found;
+    Decision *decision = PyMem_Malloc(sizeof *decision);
+    if (decision == NULL)
+        return PyErr_NoMemory(), NULL;
+    *decision = (Decision){.previous = decision, .next = decision};
+    if (set_extra((PyObject *)code, extra_index, decision) == 0)
+        return decision;
+    PyMem_Free(decision);
+    return NULL;
+}
+
+static int decide(PyCodeObject *code, PyObject *entry) {
+    Decision *decision = new_decision(code);
+    if (decision == NULL)
+        return -1;
+    Py_XINCREF(entry);
+    if (decision->next == decision)
+        link_after(decision, &decisions);
+    Py_XSETREF(decision->entry, entry);
+    return 0;
+}
+
+/* -- taking leave of a frame that does not run --------------------------------------------------------------------- */
+
+#if PYTHON_3_12
+
+/* From 3.12 on only the evaluation loop can pop a frame. So the frame is given this code, which returns what is on its
+   stack, and the loop runs that one instruction. Its frames are as small as any, but for those of functions without
+   local variables that need no stack either: they may be a place smaller, and above the newest frame one is always free. */
+static PyCodeObject *way_out;
+static int way_out_return; /* the unit of its RETURN_VALUE */
+
+static int find_way_out(void) {
+    PyObject *outer = Py_CompileString("lambda: result", "<way out>", Py_eval_input);
+    PyObject *constants = outer == NULL ? NULL : ((PyCodeObject *)outer)->co_consts;
+    PyObject *bytes = NULL;
+    for (Py_ssize_t i = 0; constants != NULL && i < PyTuple_GET_SIZE(constants); i++)
+        if (PyCode_Check(PyTuple_GET_ITEM(constants, i)))
+            way_out = (PyCodeObject *)Py_NewRef(PyTuple_GET_ITEM(constants, i));
+    if (way_out != NULL)
+        bytes = PyCode_GetCode(way_out);
+    for (Py_ssize_t i = 0; bytes != NULL && i < PyBytes_GET_SIZE(bytes); i += 2)
+        if ((unsigned char)PyBytes_AS_STRING(bytes)[i] == RETURN_VALUE)
+            way_out_return = (int)(i / 2);
+    Py_XDECREF(bytes);
+    Py_XDECREF(outer);
+    bool known = way_out != NULL && way_out_return > 0 && way_out->co_nlocalsplus == 0 && way_out->co_stacksize == 1;
+    if (!PyErr_Occurred() && !known)
+        PyErr_SetString(PyExc_SystemError, "this Python compiles `lambda: result` in an unknown way");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Steals the result; NULL where an exception is set. */
+static PyObject *retire(PyThreadState *thread, Frame *frame, PyObject *result) {
+    PyCodeObject *code = code_of(frame);
+    for (int i = 0; i < code->co_nlocalsplus; i++)
+        Py_CLEAR(frame->localsplus[i]);
+    set_code(frame, way_out);
+    thread->datastack_top = (PyObject **)frame + way_out->co_framesize;
+    Py_DECREF(code);
+    frame->localsplus[0] = result;
+    frame->stacktop = result != NULL;
+    set_position(frame, result == NULL ? -1 : way_out_return); /* before its start: a frame no traceback shows */
+    PyThreadState_EnterTracing(thread); /* nobody was told that the call began */
+    result = _PyEval_EvalFrameDefault(thread, frame, result == NULL);
+    PyThreadState_LeaveTracing(thread);
+    return result;
+}
+
+#else
+
+static int find_way_out(void) { return 0; }
+
+/* The caller pops the frame. */
+static PyObject *retire(PyThreadState *Py_UNUSED(thread), Frame *Py_UNUSED(frame), PyObject *result) { return result; }
+
+#endif
+
+/* -- the evaluation function --------------------------------------------------------------------------------------- */
+
+static _Thread_local struct {
+    int active;          /* calls of hook_enter less those of hook_leave */
+    int paused;          /* the same of hook_pause; and running handlers */
+    PyCodeObject *plain; /* the next frame of this code runs as it is */
+    Frame *handed_on;    /* to the function below ours */
+} here;
+
+static int active_threads;
+static PyObject *handler;          /* or NULL */
+static bool installed;             /* ours is in place, or below another's that was put in place later */
+static _PyFrameEvalFunction below; /* what was there before ours */
+
+#define FEW 16 /* arguments that fit on the C stack */
+
+/* Two functions may each think that the other was there first: then a frame comes back. */
+static PyObject *hand_on(PyThreadState *thread, Frame *frame, int throwflag) {
+    if (below == _PyEval_EvalFrameDefault || here.handed_on == frame)
+        return _PyEval_EvalFrameDefault(thread, frame, throwflag);
+    Frame *outer = here.handed_on;
+    here.handed_on = frame;
+    PyObject *result = below(thread, frame, throwflag);
+    here.handed_on = outer;
+    return result;
+}
+
+static bool can_be_replaced(const PyCodeObject *code) {
+    return (code->co_flags & (CO_OPTIMIZED | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) == CO_OPTIMIZED;
+}
+
+/* entry(function, *parameters), where the frame has them: a new reference, or NULL with an exception set. */
+static PyObject *call_entry(PyObject *entry, const Frame *frame) {
+    const PyCodeObject *code = code_of(frame);
+    Py_ssize_t count = code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+                       ((code->co_flags & CO_VARKEYWORDS) != 0);
+    PyObject *few[FEW + 2], **arguments = few; /* the first is for the callee, the second the function */
+    if (count > FEW && (arguments = PyMem_New(PyObject *, (size_t)(count + 2))) == NULL)
+        return PyErr_NoMemory();
+    arguments[1] = (PyObject *)function_of(frame);
+    for (Py_ssize_t i = 0; i < count; i++)
+        arguments[i + 2] = frame->localsplus[i];
+    PyObject *result = NULL;
+    if (Py_EnterRecursiveCall(" in a compiled function") == 0) {
+        result =
+            PyObject_Vectorcall(entry, arguments + 1, (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_LeaveRecursiveCall();
+    }
+    if (arguments != few)
+        PyMem_Free(arguments);
+    return result;
+}
+
+static int check_entry(PyObject *entry) {
+    if (PyCallable_Check(entry))
+        return 0;
+    PyErr_Format(PyExc_TypeError, "what runs in place of frames is a callable, None or NULL, not %R", entry);
+    return -1;
+}
+
+/* Has the handler decide. A new reference to what runs in place of this frame, or NULL: nothing. -1 with an exception. */
+static int ask(PyFunctionObject *function, PyCodeObject *code, PyObject **entry) {
+    PyObject *asked = Py_NewRef(handler);
+    here.paused++;
+    PyObject *answer = PyObject_CallOneArg(asked, (PyObject *)function);
+    here.paused--;
+    Py_DECREF(asked);
+    *entry = NULL;
+    if (answer == NULL)
+        return -1;
+    int status = 0;
+    if (answer == Py_None) {
+        status = decide(code, NULL);
+    } else if (!IS_NULL(answer)) {
+        status = check_entry(answer) < 0 ? -1 : decide(code, answer);
+        if (status == 0)
+            *entry = Py_NewRef(answer);
+    }
+    Py_DECREF(answer);
+    return status;
+}
+
+/* As `ask`, where it is decided or can be. */
+static int find_entry(PyFunctionObject *function, PyCodeObject *code, PyObject **entry) {
+    Decision *decision = decision_of(code);
+    if (decision == NULL && handler != NULL)
+        return ask(function, code, entry);
+    *entry = decision == NULL ? NULL : Py_XNewRef(decision->entry);
+    return 0;
+}
+
+static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag);
+
+static void remove_hook(void) {
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    if (current == frame_hook)
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, below);
+    if (current == frame_hook || current == below || current == _PyEval_EvalFrameDefault)
+        installed = false; /* else another's is in place, with ours below it */
+}
+
+static void install_hook(void) {
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    if (current == frame_hook || (installed && current != below && current != _PyEval_EvalFrameDefault))
+        return;
+    below = current;
+    installed = true;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, frame_hook);
+}
+
+static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
+    if (active_threads == 0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
+        remove_hook();
+    PyCodeObject *code = code_of(frame);
+    PyFunctionObject *function;
+    if (here.active == 0 || here.paused > 0 || throwflag || code == NULL || !can_be_replaced(code) ||
+        position(frame) != 0 || frame->f_locals != NULL || (function = function_of(frame)) == NULL || is_finalizing())
+        return hand_on(thread, frame, throwflag);
+    if (here.plain == code) {
+        here.plain = NULL;
+        return hand_on(thread, frame, throwflag);
+    }
+    PyObject *entry;
+    if (find_entry(function, code, &entry) < 0)
+        return retire(thread, frame, NULL);
+    if (entry == NULL)
+        return hand_on(thread, frame, throwflag);
+    PyObject *result = call_entry(entry, frame);
+    Py_DECREF(entry);
+    if (result == NULL || !IS_NULL(result))
+        return retire(thread, frame, result);
+    Py_DECREF(result);
+    return hand_on(thread, frame, throwflag);
+}
+
+/* -- the functions of the module ----------------------------------------------------------------------------------- */
+
+static PyObject *hook_enter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    if (here.active++ == 0)
+        active_threads++;
+    install_hook(); /* also in an active thread: another may have taken ours away with its own */
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_leave(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    if (here.active == 0)
+        return PyErr_SetString(PyExc_RuntimeError, "hook_leave without hook_enter in this thread"), NULL;
+    if (--here.active == 0 && --active_threads == 0)
+        remove_hook();
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_pause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    here.paused++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_unpause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    if (here.paused == 0)
+        return PyErr_SetString(PyExc_RuntimeError, "hook_unpause without hook_pause in this thread"), NULL;
+    here.paused--;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_active(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    return PyBool_FromLong(here.active > 0 && here.paused == 0);
+}
+
+static PyObject *call_plain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    PyObject *callable = count > 0 ? args[0] : NULL;
+    PyObject *function = callable != NULL && PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+    if (function == NULL || !PyFunction_Check(function))
+        return PyErr_SetString(PyExc_TypeError, "call_plain calls a function or a bound method of one"), NULL;
+    PyCodeObject *outer = here.plain;
+    here.plain = (PyCodeObject *)((PyFunctionObject *)function)->func_code;
+    PyObject *result = PyObject_Vectorcall(callable, args + 1, (size_t)(count - 1), names);
+    here.plain = outer;
+    return result;
+}
+
+static PyObject *set_frame_handler(PyObject *Py_UNUSED(module), PyObject *wanted) {
+    if (wanted != Py_None && !PyCallable_Check(wanted))
+        return PyErr_Format(PyExc_TypeError, "the frame handler is a callable or None, not %R", wanted);
+    Py_XSETREF(handler, wanted == Py_None ? NULL : Py_NewRef(wanted));
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_code_entry(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *code, *entry;
+    if (!PyArg_ParseTuple(args, "O!O:set_code_entry", &PyCode_Type, &code, &entry))
+        return NULL;
+    bool absent = IS_NULL(entry) || entry == Py_None;
+    if (!absent && check_entry(entry) < 0)
+        return NULL;
+    if (!absent && !can_be_replaced((PyCodeObject *)code))
+        return PyErr_Format(PyExc_ValueError, "frames of %R always run as they are", code);
+    if (!IS_NULL(entry)) {
+        if (decide((PyCodeObject *)code, absent ? NULL : entry) < 0)
+            return NULL;
+    } else {
+        Decision *decision = decision_of((PyCodeObject *)code);
+        if (decision != NULL)
+            forget(decision);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *code_entry(PyObject *Py_UNUSED(module), PyObject *code) {
+    if (!PyCode_Check(code))
+        return PyErr_Format(PyExc_TypeError, "a code object, not %R", code);
+    Decision *decision = decision_of((PyCodeObject *)code);
+    return Py_NewRef(decision == NULL ? ingot_null : decision->entry == NULL ? Py_None : decision->entry);
+}
+
+static PyObject *clear_code_entries(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    while (decisions.next != &decisions)
+        forget(decisions.next);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"hook_enter", hook_enter, METH_NOARGS,
+     "Makes this thread active: its frames are looked at until as many calls of hook_leave."},
+    {"hook_leave", hook_leave, METH_NOARGS, "Ends what hook_enter began."},
+    {"hook_pause", hook_pause, METH_NOARGS, "Frames of this thread run as they are until as many calls of hook_unpause."},
+    {"hook_unpause", hook_unpause, METH_NOARGS, "Ends what hook_pause began."},
+    {"hook_active", hook_active, METH_NOARGS, "hook_active() -> bool: are this thread's frames looked at?"},
+    {"call_plain", (PyCFunction)(void (*)(void))call_plain, METH_FASTCALL | METH_KEYWORDS,
+     "call_plain(function, *args, **kwargs): calls a Python function whose own frame runs as it is."},
+    {"set_frame_handler", set_frame_handler, METH_O,
+     "set_frame_handler(callable or None)\n\n"
+     "handler(function) is called when a frame starts of whose code nothing is decided, with the hook paused. It "
+     "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask again). What it raises, "
+     "the frame raises."},
+    {"set_code_entry", set_code_entry, METH_VARARGS,
+     "set_code_entry(code, entry)\n\n"
+     "entry(function, *parameters) is called in place of each frame of this code that starts in an active thread: "
+     "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or raises, the call returns or "
+     "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; NULL: nothing is decided.\n"
+     "The code owns the entry, and no collector sees that: an entry that owns the code is never freed."},
+    {"code_entry", code_entry, METH_O, "code_entry(code) -> the entry, None or NULL, as given to set_code_entry."},
+    {"clear_code_entries", clear_code_entries, METH_NOARGS, "Forgets what was decided about every code object."},
+    {0},
+};
+
+/* Only the thread that forked is there in the child. */
+static void after_fork_in_child(void) { active_threads = here.active > 0; }
+
+int ingot_frames_hook_register(PyObject *module) {
+    below = _PyEval_EvalFrameDefault;
+    extra_index = request_extra_index(free_decision);
+    if (extra_index < 0)
+        return PyErr_SetString(PyExc_RuntimeError, "no more extra slots on code objects"), -1;
+#ifndef _WIN32
+    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+        return PyErr_SetString(PyExc_RuntimeError, "pthread_atfork failed"), -1;
+#endif
+    return find_way_out() < 0 ? -1 : PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,79 @@
+/* A shortcut: what the last successful walk over a guard tree found, and the words of memory which show that a walk would
+   find the same again. For a module in which nothing changed, the walk costs a few comparisons instead of the lookups.
+
+   Every node of the tree has a standing.
+   - COVERED: its path is proven by words: the version tags of the dicts, the type pointers, the places of `__dict__` on the
+     way. Its address is kept; facts that the words do not prove as well (a tensor's) are checked at that address each call.
+   - EARLY: its value is read anew at each call, without code of the user's being run and without any allocation, and its
+     facts are checked; so are the argument slots.
+   - LATE: as in a walk, after all others.
+   A word is only read when the words and values before it have shown that the object it lies in is alive. So nothing here
+   holds objects of the user's but tuples of constants. */
+#ifndef INGOT_GUARDS_SHORTCUT_H
+#define INGOT_GUARDS_SHORTCUT_H
+
+#include "guards_parts.h"
+#include "words.h"
+
+#if INGOT_HAS_WORDS
+
+typedef enum { LATE, EARLY, COVERED } Standing;
+
+typedef struct {
+    const void *address;
+    uint64_t expected;
+} Word;
+
+typedef struct {
+    int node, word; /* read after the words before this one are verified */
+    bool portal;    /* words lead on from its value, which must be the one that was learnt */
+    size_t field;   /* for ATTRIBUTE: where in a function */
+} Early;
+
+typedef struct {
+    int node;
+    Check *check;
+} Recheck;
+
+typedef struct Shortcut {
+    int users; /* the tree, and running calls */
+    int word_count, word_room, early_count, recheck_count, late_count, kept_count, held_count;
+    Word *words;
+    int *owners; /* per word: the node whose path or facts it proves */
+    Early *early;
+    Recheck *rechecks;
+    int *late, *kept; /* kept: nodes whose values are needed after the late ones are read */
+    PyObject **held;  /* owned: tuples of constants */
+    PyObject **pointers; /* per node: borrowed; what was learnt, or read early in this call */
+    unsigned char *standings, *natures; /* per node */
+    bool *leaves;                       /* per node: whether nothing is below it, and no word about it */
+    unsigned long long hits;
+} Shortcut;
+
+/* What the words about an object take for granted: that it is large enough to have them. */
+typedef enum { ANY, DICT, FUNCTION } Nature;
+
+static inline Nature ingot_nature_of(PyObject *value) {
+    return PyDict_Check(value) ? DICT : PyFunction_Check(value) ? FUNCTION : ANY;
+}
+
+typedef enum { HOLDS, FAILS, CHANGED } Verdict;
+
+/* Whether the facts hold, by the tree's shortcut. If so, `inputs` receives input_count new references. CHANGED: it cannot
+   tell, take the walk. Leaves no exception set. */
+Verdict ingot_take_shortcut(GuardTree *tree, PyObject *const *slots, PyObject **inputs);
+
+/* One pass over words, early nodes and rechecks. For CHANGED, *node is where. Runs no code of the user's. */
+Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, int *node);
+
+/* Makes a shortcut from the values of a walk that succeeded, and puts it in the tree's if a further walk agrees with it.
+   Leaves no exception set. */
+void ingot_learn_shortcut(GuardTree *tree, PyObject *const *slots, PyObject **values);
+
+/* How many surprises it takes for a node not to be covered any more. */
+#define INGOT_SURPRISES 4
+
+void ingot_release_shortcut(Shortcut *shortcut);
+
+#endif
+#endif

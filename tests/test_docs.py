@@ -1,0 +1,37 @@
+"""Pages of docs/ whose examples run: all Python blocks of a page, in order, as one program."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import ingot
+from ingot import backends
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    """What a page may change for the whole process."""
+    monkeypatch.setattr(backends, "_registry", dict(backends._registry))
+    grad = torch.is_grad_enabled()
+    yield
+    torch.set_grad_enabled(grad)
+    ingot.set_stance("default")
+
+
+@pytest.mark.parametrize("page", ["control.md"])
+def test_the_examples_run(page, capsys):
+    names = {"__name__": "example"}
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        file = f"<{page} block {number}>"
+        linecache.cache[file] = (len(block), None, block.splitlines(keepends=True), file)
+        exec(compile(block, file, "exec"), names)
+    assert capsys.readouterr().out
