@@ -20,6 +20,7 @@ from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.guards import GuardSet
+from ingot.capture.sources import Source
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.collection import paused_collection
@@ -64,6 +65,7 @@ class Compiler:
         self.options = options
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
+        self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
@@ -81,6 +83,7 @@ class Compiler:
             self.dispatcher.clear()
             self.compilations.clear()
             self.guards.clear()
+            self.varying = frozenset()
             self.continuations.clear()
             self.overflow = self.watched = None
 
@@ -136,6 +139,7 @@ class Compiler:
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Compilation, Run | None]:
         compilation = self._new_compilation(self._difference(slots))
+        self.varying = self.varying.union(*(guards.changed_floats(slots) for guards in self.guards))
         run: Run | None = None
         try:
             with stage(compilation, "capture"):
@@ -166,7 +170,7 @@ class Compiler:
         return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-        return capture_call(self.dispatcher.fn, args, kwargs, self.options, self._continue_at)
+        return capture_call(self.dispatcher.fn, args, kwargs, self.options, self._continue_at, self.varying)
 
     def _continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -304,7 +308,7 @@ class Continuation(Compiler):
         return self.chain.where
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-        return capture_continuation(self.chain, args, self.options, self._continue_at)
+        return capture_continuation(self.chain, args, self.options, self._continue_at, self.varying)
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)

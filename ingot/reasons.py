@@ -18,7 +18,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     ("is not known during capture", "keep it a tensor, or compute it outside the compiled function"),
     # -- what the user asked for
     ("is disabled by", "remove the disable, or call it before or after the compiled function"),
-    (r"^torch\._dynamo\..*\(\) is called", "remove the call where one graph is wanted"),
+    ("a graph break is asked for", "remove the call where one graph is wanted"),
     (r"\(\) is called$", "call it outside the compiled function"),
     ("a tensor that is no argument", "pass the tensor as an argument"),
     ("a function that is allowed in the graph gives", "return tensors that it made, numbers, and tuples of them"),

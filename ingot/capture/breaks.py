@@ -9,7 +9,7 @@ of its own, takes the tuple and goes on in all of its frames at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CellType
+from types import BuiltinFunctionType, CellType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.capture import residual
@@ -190,9 +190,9 @@ def _broken_call(session: Session, instruction: Instruction, stack: list[Value])
     else:
         names = session.realize(stack[-1]).constant() if instruction.op == "CALL_KW" else ()
         step = call_step(len(bound) - 1 + len(args) - len(names), names)
-    function = session.realize(bound[0])
-    if function.is_constant() and len([*bound, *args]) <= _READS_FRAME.get(function.constant(), 0):
-        raise session.unsupported(f"{function.describe()} reads the variables of its caller", skip=True)
+    called = getattr(bound[0], "object", None)
+    if isinstance(called, BuiltinFunctionType | type) and len([*bound, *args]) <= _READS_FRAME.get(called, 0):
+        raise session.unsupported(f"{called.__name__}() reads the variables of its caller", skip=True)
     return _Broken(instruction, step, [*bound, *args], popped)
 
 

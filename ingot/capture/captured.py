@@ -20,7 +20,7 @@ from ingot.capture.recorder import GraphInput, GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
-from ingot.capture.sources import ArgSource, ConstSource
+from ingot.capture.sources import ArgSource, ConstSource, Source
 from ingot.capture.values import (
     autograd_functions,
     deferred,
@@ -139,15 +139,17 @@ def capture_call(
     kwargs: Mapping[str, Any],
     options: Options,
     continuations: Continuations | None = None,
+    varying: frozenset[Source] = frozenset(),
 ) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
-    break.
+    break. `varying` are floats that were seen to differ from call to call.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
     captured at all.
     """
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
+        session.varying = varying
         function, _ = entry(fn)
         marks.refuse_disabled(function)
         root = FunctionValue.outside(session, function, ConstSource(function))
@@ -159,10 +161,19 @@ def capture_call(
 
 
 def capture_continuation(
-    chain: Chain, state: Sequence[Any], options: Options, continuations: Continuations
+    chain: Chain,
+    state: Sequence[Any],
+    options: Options,
+    continuations: Continuations,
+    varying: frozenset[Source] = frozenset(),
 ) -> Captured:
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
-    return _capture(lambda session: enter_chain(session, chain, state), options, continuations)
+
+    def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
+        session.varying, session.breaks_on_numbers = varying, True
+        return enter_chain(session, chain, state)
+
+    return _capture(enter, options, continuations)
 
 
 def _capture(enter: Enter, options: Options, continuations: Continuations | None) -> Captured:

@@ -405,6 +405,17 @@ class GuardSet:
                 return f"{differences[0]} ({guard.where})" if guard.where else differences[0]
         return None
 
+    def changed_floats(self, slots: Sequence[Any]) -> Iterator[Source]:
+        """Where another float is now than the one that is relied on."""
+        for guard in self:
+            if guard.kind is Kind.EQUALS and type(guard.data) is float and guard.differences(slots, self.symbols):
+                assert guard.source is not None
+                try:
+                    if type(guard.source.load(slots)) is float:
+                        yield guard.source
+                except _LOST:
+                    pass
+
     def texts(self) -> list[str]:
         """One line for each guard."""
         return [guard.text for guard in self]

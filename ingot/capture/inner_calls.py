@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from ingot.capture.chain import Chain, Continuations, Point
-from ingot.capture.marks import disables_callees, why_disabled
+from ingot.capture.marks import DISABLED_CODE, why_disabled
 from ingot.capture.session import is_trusted
 from ingot.capture.steps import is_step
 from ingot.native import _native, call_eager, runs_eager
@@ -45,18 +45,32 @@ def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations:
 def _call(function: FunctionType, *parameters: Any) -> Any:
     """What a call of the user's gives, or NULL for a frame that is to run as it is."""
     continuations = getattr(_thread, "continuations", None)
-    if continuations is None:
+    if continuations is None or runs_eager():
         return _native.NULL
     chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
     with captured_by(None):  # the compiler, and what it made, run as they are; a break in there begins anew
         return continuations(chain)(function, *parameters)
 
 
+def _call_disabled(function: FunctionType, *parameters: Any) -> Any:
+    """What a call of a function that stays in eager gives: what it calls does so, too."""
+    if runs_eager():
+        return _native.NULL
+    code = function.__code__
+    split, named = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    kwargs = dict(zip(code.co_varnames[split:named], parameters[split:named]))
+    starred = list(parameters[named:])
+    args = (*parameters[:split], *(starred.pop(0) if code.co_flags & 4 else ()))
+    return call_eager(function, *args, **kwargs, **(starred.pop() if starred else {}))
+
+
 def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
     """Decides about a code object that was not met before."""
     code, module = function.__code__, function.__globals__.get("__name__", "")
-    if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(function) or why_disabled(function):
+    if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(function) or code is DISABLED_CODE:
         return None
+    if why_disabled(function):
+        return _call_disabled
     return None if is_trusted(module) or module.partition(".")[0] == "ingot" else _call
 
 

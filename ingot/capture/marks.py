@@ -45,6 +45,8 @@ def why_disabled(function: FunctionType) -> str:
     if _disabled_by_torch(marks, function):
         why = marks.get("_torchdynamo_disable_msg")
         return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
+    if function.__name__ == "graph_break" and function.__module__ == "torch._dynamo.decorators":
+        return "a graph break is asked for by torch._dynamo.graph_break()"
     if _is_about_compilation(function):
         return f"{function.__globals__['__name__']}.{function.__qualname__}() is called"
     return ""
@@ -58,12 +60,6 @@ def _is_about_compilation(function: FunctionType) -> bool:
     return function is torch.compile or (
         module.startswith("ingot.") and not module.startswith(("ingot.capture.", "ingot.compiler"))
     )
-
-
-def disables_callees(function: FunctionType) -> bool:
-    """Whether torch.compiler.disable made this function, which keeps what it calls out of torch.compile alone."""
-    marks = vars(function)
-    return bool(marks.get("_torchdynamo_disable_recursive")) and _disabled_by_torch(marks, function)
 
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:

@@ -73,6 +73,8 @@ class Session(Semantics):
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at = -1  # the number of instructions after which capture ends in a graph break
+        self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
+        self.breaks_on_numbers = False  # whether what needs the value of one of them breaks the graph
         self.effects = Effects()
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}

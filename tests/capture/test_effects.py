@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,6 +200,90 @@ def ordered_dict_subclass(x, box):
     del box.table["1"]
     box.table[2] = x
     return x
+
+
+@program(boxed(names=set))
+def set_add(x, box):
+    box.names.add("a")
+    box.names.add(str(len(box.names)))
+    box.names.discard("nothing")
+    return "a" in box.names, "z" in box.names, x
+
+
+@program(boxed(names=lambda: {5, 1, 16, 3}))
+def set_methods(x, box):
+    names = box.names
+    order = list(names)
+    names |= {7, 8}
+    names -= {1}
+    names.update([32], (40,))
+    names.intersection_update(set(range(60)))
+    names.symmetric_difference_update({5, 64})
+    made = {1, 9, 17}
+    return order, made.pop(), made, len(names), names == {7, 8}, names & {3, 7}, x
+
+
+@program(boxed(names=lambda: {"a"}))
+def set_cleared(x, box):
+    box.names.clear()
+    box.names.add("b")
+    try:
+        box.names.remove("a")
+    except KeyError as error:
+        return type(error).__name__, sorted(box.names), x
+
+
+@program(boxed(kinds=lambda: {int, float}, frozen=lambda: frozenset({"a", "b"})))
+def set_of_classes(x, box):
+    box.kinds.add(str)
+    box.kinds.discard(int)
+    return int in box.kinds, str in box.kinds, "a" in box.frozen, box.frozen, len(box.kinds), x
+
+
+@program(boxed(queue=lambda: deque(maxlen=3)))
+def deque_append(x, box):
+    box.queue.append(x + 1)
+    return x
+
+
+@program(boxed(queue=lambda: deque([1, 2, 3], maxlen=4)))
+def deque_methods(x, box):
+    queue = box.queue
+    queue.appendleft(x)
+    queue.extend([5, 6])
+    queue.rotate(1)
+    queue.append(7)
+    first, last = queue.popleft(), queue.pop()
+    queue.extendleft([8])
+    queue[0] = 9
+    del queue[1]
+    queue.insert(1, 4)
+    queue.reverse()
+    queue.remove(9)
+    return first, last, list(queue), len(queue), queue.maxlen, 4 in queue, [*reversed(queue)], queue == deque([1])
+
+
+@program(boxed(counts=Counter))
+def counter_update(x, box):
+    box.counts["x"] += 1
+    box.counts.update("hello")
+    box.counts.subtract(["l"])
+    return box.counts["l"], box.counts["none"], x
+
+
+@program(boxed(table=dict))
+def keys_of_several_kinds(x, box):
+    table = box.table
+    table[1], table[(2, "b")], table[None], table[torch.float32], table[2.5] = 1, 2, 3, 4, x
+    table[True] = 5
+    return table[1], (2, "b") in table, (2, "c") in table, table.get(torch.float64), len(table)
+
+
+@program(lambda: (X.clone(), Box(table={}), Box()))
+def keys_by_identity(x, box, key):
+    box.table[key] = box.table.get(key, 0) + 1
+    box.table[x] = "tensor"
+    return box.table[key], x in box.table
 
 
 @program(boxed(count=0))
@@ -418,6 +502,26 @@ def test_program(name: str) -> None:
 
 def test_a_list_that_is_appended_to_is_compiled_once() -> None:
     assert compilations(same_world(list_append, PROGRAMS["list_append"][1], calls=6)) == 1
+
+
+def test_a_deque_that_is_appended_to_is_compiled_once() -> None:
+    assert compilations(same_world(deque_append, PROGRAMS["deque_append"][1], calls=6)) == 1
+
+
+def test_a_set_that_is_asked_for_one_member_may_grow() -> None:
+    def fn(x, names):
+        names.add("last")
+        return x + 1 if "flag" in names else x
+
+    compiled, names = ingot.compile(fn, fullgraph=True, backend="eager"), {"first"}
+    for i in range(4):
+        assert torch.equal(compiled(X, names), X)
+        names.add(f"other{i}")
+    assert compilations(Compiler.of(compiled)) == 1
+    names.add("flag")
+    assert torch.equal(compiled(X, names), X + 1)
+    names.discard("flag")
+    assert torch.equal(compiled(X, names), X) and compilations(Compiler.of(compiled)) == 2
 
 
 def test_a_dict_that_is_asked_for_one_key_may_grow() -> None:

@@ -631,6 +631,9 @@ class OutsideSet(SetValue):
         session.effects.change(session, self, self.object, fields)
         fields.write(key, member)
 
+    def method_pop(self, session: Session) -> Value:
+        raise session.unsupported(f"pop() of {self.describe()}: which member it takes is not known")
+
     def key_value(self, key: Any) -> Value:
         """The value of a key."""
         session = self._session()

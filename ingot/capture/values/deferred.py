@@ -19,11 +19,11 @@ from ingot.capture.sources import DerivedSource, GlobalSource, Source
 from ingot.capture.steps import caller_function, user_function
 from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Value
 from ingot.capture.values.builtins import UNREALIZED
+from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, TupleValue
-from ingot.capture.values.module import ModuleValue
-from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrap import wraps
 

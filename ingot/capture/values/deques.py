@@ -97,7 +97,8 @@ class DequeValue(Container):
         self.changes += 1
         if name in ("extend", "extendleft"):
             return session.python(getattr(self.held, name), list(args[0].items))  # type: ignore[attr-defined]
-        known = [session.known(a) for a in args[:1]] if name in ("insert", "rotate", "__setitem__", "__delitem__") else []
+        numbers = 1 if name in ("insert", "rotate", "__setitem__", "__delitem__") else 0
+        known = [session.known(a) for a in args[:numbers]]
         return session.python(getattr(self.held, name), *known, *args[len(known) :])
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:

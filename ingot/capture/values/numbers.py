@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture.guards import Kind
+from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import METHODS, TensorMethod, TensorValue
+from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -28,7 +31,8 @@ _HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
-_IN_PLACE = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
+_PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC}
+_IN_PLACE = frozenset(_PLAIN)
 _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -48,11 +52,17 @@ _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
 class NumberValue(Value):
     """A float, int or bool whose value is known to the running program only; `tensor` holds it, in rank 0."""
 
-    __slots__ = ("cls", "tensor")
+    __slots__ = ("_tensor", "cls")
+    decides_operators = True
 
-    def __init__(self, cls: type, tensor: TensorValue) -> None:
-        super().__init__()
-        self.cls, self.tensor = cls, tensor
+    def __init__(self, cls: type, tensor: TensorValue | None, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls, self._tensor = cls, tensor
+
+    @property
+    def tensor(self) -> TensorValue:
+        assert self._tensor is not None
+        return self._tensor
 
     def python_type(self) -> type:
         return self.cls
@@ -81,13 +91,15 @@ class NumberValue(Value):
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by zero."""
+        if isinstance(other, TensorValue):
+            return self.with_tensor(session, function, other, not reflected)
         right = self._operand(session, other)
         divides = function in (operator.truediv, operator.itruediv)
         divisor = self if reflected else other
         by_zero = divides and not (divisor.is_constant() and divisor.constant())
         if self.cls is not float or right is None or by_zero or function not in _ARITHMETIC | _IN_PLACE:
             raise session.unsupported(f"operator.{function.__name__} of {self.describe()} and {other.describe()}")
-        function = getattr(operator, function.__name__.removeprefix("i")) if function in _IN_PLACE else function
+        function = _PLAIN.get(function, function)
         pair = (right, self.tensor) if reflected else (self.tensor, right)
         return NumberValue(float, _call(session, function, *pair))
 
@@ -112,8 +124,10 @@ class NumberValue(Value):
         known = known and self.cls is not bool
         if not known or function not in _ARITHMETIC | _COMPARISONS | _IN_PLACE:
             raise session.unsupported(f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}")
-        if function in _IN_PLACE:
-            if dtype not in _FLOATS or not tensor.fake.dim() or reflected:
+        if reflected:
+            function = _PLAIN.get(function, function)
+        elif function in _IN_PLACE:
+            if dtype not in _FLOATS or not tensor.fake.dim():
                 raise session.unsupported(f"{tensor.describe()} is changed by {self.describe()}")
             return _call(session, function, tensor, self.tensor)
         if dtype not in _FLOATS and (self.cls is float or function is operator.truediv):
@@ -126,6 +140,107 @@ class NumberValue(Value):
         else:
             made = _call(session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor)))
         return _method(session, "reshape", made, ()) if flat else made
+
+
+class OutsideNumber(NumberValue):
+    """A float from outside that is seen to differ from call to call: where it only meets tensors and other numbers it is
+    an input of the graph. What needs its value breaks the graph in a continuation, where it is likely to have been read
+    from a tensor; elsewhere that compiles for the value."""
+
+    __slots__ = ("_session", "object")
+
+    def __init__(self, session: Session, number: float, source: Source) -> None:
+        super().__init__(float, None, source)
+        self._session, self.object = session, number
+
+    @property
+    def tensor(self) -> TensorValue:
+        if self._tensor is None:
+            self._tensor = self._session.graph.input(
+                self._session, tensor_of(self.object), DerivedSource(self.source, tensor_of)  # type: ignore[arg-type]
+            )
+        return self._tensor
+
+    def describe(self) -> str:
+        return f"the varying float {self.source.name}"  # type: ignore[union-attr]
+
+    def constant(self) -> Any:
+        if self._session.breaks_on_numbers:
+            return super().constant()
+        self._session.guard(self.source, Kind.EQUALS, self.object)
+        return self.object
+
+    def identity(self) -> Any:
+        return self.object
+
+    def truth(self, session: Session) -> bool:
+        return self._answer(Question(operator.ne, 0.0, False))
+
+    def _answer(self, question: Question) -> bool:
+        """What the answer is now, which is guarded in place of the number."""
+        answer = question(self.object)
+        self._session.guard(DerivedSource(self.source, question), Kind.EQUALS, answer)  # type: ignore[arg-type]
+        return answer
+
+    def convert(self, session: Session, cls: type) -> Value:
+        if cls is float or session.breaks_on_numbers:
+            return super().convert(session, cls)
+        return session.wrap_constant(session.python(cls, self.constant()))
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        try:
+            return super().unary(session, function)
+        except Unsupported:
+            return ConstantValue(self.constant()).unary(session, function)
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function in _COMPARISONS and isinstance(other, ConstantValue) and type(other.object) in (int, float, bool):
+            return ConstantValue(self._answer(Question(function, other.object, reflected)))
+        try:
+            return super().binary(session, function, other, reflected)
+        except Unsupported:
+            if session.breaks_on_numbers or not other.is_constant():
+                raise
+            return ConstantValue(self.constant()).binary(session, function, other, reflected)
+
+    def with_tensor(
+        self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
+    ) -> Value:
+        try:
+            return super().with_tensor(session, function, tensor, reflected)
+        except Unsupported:
+            if session.breaks_on_numbers:
+                raise
+            made = tensor.binary(session, function, ConstantValue(self.constant()), reflected)
+            assert made is not None
+            return made
+
+
+class Question:
+    """A comparison of a float with a constant."""
+
+    __slots__ = ("function", "other", "reflected")
+
+    def __init__(self, function: Callable[[Any, Any], Any], other: float, reflected: bool) -> None:
+        self.function, self.other, self.reflected = function, other, reflected
+
+    @property
+    def __name__(self) -> str:
+        return f"{self.function.__name__} {self.other!r}"
+
+    def __call__(self, number: float) -> bool:
+        if type(number) is not float:
+            raise TypeError(f"{type(number).__name__} is not float")
+        return self.function(self.other, number) if self.reflected else self.function(number, self.other)
+
+
+def tensor_of(number: float) -> torch.Tensor:
+    """A float as a tensor of rank 0. Raises TypeError for what is none."""
+    if type(number) is not float:
+        raise TypeError(f"{type(number).__name__} is not float")
+    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 
 def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:

@@ -18,7 +18,7 @@ from ingot.capture.sources import AttrSource, FunctionFieldSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.numbers import with_number
+from ingot.capture.values.numbers import OutsideNumber, with_number
 from ingot.capture.values.tensor import SymIntValue
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 
@@ -219,6 +219,15 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a tensor subclass")
     return session.graph.input(session, object_, source)
+
+
+@wraps(float)
+def wrap_float(session: Session, object_: Any, source: Source) -> Value:
+    """A float, compiled for its value unless that is seen to vary."""
+    if type(object_) is float and source in session.varying:
+        session.guard(source, Kind.TYPE, float)
+        return OutsideNumber(session, object_, source)
+    return wrap_literal(session, object_, source)
 
 
 WRAPPERS.update(dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), wrap_literal))
