@@ -90,6 +90,7 @@ def _called_by(
             "__copy__": copied,
             "__deepcopy__": deeply_copied,
             "__reduce_ex__": reduced,
+            "__ingot_stands_for__": original,
             **extra,
         }
         return type(original.__name__, (original,), members)

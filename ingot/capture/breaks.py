@@ -20,7 +20,16 @@ from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.liveness import live_variables
 from ingot.capture.residual import Recipe
 from ingot.capture.sources import ArgSource, AttrSource
-from ingot.capture.steps import END, STEPS, Step, call_step, caller_function, spread_call_step, step_function
+from ingot.capture.steps import (
+    END,
+    STEPS,
+    Step,
+    behind_steps,
+    call_step,
+    caller_function,
+    spread_call_step,
+    step_function,
+)
 from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.functions import CellValue, FunctionValue
 from ingot.native import Continue
@@ -52,6 +61,7 @@ class Ending:
         except BaseException as error:
             if self.raised is None:
                 raise
+            error.__traceback__ = behind_steps(error.__traceback__)  # the frames that go on add themselves
             return Continue(self.raised, (*state, error))
         outcome = self.outcomes.get(id(result)) or self.outcomes[_ANY]
         return Continue(outcome.continuation, (*state[: len(state) - outcome.drops], *outcome.pushed(result, operands)))

@@ -187,7 +187,7 @@ def _capture(enter: Enter, options: Options, continuations: Continuations | None
     try:
         return _capture_to(broken, enter, options, continuations)
     except Unsupported as reason:
-        if reason is not broken:
+        if reason is not broken and not reason.skip:
             reason.reason = f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
             reason.where, reason.hint = broken.where, broken.hint
         raise

@@ -67,7 +67,7 @@ def _call_disabled(function: FunctionType, *parameters: Any) -> Any:
 def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
     """Decides about a code object that was not met before."""
     code, module = function.__code__, function.__globals__.get("__name__", "")
-    if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(function) or code is DISABLED_CODE:
+    if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(code) or code is DISABLED_CODE:
         return None
     if why_disabled(function):
         return _call_disabled

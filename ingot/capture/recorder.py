@@ -191,7 +191,7 @@ class GraphRecorder:
             return
         for entry, tensor, _ in self.inputs:
             if entry.fake.requires_grad and not tensor.requires_grad and not self.autograd:
-                raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written")
+                raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written", skip=True)
         pairs = overlapping([known.value for known in self.inputs])
         for i, j in pairs:
             (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]

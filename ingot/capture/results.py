@@ -126,7 +126,7 @@ class Results:
             return residual.FromSource(value.source)
         if value.fake.requires_grad and not self.session.graph.autograd:
             where = value.fx_node.meta["where"]
-            raise Unsupported("gradients are wanted", where)
+            raise Unsupported("gradients are wanted", where, skip=True)
         output = self._output(value)
         if not value.attributes:
             return output

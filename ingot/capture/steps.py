@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from ingot.capture.bytecode import Instruction
@@ -187,12 +187,22 @@ def _matches(raised: BaseException, wanted: Any) -> bool:
     return issubclass(type(raised), wanted)
 
 
-_made: weakref.WeakSet[FunctionType] = weakref.WeakSet()
+_made: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
-def is_step(function: FunctionType) -> bool:
-    """Whether a function only seems to be the user's."""
-    return function in _made
+def is_step(code: CodeType) -> bool:
+    """Whether it is the code of a function that only seems to be the user's."""
+    return code in _made
+
+
+def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback behind the calls of Ingot's own and of the steps: what the instruction itself called."""
+    behind = traceback
+    while traceback is not None:
+        code, traceback = traceback.tb_frame.f_code, traceback.tb_next
+        if is_step(code):
+            behind = traceback
+    return behind
 
 
 _HELPERS = {"END": END, "enter": _enter, "import_from": _import_from, "matches": _matches}
@@ -211,7 +221,7 @@ def user_function(
     made: FunctionType = scope["made"](*helpers.values())
     shown = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     function = FunctionType(shown, namespace, code.co_name, None, made.__closure__)
-    _made.add(function)
+    _made.add(shown)
     return function
 
 

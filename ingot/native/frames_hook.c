@@ -319,8 +319,9 @@ static PyObject *call_plain(PyObject *Py_UNUSED(module), PyObject *const *args, 
 static PyObject *set_frame_handler(PyObject *Py_UNUSED(module), PyObject *wanted) {
     if (wanted != Py_None && !PyCallable_Check(wanted))
         return PyErr_Format(PyExc_TypeError, "the frame handler is a callable or None, not %R", wanted);
-    Py_XSETREF(handler, wanted == Py_None ? NULL : Py_NewRef(wanted));
-    Py_RETURN_NONE;
+    PyObject *before = handler;
+    handler = wanted == Py_None ? NULL : Py_NewRef(wanted);
+    return before == NULL ? Py_NewRef(Py_None) : before;
 }
 
 static PyObject *set_code_entry(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -366,7 +367,7 @@ static PyMethodDef methods[] = {
     {"call_plain", (PyCFunction)(void (*)(void))call_plain, METH_FASTCALL | METH_KEYWORDS,
      "call_plain(function, *args, **kwargs): calls a Python function whose own frame runs as it is."},
     {"set_frame_handler", set_frame_handler, METH_O,
-     "set_frame_handler(callable or None)\n\n"
+     "set_frame_handler(callable or None) -> the one before\n\n"
      "handler(function) is called when a frame starts of whose code nothing is decided, with the hook paused. It "
      "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask again). What it raises, "
      "the frame raises."},

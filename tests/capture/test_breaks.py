@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 import time
 import traceback
 import warnings
@@ -494,3 +493,23 @@ def test_the_hook_is_off_when_nothing_is_broken() -> None:
     active: list[bool] = []
     broken(fn, X)
     assert not hook_active() and True in active  # while the call ran for real
+
+
+def test_a_traceback_shows_each_frame_once() -> None:
+    def inner(x: Tensor) -> Any:
+        y = x.sin()
+        time.sleep(-1)
+        return y
+
+    def fn(x: Tensor) -> Any:
+        try:
+            return inner(x + 1)
+        except KeyError:
+            return x
+
+    compiled = ingot.compile(fn, backend="eager")
+    for _ in range(2):
+        with pytest.raises(ValueError) as caught:
+            compiled(X)
+        frames = [f.name for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__]
+        assert frames[-2:] == ["fn", "inner"] and frames.count("inner") == 1

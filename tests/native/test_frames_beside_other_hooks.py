@@ -20,9 +20,11 @@ def function(x):
 @pytest.fixture(autouse=True)
 def entry():
     assert current() == DEFAULT
+    before = _native.set_frame_handler(None)
     _native.set_code_entry(function.__code__, lambda function, x: ("entry", x))
     yield
     _native.clear_code_entries()
+    _native.set_frame_handler(before)
     function(1)  # ours takes itself away when a frame comes to it and no thread is active
     left = current()
     reset()

@@ -26,13 +26,13 @@ def active(handler=None):
     """This thread is active; the handler, if any, is asked about functions of this file."""
     here = __file__
     asked = handler and (lambda function: handler(function) if function.__code__.co_filename == here else None)
-    _native.set_frame_handler(asked)
+    before = _native.set_frame_handler(asked)
     _native.hook_enter()
     try:
         yield
     finally:
         _native.hook_leave()
-        _native.set_frame_handler(None)
+        assert _native.set_frame_handler(before) is asked
 
 
 @pytest.fixture(autouse=True)

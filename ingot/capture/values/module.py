@@ -89,10 +89,11 @@ class ModuleValue(ObjectValue):
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def _called(self, session: Session) -> Value:
-        """Its `__call__`, bound to it."""
-        compiled = getattr(self.cls, "__ingot_dispatcher__", None)
-        cls = self.cls if compiled is None else self.cls.__mro__[1]  # a compiled module in another one is inlined
-        return bind_member(session, session.class_lookup(cls, "__call__"), self, cls, "__call__")
+        """Its `__call__`, bound to it. A compiled module in another one is inlined."""
+        made = vars(type(self.object)) if is_stand_in(type(self.object)) else {}
+        stands_for_call = "__call__" in made and "__ingot_dispatcher__" not in made
+        raw = made["__call__"] if stands_for_call else session.class_lookup(self.cls, "__call__")
+        return bind_member(session, raw, self, self.cls, "__call__")
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
         return self._called(session).callee(session, args, kwargs)
@@ -171,10 +172,15 @@ def _call_forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Valu
 SPECIAL_FUNCTIONS[nn.Module._wrapped_call_impl] = SPECIAL_FUNCTIONS[_CALL_IMPL] = _call_forwarded  # type: ignore[index]
 
 
+def is_stand_in(cls: type) -> bool:
+    """Whether a class was made for one compiled or disabled module, as a subclass of the module's own."""
+    return "__ingot_stands_for__" in vars(cls)
+
+
 @wraps(nn.Module)
 def wrap_nn_module(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    return ModuleValue(type(object_), source, object_)
+    return ModuleValue(object_.__class__ if is_stand_in(type(object_)) else type(object_), source, object_)
 
 
 def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
