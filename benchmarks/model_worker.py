@@ -36,7 +36,8 @@ class OpCounter(TorchDispatchMode):
 @dataclass
 class Counts:
     """What a compiler made of one call: `nodes` are calls in its torch-level graphs, `aten` the ATen ops that these
-    graphs run in that call. `again` counts the graphs that a second, unchanged call made."""
+    graphs run in that call. `again` counts the graphs that two more calls made, an unchanged one and one with other
+    values of the same shapes."""
 
     graphs: int = 0
     nodes: int = 0
@@ -119,22 +120,42 @@ def difference(result: Any, expected: Any) -> str:
     return f"{worst:.0e}" if worst else "exact"
 
 
-def count(
-    compile_: Callable[..., Any], reasons: Callable[[Any], list[str]], model: Any, inputs: Any, expected: Any
-) -> Counts:
-    """Compiles and calls twice."""
+@dataclass
+class Case:
+    """A model, two calls of it, and what they give in eager."""
+
+    model: torch.nn.Module
+    calls: list[dict[str, Any]]
+    expected: list[Any]
+
+    @staticmethod
+    def of(name: str) -> Case:
+        model, inputs = make(name)
+        calls = [inputs, make(name, seed=1)[1]]
+        return Case(model, calls, [model(**call) for call in calls])
+
+    def difference(self, compiled: Callable[..., Any]) -> str:
+        """How the results of these calls differ from eager's: what is wrong, or else the larger of the errors."""
+        found = [difference(compiled(**call), expected) for call, expected in zip(self.calls, self.expected)]
+        return max(found, key=_size)
+
+
+def _size(text: str) -> float:
+    """How bad a difference is, as a number."""
+    return 0.0 if text == "exact" else float("inf") if text.startswith("WRONG") else float(text)
+
+
+def count(compile_: Callable[..., Any], reasons: Callable[[Any], list[str]], case: Case) -> Counts:
+    """Compiles, and calls three times."""
     backend = Counting()
     counts = backend.counts
     try:
-        compiled = compile_(model, backend=backend)
-        result = compiled(**inputs)
+        compiled = compile_(case.model, backend=backend)
+        compiled(**case.calls[0])
         backend.watching = False
         graphs = counts.graphs
-        repeated = compiled(**inputs)
+        counts.difference = case.difference(compiled)
         counts.again, counts.graphs = counts.graphs - graphs, graphs
-        counts.difference = difference(result, expected)
-        if difference(repeated, result) != "exact":
-            counts.problem = f"the second call gives another result: {difference(repeated, result)}"
         counts.breaks = reasons(compiled)
     except Exception as error:
         traceback.print_exc()
@@ -159,12 +180,12 @@ def torch_breaks(_: Any) -> list[str]:
     return [str(reason).splitlines()[0] for reason in counters["graph_break"]]
 
 
-def own_backend(model: Any, inputs: Any, expected: Any) -> str:
-    """The result of Ingot's own backend beside eager's."""
+def own_backend(case: Case) -> str:
+    """The results of Ingot's own backend beside eager's."""
     import ingot
 
     try:
-        return difference(ingot.compile(model)(**inputs), expected)
+        return case.difference(ingot.compile(case.model))
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"[:200]
@@ -180,14 +201,13 @@ def main(name: str, output: Path) -> None:
         output.write_text(json.dumps(found))
 
     with torch.no_grad():
-        model, inputs = make(name)
-        expected = model(**inputs)
+        case = Case.of(name)
         with OpCounter() as counter:
-            model(**inputs)
+            case.model(**case.calls[0])
         keep(eager=counter.count)
-        keep(ingot=asdict(count(ingot.compile, ingot_breaks, model, inputs, expected)))
-        keep(torch=asdict(count(torch.compile, torch_breaks, model, inputs, expected)))
-        keep(compiled=own_backend(model, inputs, expected))
+        keep(ingot=asdict(count(ingot.compile, ingot_breaks, case)))
+        keep(torch=asdict(count(torch.compile, torch_breaks, case)))
+        keep(compiled=own_backend(case))
 
 
 if __name__ == "__main__":

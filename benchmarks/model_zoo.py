@@ -56,9 +56,9 @@ def builds(name: str) -> Callable[[Callable[[], Model]], Callable[[], Model]]:
     return register
 
 
-def make(name: str) -> Model:
-    """The model of that name, its weights drawn from a fixed seed."""
-    torch.manual_seed(0)
+def make(name: str, seed: int = 0) -> Model:
+    """The model of that name; its weights and inputs are drawn from the seed."""
+    torch.manual_seed(seed)
     model, inputs = MODELS[name]()
     return model.eval(), inputs
 
@@ -93,7 +93,9 @@ def _language_model(family: str, head: str = "ForCausalLM", masked: bool = True,
     return build
 
 
-MODELS["GPT-2"] = _language_model("GPT2", "LMHeadModel", vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, **_MARKS)
+MODELS["GPT-2"] = _language_model(
+    "GPT2", "LMHeadModel", vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, **_MARKS
+)
 MODELS["Llama"] = _language_model("Llama", **_LLAMA)
 MODELS["Mistral"] = _language_model("Mistral", **_LLAMA)
 MODELS["Qwen2"] = _language_model("Qwen2", **_LLAMA)
@@ -113,9 +115,16 @@ MODELS["DistilBERT"] = _language_model(
 )
 MODELS["ALBERT"] = _language_model("Albert", "ForMaskedLM", **_ENCODER, embedding_size=16)
 MODELS["DeBERTa-v2"] = _language_model(
-    "DebertaV2", "ForMaskedLM", **_ENCODER, relative_attention=True, position_biased_input=False, pos_att_type=["p2c", "c2p"]
+    "DebertaV2",
+    "ForMaskedLM",
+    **_ENCODER,
+    relative_attention=True,
+    position_biased_input=False,
+    pos_att_type=["p2c", "c2p"],
 )
-MODELS["ModernBERT"] = _language_model("ModernBert", "ForMaskedLM", **_ENCODER, **_MARKS, pad_token_id=0, cls_token_id=1, sep_token_id=2)
+MODELS["ModernBERT"] = _language_model(
+    "ModernBert", "ForMaskedLM", **_ENCODER, **_MARKS, pad_token_id=0, cls_token_id=1, sep_token_id=2
+)
 
 
 @builds("T5")
@@ -158,7 +167,9 @@ def _beit() -> Model:
 def _swin_config(**more: Any) -> Any:
     from transformers import SwinConfig
 
-    return SwinConfig(image_size=32, patch_size=2, embed_dim=16, depths=[1, 2, 1], num_heads=[2, 2, 4], window_size=2, **more)
+    return SwinConfig(
+        image_size=32, patch_size=2, embed_dim=16, depths=[1, 2, 1], num_heads=[2, 2, 4], window_size=2, **more
+    )
 
 
 @builds("Swin")

@@ -244,7 +244,7 @@ class TestInsideACompiledFunction:
     @pytest.mark.parametrize(
         "fn, called",
         [
-            (lambda x: ingot.compile(doubled)(x) + 1, "ingot.api.compile"),
+            (lambda x: ingot.compile(doubled, fullgraph=True)(x) + 1, "ingot.api.compile"),
             (lambda x: ingot.disable(doubled)(x) + 1, "ingot.api.disable"),
             (lambda x: ingot.allow_in_graph(doubled)(x) + 1, "ingot.api.allow_in_graph"),
             (lambda x: x + ingot.explain(doubled)(x).graph_count, "ingot.api.explain"),

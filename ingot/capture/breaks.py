@@ -102,7 +102,7 @@ def _operands(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
     return operands
 
 
-_READS_FRAME: dict[Any, int] = {locals: 1, vars: 1, dir: 1, eval: 2, exec: 2, breakpoint: 1}
+_READS_FRAME: dict[Any, int] = {locals: 1, vars: 1, dir: 1, super: 1, eval: 2, exec: 2, breakpoint: 1}
 """Built-ins that look at the frame they are called from, where they are given no more than so many operands."""
 
 

@@ -48,6 +48,7 @@ from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.unread import UnreadNumber
 from ingot.errors import Unsupported
 from ingot.native import _native
 
@@ -194,6 +195,9 @@ class Results:
 
     def _range(self, value: RangeValue) -> Recipe:
         return residual.Constant(value.range)
+
+    def _unread(self, value: UnreadNumber) -> Recipe:
+        return Call(value.function, self._items(list(value.operands)))
 
     def _view(self, value: DictView) -> Recipe:
         return Call(getattr(dict_base(value.owner.cls), value.kind), (self._recipe(value.owner),))
@@ -405,6 +409,7 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     DequeIterator: Results._deque_iterator,
     SliceValue: Results._slice,
     RangeValue: Results._range,
+    UnreadNumber: Results._unread,
     SequenceIterator: Results._sequence_iterator,
     RangeIterator: Results._range_iterator,
     DictIterator: Results._dict_iterator,

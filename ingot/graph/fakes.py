@@ -102,12 +102,19 @@ def _run_mutating(
     results = meta.rule_for(form)(form, inner, form_kwargs)
     bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
     targets = [bound[name] for name in names]
+    if any(_overlaps_itself(target) for target in targets):
+        raise Unsupported(f"{op} writes a tensor whose elements share memory")  # which most ops refuse in eager
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):
         if not geometry.same_sizes(target.shape, result.shape):
             raise Unsupported(f"{op} would change the size of the tensor it writes")
         if not torch.can_cast(result.dtype, target.dtype):
             raise Unsupported(f"{op} cannot write {result.dtype} into {target.dtype}")
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether it is expanded: several of its elements are one place in memory."""
+    return any(stride == 0 and size != 1 for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:

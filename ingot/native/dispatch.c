@@ -242,7 +242,7 @@ static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py
     PyObject *result = NULL;
     if (ready) {
         PyObject *on_miss = Py_NewRef(dispatcher->on_miss);
-        result = ingot_call_hidden(on_miss, arguments + 1, 3);
+        result = PyObject_Vectorcall(on_miss, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         Py_DECREF(on_miss);
     }
     release(arguments, 4);
@@ -295,7 +295,7 @@ static PyObject *call_region(PyObject *object, PyObject *const *args, size_t fla
 }
 
 /* Runs a region, and those behind its graph breaks one after the other. */
-static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+static PyObject *call_regions(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
     PyObject *result = call_region(object, args, flagged_count, names);
     while (result != NULL && Py_TYPE(result) == &IngotContinue_Type) {
         IngotContinue *next = (IngotContinue *)result;
@@ -306,6 +306,15 @@ static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, 
             result = PyObject_Call(next->target, next->state, NULL);
         Py_DECREF(next);
     }
+    return result;
+}
+
+static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+    if (!ingot_frames_are_hooked())
+        return call_regions(object, args, flagged_count, names);
+    PyObject *hook = ingot_hide_from_torch();
+    PyObject *result = call_regions(object, args, flagged_count, names);
+    ingot_show_to_torch(hook);
     return result;
 }
 

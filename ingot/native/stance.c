@@ -32,37 +32,34 @@ static PyObject *runs_eager(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
     return PyBool_FromLong(ingot_runs_eager());
 }
 
-/* torch's function that sets this thread's frame hook and returns the one before; NULL, without an exception, where
- * torch.compile was never used. */
-static PyObject *torch_hook_setter(void) {
+/* Sets this thread's hook of torch.compile's; gives the one before, or NULL without an exception where there is none to
+ * set. */
+static PyObject *set_torch_hook(PyObject *hook) {
     PyObject *modules = PyImport_GetModuleDict();
     if (PyDict_GetItemString(modules, "torch._dynamo") == NULL)
         return NULL;
-    PyObject *found = Py_XNewRef(PyDict_GetItemString(modules, "torch._C"));
+    PyObject *found = Py_XNewRef(PyDict_GetItemString(modules, "torch._C")), *before = NULL;
     static const char *const path[] = {"_dynamo", "eval_frame", "set_eval_frame"};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(path) && found != NULL; i++)
         Py_SETREF(found, PyObject_GetAttrString(found, path[i]));
-    PyErr_Clear();
-    return found;
+    if (found != NULL)
+        before = PyObject_CallOneArg(found, hook);
+    Py_XDECREF(found);
+    if (before == NULL)
+        PyErr_Clear();
+    return before;
 }
 
-PyObject *ingot_call_hidden(PyObject *callable, PyObject *const *args, size_t count) {
-    PyObject *set_hook = torch_hook_setter(), *before = NULL;
-    if (set_hook != NULL && (before = PyObject_CallOneArg(set_hook, Py_None)) == NULL)
-        PyErr_Clear();
-    PyObject *result = PyObject_Vectorcall(callable, args, count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    if (before != NULL) {
-        PyObject *type, *raised, *traceback;
-        PyErr_Fetch(&type, &raised, &traceback);
-        PyObject *restored = PyObject_CallOneArg(set_hook, before);
-        if (restored == NULL)
-            PyErr_WriteUnraisable(set_hook);
-        Py_XDECREF(restored);
-        Py_DECREF(before);
-        PyErr_Restore(type, raised, traceback);
-    }
-    Py_XDECREF(set_hook);
-    return result;
+PyObject *ingot_hide_from_torch(void) { return set_torch_hook(Py_None); }
+
+void ingot_show_to_torch(PyObject *hook) {
+    if (hook == NULL)
+        return;
+    PyObject *type, *raised, *traceback;
+    PyErr_Fetch(&type, &raised, &traceback);
+    Py_XDECREF(set_torch_hook(hook));
+    Py_DECREF(hook);
+    PyErr_Restore(type, raised, traceback);
 }
 
 static PyMethodDef functions[] = {

@@ -13,9 +13,15 @@ bool ingot_eager_here(void);
 
 static inline bool ingot_runs_eager(void) { return ingot_eager_reasons != 0 && ingot_eager_here(); }
 
-/* Calls `callable` hidden from torch.compile, whose frame hook would otherwise capture it where it is on. `args[-1]` may
- * be written to. */
-PyObject *ingot_call_hidden(PyObject *callable, PyObject *const *args, size_t count);
+/* Whether some frame hook is on in the interpreter: torch.compile's, it may be. */
+static inline bool ingot_frames_are_hooked(void) {
+    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault;
+}
+
+/* Turns torch.compile's frame hook off for this thread, so that it captures nothing of Ingot's; gives what it was, or
+ * NULL, for `ingot_show_to_torch`. Neither changes the exception that is set. */
+PyObject *ingot_hide_from_torch(void);
+void ingot_show_to_torch(PyObject *hook);
 
 int ingot_stance_register(PyObject *module);
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -184,6 +185,10 @@ class _Comparison:
         assert (a.dtype, a.shape, a.stride(), a.requires_grad) == (b.dtype, b.shape, b.stride(), b.requires_grad), path
         assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)), f"{path}: values differ"
 
+    def arrays(self, a: Any, b: Any, path: str) -> None:
+        assert (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides), path
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"), f"{path}: values differ"
+
     def sequences(self, a: Any, b: Any, path: str) -> None:
         assert len(a) == len(b), f"{path}: {len(a)} and {len(b)} items"
         for i, (left, right) in enumerate(zip(a, b)):
@@ -244,6 +249,7 @@ class _Comparison:
 _END = type("End", (), {})
 _COMPARISONS: list[tuple[Any, Any]] = [
     (torch.Tensor, _Comparison.tensors),
+    ((np.ndarray, np.generic), _Comparison.arrays),
     ((list, tuple, deque), _Comparison.sequences),
     (dict, _Comparison.mappings),
     ((set, frozenset), _Comparison.sets),

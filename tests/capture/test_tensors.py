@@ -28,16 +28,21 @@ torch.func.jvp(torch.sin, (torch.ones(1),), (torch.ones(1),))  # the first use w
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-@broken("item")
+@broken("operator.gt of the number")
 def item_in_a_branch(x: Tensor, y: Tensor) -> Any:
     if x.sum().item() > 0:
         return x + y
     return x - y
 
 
-@broken("item")
+@whole
 def item_returned(x: Tensor, y: Tensor) -> Any:
-    return x.sum().item(), COUNTS[0, 1].item(), (x > 0)[0, 0].item(), (x + 0j)[0, 0].item()
+    return x.sum().item(), COUNTS[0, 1].item(), (x > 0)[0, 0].item(), x[:1, :1].item(), float(COUNTS[0, 1]), int(COUNTS[1, 1])
+
+
+@broken("the value of")
+def item_of_a_complex_number(x: Tensor, y: Tensor) -> Any:
+    return (x + 0j)[0, 0].item(), complex(x[0, 1]), x + 1
 
 
 @broken("tolist")
@@ -48,13 +53,12 @@ def tolist(x: Tensor, y: Tensor) -> Any:
     return x * total, y[0].tolist()
 
 
-@broken("int()")
+@broken("a branch on the values")
 def conversions(x: Tensor, y: Tensor) -> Any:
     n = int(COUNTS[0, 2])
     f = float(x[0, 0])
     b = bool(x[0, 0] > 0)
-    c = complex(x[0, 1])
-    return y * n, f, b, c
+    return y * n, f, b, int(x[0, 1] * 10)
 
 
 @broken("a branch on the values")
@@ -87,7 +91,7 @@ def boolean_masks(x: Tensor, y: Tensor) -> Any:
     return picked.sum(), picked.shape, z, torch.masked_select(x, x > 0), x.unique()
 
 
-@broken("int()")
+@broken("the value of the number")
 def index_by_a_tensor(x: Tensor, y: Tensor) -> Any:
     rows = [x, y]
     return rows[int(COUNTS[0, 1])], range(int(COUNTS[0, 3])), "abcd"[int(COUNTS[0, 2])]

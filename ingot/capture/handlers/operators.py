@@ -7,12 +7,13 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.unread import counted
 
 
 @handles("BINARY_OP", "COMPARE_OP")
 def binary_op(frame: InterpreterFrame, function: Any) -> None:
-    right = frame.pop()
-    frame.push(frame.session.binary(function, frame.pop(), right))
+    session, right, left = frame.session, frame.stack.pop(), frame.stack.pop()
+    frame.push(counted(session, function, left, right) or session.binary(function, left, right))
 
 
 @handles("UNARY_NEGATIVE")

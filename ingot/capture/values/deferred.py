@@ -25,6 +25,7 @@ from ingot.capture.values.containers import DictValue, ListValue, RangeValue, Se
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.unread import UnreadNumber
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def settled(session: Session, value: Value) -> Value | None:
         session.guard(value.source, Kind.TYPE, type(value.object))
         return value
     value = session.realize(value)
-    if isinstance(value, (ConstantValue, SymIntValue, RangeValue, ClassValue)):
+    if isinstance(value, (ConstantValue, SymIntValue, RangeValue, ClassValue, UnreadNumber)):
         return value
     if isinstance(value, TensorValue):
         return _settled_tensor(session, value)

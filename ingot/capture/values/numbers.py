@@ -83,6 +83,8 @@ class NumberValue(Value):
     # -- alone -----------------------------------------------------------------------------------------------------------
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        if function is operator.pos and self.cls is not bool:
+            return self
         if self.cls is float and function in (operator.neg, abs):
             return NumberValue(float, _call(session, function, self.tensor))
         raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")

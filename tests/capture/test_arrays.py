@@ -1,0 +1,129 @@
+"""NumPy beside torch: arrays as arguments, made, computed and passed between the two. Where a graph is broken for it, the
+result is eager's all the same, and an unchanged call compiles nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import ingot
+from tests.capture.language import Table
+from tests.tracked import Tracked, assert_same
+
+TABLE = Table()
+whole, broken = TABLE.whole, TABLE.broken
+
+ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def arrays() -> tuple[Any, ...]:
+    return np.linspace(-1, 1, 12).reshape(3, 4), np.arange(4)
+
+
+@broken("", make=arrays)
+def arrays_as_arguments(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
+    z = x + torch.from_numpy(a).float()
+    return z, np.sin(a), a.shape, a.dtype, n.sum(), a[1:, ::2] * 2, a.mean(axis=0), len(a), type(n[0]), n[2] + 1
+
+
+@broken("")
+def array_of_a_tensor(x: Tensor, y: Tensor) -> Any:
+    z = x * 2
+    a = z.numpy()
+    b = np.exp(a) + 1
+    a[0, 0] = 100.0  # the same memory
+    return z, b, torch.from_numpy(b) * 3, np.asarray(y).sum(), np.array(y).dtype, type(b)
+
+
+@broken("")
+def functions_of_numpy_on_tensors(x: Tensor, y: Tensor) -> Any:
+    return np.sin(x), np.add(x, y), np.sum(x.numpy()), np.mean(y.numpy(), axis=1), np.concatenate([x, y]), np.stack([x])
+
+
+@whole
+def numbers_of_numpy(x: Tensor, y: Tensor) -> Any:
+    scale = np.sqrt(4.0)
+    return x * scale, y / np.float64(3.0), x * np.pi, np.prod((2, 3)), x.reshape(int(np.prod(x.shape))), x * np.float32(0.5)
+
+
+@broken("")
+def arrays_made(x: Tensor, y: Tensor) -> Any:
+    a, b = np.zeros((3, 4), dtype=np.float32), np.array([1.5, 2.5])
+    a += 1
+    grid = np.meshgrid(np.arange(2), np.arange(3))
+    return x + torch.tensor(a), torch.as_tensor(b), b @ b, grid[0].shape, np.arange(3)[-1], torch.from_numpy(a) * y
+
+
+@broken("")
+def global_array(x: Tensor, y: Tensor) -> Any:
+    return torch.from_numpy(ARRAY) * x, ARRAY[1], x.numpy() @ ARRAY.T
+
+
+@broken("", make=arrays, fresh=True)
+def arrays_changed(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
+    a[0] = 5
+    a *= 2
+    n.sort()
+    t = torch.from_numpy(a)
+    t += 1
+    return a, n, t, x + 1
+
+
+@broken("")
+def tensors_and_arrays_mixed(x: Tensor, y: Tensor) -> Any:
+    a = (x + y).numpy()
+    b = a * 2 if a.sum() > 0 else a - 1
+    c = torch.as_tensor(b) + x
+    return np.where(b > 0, b, 0), c, np.linalg.norm(c.numpy()), c[torch.as_tensor(b[:, 0] > 0)]
+
+
+@whole
+def numbers_of_math(x: Tensor, y: Tensor) -> Any:
+    return x * math.sqrt(x.shape[-1]), math.prod(x.shape), math.isclose(0.1 + 0.2, 0.3), x + math.inf, math.floor(2.5)
+
+
+@broken("")
+def errors_of_numpy(x: Tensor, y: Tensor) -> Any:
+    try:
+        return np.zeros(3) + np.zeros(4)
+    except ValueError as error:
+        return x, str(error)
+
+
+@broken("")
+def random_numbers_of_numpy(x: Tensor, y: Tensor) -> Any:
+    draws = np.random.default_rng(0)
+    return x + torch.from_numpy(draws.standard_normal((3, 4))), draws.integers(5)
+
+
+test_program = TABLE.test()
+
+
+def test_an_array_that_changes_is_read_again() -> None:
+    tracked = Tracked(lambda x: x * torch.from_numpy(ARRAY) + float(ARRAY[0, 1]))
+    x = torch.ones(3, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            tracked(x)
+            ARRAY[0, 1] += 1
+        assert tracked.skips == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "ingot"])
+def test_compiled_function_of_arrays(backend: str) -> None:
+    def fn(a: Any, b: Any) -> Any:
+        t = torch.from_numpy(a) @ torch.from_numpy(b)
+        return (t.relu() + 1).numpy()
+
+    compiled = ingot.compile(fn, backend=backend)
+    for scale in (1, 2, -1):
+        a, b = np.full((2, 3), scale, dtype=np.float32), np.ones((3, 2), dtype=np.float32)
+        with torch.no_grad():
+            result = compiled(a, b)
+        assert isinstance(result, np.ndarray) and result.dtype == np.float32
+        assert_same(torch.from_numpy(result), torch.from_numpy(fn(a, b)))

@@ -1,0 +1,245 @@
+"""Python numbers that are read from tensors, or that vary from call to call: inputs of what follows, exact in type and
+value; what needs their value is asked as little as it can be."""
+
+from __future__ import annotations
+
+import operator
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import ingot
+from ingot.compiler import Compiler
+from tests.capture.language import Table
+from tests.tracked import Tracked, assert_same
+
+TABLE = Table()
+whole, broken = TABLE.whole, TABLE.broken
+
+COUNTS = torch.arange(12).reshape(3, 4)
+SEEN: list[Any] = []
+
+
+class Holder:
+    scale: Any = 1.0
+    last: Any = None
+
+
+HOLDER = Holder()
+
+
+# -- numbers read from tensors -----------------------------------------------------------------------------------------
+
+
+@whole
+def scaled_by_a_sum(x: Tensor, y: Tensor) -> Any:
+    return x * y.sum().item(), x / float(y.abs().max()), y.mean().item() - x
+
+
+@whole
+def every_operator(x: Tensor, y: Tensor) -> Any:
+    s, n = y[0, 1].item(), int(COUNTS[2, 1])
+    results = []
+    for number in (s, n):
+        results += [x + number, number + x, x - number, number - x, x * number, number * x, x / number, number / x]
+        results += [x < number, number < x, x >= number, x == number, x != number, number <= x]
+        results += [x.add(number), x.sub(number), x.mul(number), x.div(number), torch.add(x, number), x.gt(number)]
+        results += [torch.mul(x, number), torch.sub(number, x), torch.true_divide(x, number), torch.eq(x, number)]
+    return results
+
+
+@whole
+def in_place(x: Tensor, y: Tensor) -> Any:
+    s = y.sum().item()
+    z = x * 1
+    z += s
+    z *= s
+    z -= 3
+    z /= s
+    z.add_(s).mul_(s)
+    s *= 2
+    s += 1
+    return z, s
+
+
+@whole
+def types_of_results(x: Tensor, y: Tensor) -> Any:
+    s, n = y[0, 0].item(), COUNTS[1, 2].item()
+    tensors = [x.double(), x.half(), x.bfloat16(), x[0, 0], x[0, 0].half(), x[0, 0].double(), COUNTS, COUNTS[0, 1], x > 0]
+    floats = [t * s for t in tensors] + [t - s for t in tensors[:-1]] + [s / t for t in tensors[:-2]] + [t > s for t in tensors]
+    return floats, [t * n for t in tensors], [t + n for t in tensors], [t / n for t in tensors[:-1]], COUNTS.int() * s
+
+
+@whole
+def arithmetic_of_numbers(x: Tensor, y: Tensor) -> Any:
+    s, t = x[0, 0].item(), x[0, 1].item()
+    return s + t, s * t - 2, -s, abs(t), s / 3, 1 - s, s + 7, s * 0.1, sum([s * 1.0]), x * (s * t + 1), float(s), +(s + 0)
+
+
+@whole
+def read_before_a_write(x: Tensor, y: Tensor) -> Any:
+    a = x * 1
+    first, count = a[0, 0].item(), COUNTS.sum().item()
+    a.add_(5)
+    return first, a[0, 0].item(), a * first, count, isinstance(first, float), type(count)
+
+
+@whole
+def numbers_kept_outside(x: Tensor, y: Tensor) -> Any:
+    SEEN.clear()
+    SEEN.append(x.sum().item())
+    HOLDER.last = {"loss": y.sum().item(), "step": int(COUNTS[0, 3])}
+    return x + SEEN[0], len(SEEN)
+
+
+@broken("a branch on")
+def truth_of_a_number(x: Tensor, y: Tensor) -> Any:
+    return (x if COUNTS[0, 0].item() else y), not x.sum().item(), (y.sum().item() or 3) * x
+
+
+@broken("the value of the number")
+def as_a_size(x: Tensor, y: Tensor) -> Any:
+    n = int(COUNTS[0, 2])
+    return x[:n] * n, torch.zeros(n), range(n), n // 2, n % 2
+
+
+@broken("operator.truediv")
+def division_by_a_number(x: Tensor, y: Tensor) -> Any:
+    s = x.sum().item()
+    try:
+        return 1 / s, s / (s - s)
+    except ZeroDivisionError as error:
+        return x, str(error)
+
+
+@broken("operator.pow")
+def powers(x: Tensor, y: Tensor) -> Any:
+    s = y[0, 0].item()
+    return x.abs() ** s, abs(s) ** 0.5, s // 0.3, s % 0.3, x * s
+
+
+@broken("sleep()")
+def number_across_a_break(x: Tensor, y: Tensor) -> Any:
+    s = y.sum().item()
+    z = x * s
+    time.sleep(0)
+    return z + s, s
+
+
+@broken("")
+def number_in_text(x: Tensor, y: Tensor) -> Any:
+    s, n = y.sum().item(), COUNTS.sum().item()
+    return f"{s:.3f} {n}", x * s
+
+
+@broken("")
+def number_as_another_argument(x: Tensor, y: Tensor) -> Any:
+    s = y.abs().max().item()
+    return x.clamp(max=s), torch.full((2,), s), x.add(y, alpha=s), torch.where(x > 0, x, s)
+
+
+@whole
+def number_that_requires_a_gradient(x: Tensor, y: Tensor) -> Any:
+    weight = x.clone().requires_grad_() if False else x
+    return weight.sum().item() * y
+
+
+test_program = TABLE.test()
+
+
+# -- floats that vary --------------------------------------------------------------------------------------------------
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("backend", ["eager", "ingot"])
+def test_a_float_that_varies_is_compiled_twice(backend: str) -> None:
+    tracked = Tracked(lambda x, s: (x * s + s * 2, s / x, x.half() - s, s), backend=backend)
+    values = [0.5, 0.25, -3.0, 0.0, -0.0, float("inf"), float("nan"), 1e300]
+    assert [tracked(X, value) for value in values] == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert tracked(X, 0.5) == 0
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_comparison_is_guarded_by_its_outcome(fullgraph: bool) -> None:
+    tracked = Tracked(lambda x, s: x * s if s > 1 else x - s, fullgraph=fullgraph)
+    assert [tracked(X, s) for s in (0.5, 0.25, 3.0, 7.0, 0.75, 1.0, 2.0)] == [1, 1, 1, 0, 0, 0, 0]
+    tracked = Tracked(lambda x, s: x + 1 if s else x, fullgraph=fullgraph)
+    assert [tracked(X, s) for s in (0.5, 0.25, 3.0, 0.0, -0.0, 9.0)] == [1, 1, 0, 1, 0, 0]
+
+
+def test_what_needs_the_value_compiles_for_it() -> None:
+    tracked = Tracked(lambda x, s: (x.clamp(max=s), x * s), fullgraph=True)
+    assert [tracked(X, s) for s in (0.5, 0.25, 3.0, 0.5, 3.0)] == [1, 1, 1, 0, 0]
+
+
+def test_an_int_in_place_of_the_float() -> None:
+    tracked = Tracked(lambda x, s: x * s)
+    assert [tracked(X, s) for s in (0.5, 0.25, 2, 0.75, True)] == [1, 1, 1, 0, 1]
+
+
+def test_attributes_globals_and_items_that_vary() -> None:
+    holder = Holder()
+    tracked = Tracked(lambda x, pair: x * holder.scale + pair[1])
+    counts = []
+    for value in (0.5, 0.25, 3.5, 4.5):
+        holder.scale = value
+        counts.append(tracked(X, (1, value * 2)))
+    assert counts == [1, 1, 0, 0]
+
+
+def test_a_state_that_decays() -> None:
+    def make() -> Any:
+        holder = Holder()
+        holder.scale = 1.0
+
+        def fn(x: Tensor) -> Any:
+            holder.scale = holder.scale * 0.9
+            return x * holder.scale
+
+        return fn, holder
+
+    fn, holder = make()
+    eager, eager_holder = make()
+    compiled = ingot.compile(fn)
+    for _ in range(5):
+        assert_same(compiled(X), eager(X))
+        assert holder.scale == eager_holder.scale and type(holder.scale) is float
+    assert len(Compiler.of(compiled).compilations) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "ingot"])
+def test_a_number_read_from_a_tensor_is_an_input_of_what_follows(backend: str) -> None:
+    def fn(x: Tensor) -> Any:
+        largest = x.max().item()
+        if largest > 1:
+            return x / largest, largest
+        return x * largest, largest
+
+    tracked = Tracked(fn, backend=backend)
+    counts = [tracked(X * scale) for scale in (1.0, 1.5, 1.25, 2.0, 0.25, 0.125, 0.375, 0.2, 3.0)]
+    assert counts[3:4] == [0] and counts[6:] == [0, 0, 0]
+    assert tracked.skips == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "lt", "eq"])
+def test_a_tensor_of_rank_0_computes_as_the_number_does(dtype: torch.dtype, name: str) -> None:
+    """What capture relies on, bit for bit: in eager, and in compiled code."""
+    function, generator = getattr(operator, name), torch.Generator().manual_seed(0)
+    compiled = ingot.compile(lambda t, s: function(t, s.item()), fullgraph=True)
+    for _ in range(10):
+        values = torch.randn(1000, generator=generator).to(dtype)
+        number = torch.randn((), generator=generator, dtype=torch.float64)
+        expected = function(values, number.item())
+        assert torch.equal(function(values, number), expected)
+        assert torch.equal(compiled(values, number), expected)
