@@ -81,8 +81,8 @@ def original(fn: Any) -> Any:
 
 
 def explain(fn: Any) -> Callable[..., Report]:
-    """`explain(fn)(*args, **kwargs)` compiles `fn` for these arguments, without running it, and returns the `Report` of
-    all that has been compiled for it.
+    """`explain(fn)(*args, **kwargs)` compiles `fn` for these arguments and returns the `Report` of all that has been
+    compiled for it. `fn` is run only where a graph of it is broken: what follows depends on it.
 
     `fn` may be compiled already (its own options and entries are then reported) or not. Raises what `fn` compiled with
     `fullgraph=True` would, and TypeError for arguments that `fn` does not take.

@@ -19,7 +19,7 @@ import torch
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
 from ingot.capture.facts import operations_are_watched
-from ingot.capture.guards import GuardSet
+from ingot.capture.guards import GuardSet, closest
 from ingot.capture.sources import Source
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
@@ -198,7 +198,7 @@ class Compiler:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
         residual = captured.residual
         replays = not captured.writes and not draws_random_numbers(compilation.aten)
-        self.dispatcher.add_entry(tree, target, residual, replays=replays)
+        self.dispatcher.add_entry(tree, target, residual, replays=replays, handles=captured.handles)
         self.guards.append(captured.guards)
 
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -210,23 +210,25 @@ class Compiler:
                     raise
                 raised = without_frames(error)
             if raised is not None:  # out of the handler, which would hang on what is raised now
-                return self._replay(raised, args, kwargs)
+                return self._replay(raised, captured.handles, args, kwargs)
             if not self.options.is_native:
                 check_outputs(self.options, outputs, residual.output_count)
             return residual.build(outputs, slots)
 
         return run
 
-    def _replay(self, raised: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The original function after its graph has raised: it raises at its own line, inside the program's handlers."""
+    def _replay(self, raised: Exception, handles: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The original function after its graph has raised: it raises at its own line, inside the program's handlers.
+        Where there are none, and it does not, somebody is at fault."""
         result = self.dispatcher.fn(*args, **kwargs)
-        what = f"a compiled graph raised {raised!r}, which {self.dispatcher.fn} does not: the call ran in eager"
-        warnings.warn(what, RuntimeWarning, stacklevel=3)
+        if not handles:
+            what = f"a compiled graph raised {raised!r}, which {self.dispatcher.fn} does not: the call ran in eager"
+            warnings.warn(what, RuntimeWarning, stacklevel=3)
         return result
 
     def _difference(self, slots: tuple[Any, ...]) -> str:
-        """What told this call from the newest entry; "" at the first compilation."""
-        return (self.guards[-1].describe_difference(slots) or "") if self.guards else ""
+        """What told this call from the closest entry; "" at the first compilation."""
+        return closest(self.guards, slots)
 
     # -- calls that are not compiled -------------------------------------------------------------------------------
 

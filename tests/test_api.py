@@ -358,6 +358,39 @@ class TestErrors:
         assert not torch.is_grad_enabled() and torch._C._len_torch_dispatch_stack() == 0
         assert_same(compiled(X), compiled.__wrapped__(X))
 
+    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may strike in a finalizer
+    def test_a_signal_at_any_time_around_graph_breaks(self):
+        kept = ingot.disable(lambda x: x.sum().item())
+
+        def f(x):
+            y = x.sin()
+            for n in range(3):
+                y = y * kept(y) + (n if y.sum() > 0 else x)
+            return y
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        struck = 0
+        try:
+            for delay in (0.001, 0.004, 0.01, 0.02, 0.04, 0.08, 0.12):
+                compiled = ingot.compile(f, backend="eager")
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    compiled(X)
+                except KeyboardInterrupt:
+                    struck += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert not torch.is_grad_enabled() and torch._C._len_torch_dispatch_stack() == 0
+                assert_same((compiled(X), compiled(X + 1)), (f(X), f(X + 1)))
+                assert not ingot.native.runs_eager()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert struck
+
 
 class TestCompilationIsInvisible:
     """What a compilation may not leave behind."""

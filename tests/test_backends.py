@@ -188,6 +188,7 @@ class TestFaults:
             with pytest.warns(RuntimeWarning, match="graph raised KeyError.'never'., which .*<lambda>.* does not"):
                 assert_same(compiled(X), X + 1)
 
+    @pytest.mark.filterwarnings("error")
     def test_the_programs_own_error_is_caught_by_the_program(self, no_grad):
         def f(x, i):
             try:
@@ -372,8 +373,9 @@ class TestUnderTorchCompile:
         assert_same(compiled(base[:4], base[2:6]), f(expected[:4], expected[2:6]))
         assert_same(base, expected)
 
+    @pytest.mark.filterwarnings("error:Dynamo does not know how to trace the builtin .ingot.native._native.[hr]")
     def test_functions_that_ingot_compiled_inside_it(self, no_grad, caplog):
-        """torch.compile's frame hook is on while they compile, and does not see it."""
+        """torch.compile's frame hook sees neither that they compile nor what they run."""
 
         @ingot.disable
         def kept(x):

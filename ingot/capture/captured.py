@@ -22,6 +22,7 @@ from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, ConstSource, Source
 from ingot.capture.values import (
+    arrays,
     autograd_functions,
     deferred,
     library,
@@ -44,6 +45,7 @@ from ingot.options import Options
 
 _TABLES = (  # imported for the rows that they add
     handlers,
+    arrays,
     autograd_functions,
     deferred,
     generators,
@@ -62,7 +64,7 @@ _TABLES = (  # imported for the rows that they add
 class Captured:
     """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and
     the arguments of the call make the result through `residual`. `break_` is why the graph ends before the function
-    does; `writes` whether it may change its inputs."""
+    does; `writes` whether it may change its inputs, `handles` whether the program may handle what it raises."""
 
     graph_module: fx.GraphModule
     inputs: list[GraphInput]
@@ -72,6 +74,7 @@ class Captured:
     ops: int
     break_: Unsupported | None = None
     writes: bool = False
+    handles: bool = False
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
@@ -243,6 +246,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
         sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes),
         end,
         recorder.writes,
+        session.handles,
     )
     captured.collect_shape_guards()
     return captured

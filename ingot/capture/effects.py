@@ -174,6 +174,10 @@ class Effects:
                     _distinct(session, value, self._known[id(other)])
         self._segment.setdefault(id(change), change)
 
+    def is_changed(self, object_: Any) -> bool:
+        """Whether an outside object was changed."""
+        return id(object_) in self._changed.get(type(object_), {})
+
     def found(self, object_: Any, source: Source) -> Value:
         """What was found under a name or key: that it is there is a fact, even if it is never used."""
         self._paths[source] = None

@@ -3,7 +3,12 @@ walk.
 
 `GuardSet.add*` folds duplicates. `check_python` is the oracle that the native `GuardTree` must agree with, and what
 tells the user which fact differed; it runs only on a miss. No check runs the user's code: types are compared exactly,
-values only when both are plain constants. """
+values only when both are plain constants.
+
+A new kind of fact is a `Kind`, a row of `_RULES` here, and a row of `check_kinds` in native/guards_facts.c, whose last
+column says what proves that the fact still holds of an unchanged object: NO_PROOF is right for every check, and costs
+its walk each time. A new way to a value is a source with its `step`, and a row of `accesses` there, ANEW for how it is
+reached. Then a case in tests/capture/guard_cases.py, which both the oracle and the native walk run."""
 
 from __future__ import annotations
 
@@ -405,6 +410,25 @@ class GuardSet:
                 return f"{differences[0]} ({guard.where})" if guard.where else differences[0]
         return None
 
+    def differing_facts(
+        self, slots: Sequence[Any], known: dict[tuple[Any, ...], list[str]], limit: int | None
+    ) -> list[str] | None:
+        """One line for each fact that differs; None if there are `limit` of them or more. What facts that other sets
+        have as well come to is looked up in `known`, and left there."""
+        found: list[str] = []
+        for key, guard in self._guards.items():
+            shared = guard.kind is not Kind.SHAPE  # whose symbols are this set's own
+            differences = known.get(key) if shared else None
+            if differences is None:
+                differences = guard.differences(slots, self.symbols)
+                if shared:
+                    known[key] = differences
+            if differences:
+                found.append(f"{differences[0]} ({guard.where})" if guard.where else differences[0])
+                if limit is not None and len(found) >= limit:
+                    return None
+        return found
+
     def changed_floats(self, slots: Sequence[Any]) -> Iterator[Source]:
         """Where another float is now than the one that is relied on."""
         for guard in self:
@@ -426,12 +450,28 @@ class GuardSet:
         return _Flattener(self, inputs).spec()
 
 
+def closest(entries: Sequence[GuardSet], slots: Sequence[Any]) -> str:
+    """What told a call from the entry that comes closest to it, for the report: the first of the fewest facts that
+    differ, and which of the entries it is where there are several. "" where there is none, or one of them holds."""
+    known: dict[tuple[Any, ...], list[str]] = {}  # what differs, by fact: entries have most of their facts in common
+    fewest: list[str] | None = None
+    place = 0
+    for position in reversed(range(len(entries))):  # of those that are equally close, the newest
+        differing = entries[position].differing_facts(slots, known, len(fewest) if fewest is not None else None)
+        if differing is not None:
+            fewest, place = differing, position + 1
+    if not fewest:
+        return ""
+    more = f", and {len(fewest) - 1} more" if len(fewest) > 1 else ""
+    return fewest[0] + more + (f", since variant {place} of {len(entries)}" if len(entries) > 1 else "")
+
+
 class _Flattener:
     """Lays the sources of a set out as a list of nodes, parents first, each object visited once.
 
     The spec: `nodes` [(access, parent or -1, key, checks [(kind, data)])], `relations` [(kind, data with node numbers
     for sources)], `quantities` [(node, what, dim)] giving the table that `shapes` [(postfix steps, relation, postfix
-    steps)] read, `inputs` [node], `global_state` (expected, reader) or None. """
+    steps)] read, `inputs` [node], `global_state` (expected, reader) or None."""
 
     def __init__(self, guards: GuardSet, inputs: Sequence[Source]) -> None:
         self.guards, self.inputs = guards, inputs
@@ -503,4 +543,3 @@ _PLACEMENTS: dict[Kind, Callable[[_Flattener, Guard], None]] = {
     Kind.SHAPE: _Flattener._place_shape,
     Kind.GLOBAL_STATE: _Flattener._place_state,
 }
-

@@ -47,8 +47,9 @@ def _call(function: FunctionType, *parameters: Any) -> Any:
     continuations = getattr(_thread, "continuations", None)
     if continuations is None or runs_eager():
         return _native.NULL
-    chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
     with captured_by(None):  # the compiler, and what it made, run as they are; a break in there begins anew
+        # Reading __code__ can call an audit hook, so it has its place here as well.
+        chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
         return continuations(chain)(function, *parameters)
 
 

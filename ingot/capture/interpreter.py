@@ -44,6 +44,7 @@ class InterpreterFrame:
 
     def __init__(self, session: Session, program: Program, function: FunctionValue, arguments: list[Value]) -> None:
         self.session, self.program, self.function = session, program, function
+        session.handles |= bool(program.handlers)
         self.slots: list[Value] = arguments + [NULL] * (len(program.names) - len(arguments))
         self.stack: list[Value] = []
         self.index = 0

@@ -53,7 +53,7 @@ def why_disabled(function: FunctionType) -> str:
 
 
 def _is_about_compilation(function: FunctionType) -> bool:
-    """Whether it is Ingot's own or torch.compile's interface, which acts on the program that runs, not on its tensors."""
+    """Whether it is of Ingot's or torch.compile's interface, which acts on the program and not on its tensors."""
     module = function.__globals__.get("__name__", "")
     if module in ("torch.compiler", "torch._dynamo.decorators"):
         return not function.__name__.startswith("is_")
@@ -63,7 +63,8 @@ def _is_about_compilation(function: FunctionType) -> bool:
 
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
-    return bool(marks.get("_torchdynamo_disable")) and marks.get("_torchdynamo_wrapper_id", id(function)) == id(function)
+    owner = marks.get("_torchdynamo_wrapper_id", id(function))  # another's, where functools.wraps copied the marks
+    return bool(marks.get("_torchdynamo_disable")) and owner == id(function)
 
 
 def refuse_disabled(function: FunctionType) -> None:

@@ -43,6 +43,7 @@ from ingot.capture.values.generators import standing
 from ingot.capture.values.classes import SuperValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.identity import IdentityNumber
+from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, StandIn, is_data_descriptor, plain_base
@@ -100,8 +101,8 @@ class Results:
         if isinstance(value, LazyValue) or (value.source is not None and not isinstance(value, TensorValue)):
             return self._outside(value)
         for cls in type(value).__mro__:
-            if cls in _RECIPES:
-                return _RECIPES[cls](self, value)
+            if cls in RECIPES:
+                return RECIPES[cls](self, value)
         try:
             return residual.Constant(value.constant())
         except NotConstant:
@@ -198,6 +199,9 @@ class Results:
 
     def _unread(self, value: UnreadNumber) -> Recipe:
         return Call(value.function, self._items(list(value.operands)))
+
+    def _late_text(self, value: LateText) -> Recipe:
+        return Call(value.function, self._items(value.parts))
 
     def _view(self, value: DictView) -> Recipe:
         return Call(getattr(dict_base(value.owner.cls), value.kind), (self._recipe(value.owner),))
@@ -395,7 +399,7 @@ def _advanced(container: Any, position: int, ended: bool) -> Any:
     return made
 
 
-_RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
+RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     TensorValue: Results._tensor,
     GeneratorValue: Results._generator,
     ConstantMethod: Results._constant_method,
@@ -410,6 +414,7 @@ _RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     SliceValue: Results._slice,
     RangeValue: Results._range,
     UnreadNumber: Results._unread,
+    LateText: Results._late_text,
     SequenceIterator: Results._sequence_iterator,
     RangeIterator: Results._range_iterator,
     DictIterator: Results._dict_iterator,

@@ -46,6 +46,7 @@ def _run(chain: Chain, state: Sequence[Any]) -> Any:
             result, error = _resume(frame, result, error, handled), None
         except BaseException as raised:
             error = raised
+        handled = _handled_outside(frame, handled)
     if error is not None:
         raise error
     return result
@@ -77,6 +78,21 @@ def _resume(frame: _Frame, result: Any, error: BaseException | None, handled: Ba
     index = _to_boundary(program, index, frame.stack)
     offset = program.instructions[index].offset
     return _native.resume(frame.function, offset, tuple(frame.slots), tuple(frame.stack), None, handled)
+
+
+def _handled_outside(frame: _Frame, handled: BaseException | None) -> BaseException | None:
+    """The exception that a frame's caller handles, where the frame itself handles `handled`: the outermost of its except
+    blocks keeps the caller's on the stack."""
+    program = program_of(frame.point.code)
+    handler = program.handler_at(frame.point.index - 1)
+    while handler is not None:
+        op = program.instructions[handler.target].op
+        if op == "COPY":  # the end of an except block, which puts it back
+            handled = frame.stack[handler.depth - 1]
+        elif op == "PUSH_EXC_INFO":  # an except block that has not begun, and its end
+            handler = program.handler_at(handler.target) or handler
+        handler = program.handler_at(handler.target)
+    return handled
 
 
 def _to_boundary(program: Program, index: int, stack: list[Any]) -> int:

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 _PLAIN_OF_INPLACE = {inplace: plain for inplace, (_, plain) in INPLACE_METHODS.items()}
 _UNKNOWN = object()
 
+_repr_guard: Any = reprlib.recursive_repr()
 _RECURSION_GUARDS = frozenset(
-    guard(lambda self: "").__code__ for guard in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore
+    guard(lambda self: "").__code__  # that of dataclasses is their own before Python 3.13
+    for guard in (getattr(dataclasses, "_recursive_repr", _repr_guard), _repr_guard)
 )
 """What wraps a `__repr__` to notice that an object holds itself; here too deep a nesting is noticed elsewhere."""
 

@@ -70,6 +70,7 @@ class Session(Semantics):
         self.suspended: list[GeneratorValue] = []  # in the order in which they were left standing
         self.left: InterpreterFrame | None = None
         self.steps = 0
+        self.handles = False  # whether there are exception handlers in the code that was met
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at = -1  # the number of instructions after which capture ends in a graph break

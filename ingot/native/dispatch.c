@@ -24,6 +24,7 @@ typedef struct {
     PyObject *record;   /* whatever the compiler keeps for the report */
     Result result;
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
+    bool handles; /* the program may handle what it raises, so that the replay may well return */
     bool replays; /* when the graph raises, nothing has happened yet, and the original function can raise in its stead */
     unsigned long long hits;
 } Entry;
@@ -167,15 +168,17 @@ typedef struct {
 
 typedef enum { MISSED, HIT } Outcome;
 
-/* Runs the original function after its graph has raised: it raises the same at its own line, or there is a fault. */
-static PyObject *replay(Dispatcher *dispatcher, PyObject *const *args, size_t flagged_count, PyObject *names) {
+/* Runs the original function after its graph has raised: it raises the same at its own line, or handles it, or there
+ * is a fault. */
+static PyObject *replay(Dispatcher *dispatcher, bool handles, PyObject *const *args, size_t flagged_count,
+                        PyObject *names) {
     PyObject *type, *raised, *traceback;
     PyErr_Fetch(&type, &raised, &traceback);
     PyErr_NormalizeException(&type, &raised, &traceback);
     PyObject *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
-    if (result != NULL && PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                                           "a compiled graph raised %R, which %R does not: the call ran in eager", raised,
-                                           dispatcher->fn) < 0)
+    if (result != NULL && !handles &&
+        PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "a compiled graph raised %R, which %R does not: the call ran in eager",
+                         raised, dispatcher->fn) < 0)
         Py_CLEAR(result);
     Py_XDECREF(type);
     Py_XDECREF(raised);
@@ -209,7 +212,7 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
             *result = run_callable(entry, inputs, count, slots, slot_count, &failed);
         release(inputs, count);
         if (failed && entry->replays && PyErr_ExceptionMatches(PyExc_Exception))
-            *result = replay(dispatcher, args, flagged_count, names);
+            *result = replay(dispatcher, entry->handles, args, flagged_count, names);
     }
     if (room != on_stack)
         PyMem_Free(room);
@@ -422,11 +425,11 @@ static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_
 }
 
 static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"guards", "target", "residual", "record", "replays", NULL};
+    static char *names[] = {"guards", "target", "residual", "record", "replays", "handles", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None;
-    int replays = false;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOp:add_entry", names, &IngotGuardTree_Type, &guards, &target,
-                                     &residual, &record, &replays))
+    int replays = false, handles = false;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpp:add_entry", names, &IngotGuardTree_Type, &guards, &target,
+                                     &residual, &record, &replays, &handles))
         return NULL;
     if (!is_target(target)) {
         PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
@@ -443,6 +446,7 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->target = Py_NewRef(target);
     entry->record = Py_NewRef(record);
     entry->replays = replays;
+    entry->handles = handles;
     if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
         Py_DECREF(entry);
         return NULL;
@@ -478,8 +482,9 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, residual=None, record=None, replays=False) -> Entry\n\n"
-     "replays: where the graph raises, the original function is called, to raise at its own line.\n"
+     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False) -> Entry\n\n"
+     "replays: where the graph raises, the original function is called, to raise at its own line. handles: it may\n"
+     "handle what it raises; otherwise there is a warning where it does not raise.\n"
      "Puts an entry first. target: a Program, a callable(*inputs) -> tuple or list of outputs, or None for the "
      "original function.\n"
      "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "

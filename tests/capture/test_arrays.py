@@ -4,6 +4,7 @@ result is eager's all the same, and an unchanged call compiles nothing."""
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 import ingot
+from ingot.compiler import Compiler
 from tests.capture.language import Table
 from tests.tracked import Tracked, assert_same
 
@@ -19,6 +21,8 @@ TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
 ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
+with warnings.catch_warnings(action="ignore"):
+    torch.from_numpy(np.frombuffer(b"1234", dtype=np.float32))  # torch warns the first time only
 
 
 def arrays() -> tuple[Any, ...]:
@@ -29,6 +33,35 @@ def arrays() -> tuple[Any, ...]:
 def arrays_as_arguments(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
     z = x + torch.from_numpy(a).float()
     return z, np.sin(a), a.shape, a.dtype, n.sum(), a[1:, ::2] * 2, a.mean(axis=0), len(a), type(n[0]), n[2] + 1
+
+
+@whole(make=arrays)
+def arrays_passed_along(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
+    z = (x * 2).t()
+    kept = {"z": z.numpy(), "a": a, "input": y.numpy(), "detached": x.detach().cpu().numpy()}
+    t = torch.from_numpy(a)
+    return t * x, torch.as_tensor(n) + 1, torch.tensor(a), kept, a.shape, n.ndim, len(a), a.dtype, z.numpy().shape, t
+
+
+@whole(make=arrays, fresh=True)
+def memory_shared_with_an_array(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
+    torch.from_numpy(a).mul_(3)
+    z = x + 1
+    b = z.numpy()
+    z.add_(1)
+    torch.from_numpy(b)[0] = 7
+    torch.tensor(a).zero_()
+    return b, z, a, isinstance(b, np.ndarray), b is a, type(b)
+
+
+@broken("not writable", make=lambda: (np.frombuffer(b"12345678", dtype=np.float32),))
+def array_that_may_not_be_written(x: Tensor, y: Tensor, a: Any) -> Any:
+    return torch.from_numpy(a) + x[0, 0], torch.tensor(a)
+
+
+@broken("", make=lambda: (np.arange(12.0).reshape(3, 4)[::-1],))
+def array_with_negative_strides(x: Tensor, y: Tensor, a: Any) -> Any:
+    return torch.from_numpy(a.copy()) + x, a.strides
 
 
 @broken("")
@@ -112,6 +145,25 @@ def test_an_array_that_changes_is_read_again() -> None:
             tracked(x)
             ARRAY[0, 1] += 1
         assert tracked.skips == []
+
+
+def test_numbers_of_numpy_are_guarded() -> None:
+    tracked = Tracked(lambda x, n: x * n + isinstance(n, np.floating))
+    x, steps = torch.ones(3), (np.float64(2), np.float64(3), np.float32(3), np.int64(3), 3, np.float64(2), np.float32(3))
+    with torch.no_grad():
+        assert [tracked(x, n) for n in steps] == [1, 1, 1, 1, 1, 0, 0]
+        assert tracked.skips == []
+
+
+def test_facts_of_an_array_are_guarded() -> None:
+    compiled = ingot.compile(lambda x, a: (x + torch.from_numpy(a), a.shape))
+    x, arrays = torch.ones(4), (np.ones(4), np.zeros(4), np.ones((2, 4)), np.ones(4, dtype=np.float32), np.ones(8)[::2])
+    counts = []
+    with torch.no_grad():
+        for a in arrays * 2:
+            assert_same(compiled(x, a), (x + torch.from_numpy(a), a.shape))
+            counts.append(len(Compiler.of(compiled).compilations))
+    assert counts == [1, 1, 2, 3, 4] + [4] * 5
 
 
 @pytest.mark.parametrize("backend", ["eager", "ingot"])

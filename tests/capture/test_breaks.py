@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
+import sys
 import time
 import traceback
 import warnings
@@ -513,3 +515,20 @@ def test_a_traceback_shows_each_frame_once() -> None:
             compiled(X)
         frames = [f.name for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__]
         assert frames[-2:] == ["fn", "inner"] and frames.count("inner") == 1
+
+
+def test_an_audit_hook_written_in_python() -> None:
+    """Reading a function's `__code__` calls it, also where the frame hook looks at a frame."""
+    program = """
+import ctypes, sys, torch, ingot
+def audit(event, arguments): seen.append(event)
+seen = []
+sys.addaudithook(audit)
+def square(x): return x * x
+from_c = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(square)
+fn = ingot.compile(lambda x: from_c(x) + 1)
+with torch.no_grad():
+    assert [fn(torch.ones(2)).tolist() for _ in range(2)] == [[2.0, 2.0]] * 2
+assert "object.__getattr__" in seen
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

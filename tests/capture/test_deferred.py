@@ -93,6 +93,21 @@ def prints_to_a_redirected_stream(x, box):
     return x
 
 
+def prints_formatted_tensors(x, box):
+    y = x + 1
+    print(f"mean {y.mean()} and {y.mean():.3f} of {y!s}{y.sum()!r:>20} {box.step}")
+    y.add_(1)
+    print(f"{y}", "%s %.2f" % (y, y.mean()), "{} {:.1f} {}".format(y, y.sum(), 1))  # noqa: UP030, UP031, UP032
+    box.text = f"kept {y.mean():.2f}" + "!"
+    return box.text, x
+
+
+def prints_numbers(x, box):
+    value = x.sum().item()
+    print("value", value, f"{value:.3f}", "%5.1f" % value, (x > 1).sum().item())  # noqa: UP031
+    return x + 1
+
+
 PRINTS = [fn for name, fn in globals().items() if name.startswith("prints_")]
 
 
@@ -236,6 +251,8 @@ def logs_if_enabled(x):
 
 def logs_tensors(x):
     log.info("sum %s and %s", x.sum(), [x.mean()])
+    log.info(f"sum {x.sum():.2f}")
+    log.info("item %.3f", x.sum().item())
     return x
 
 

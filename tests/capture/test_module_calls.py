@@ -16,9 +16,8 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import ingot
-from ingot.compiler import Compiler
 from ingot.errors import GraphBreakError
-from tests.capture.language import assert_same
+from tests.capture.language import assert_same, compilations, since
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -88,17 +87,6 @@ def state_of(module: nn.Module) -> Any:
         )
         for name, part in module.named_modules()
     }
-
-
-def compilations() -> list[Any]:
-    """All that there were so far, continuations included."""
-    return [compilation for compiler in Compiler.alive for compilation in compiler.compilations]
-
-
-def since(before: list[Any]) -> int:
-    """How many there were since then."""
-    known = set(map(id, before))
-    return sum(id(compilation) not in known for compilation in compilations())
 
 
 def whole(make: Callable[[], nn.Module], *args: Any) -> Pair:

@@ -48,6 +48,8 @@ class OtherHook:
         self.seen = ctypes.c_int64.from_address(self._engine.get_global_value_address("seen"))
 
     def install(self) -> None:
+        if current() == self.address:
+            return
         self.below.value = current()
         _set(_interpreter(), self.address)
 

@@ -6,24 +6,29 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.late_text import joined, late_text
 
 
 @handles("CONVERT_VALUE")
 def convert_value(frame: InterpreterFrame, conversion: Any) -> None:
-    frame.push(ConstantValue(frame.session.text_of(frame.pop(), conversion)))
+    session, value = frame.session, frame.pop()
+    frame.push(late_text(session, conversion, value) or ConstantValue(session.text_of(value, conversion)))
 
 
 @handles("FORMAT_SIMPLE")
 def format_simple(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(frame.session.text_of(frame.pop(), format)))
+    session, value = frame.session, frame.pop()
+    frame.push(late_text(session, format, value) or ConstantValue(session.text_of(value, format)))
 
 
 @handles("FORMAT_WITH_SPEC")
 def format_with_spec(frame: InterpreterFrame, _: Any) -> None:
-    spec = frame.pop().constant()
-    frame.push(ConstantValue(frame.session.format_of(frame.pop(), spec)))
+    session, spec, value = frame.session, frame.pop(), frame.pop()
+    frame.push(
+        late_text(session, format, value, spec) or ConstantValue(session.format_of(value, spec.constant()))
+    )
 
 
 @handles("BUILD_STRING")
 def build_string(frame: InterpreterFrame, count: int) -> None:
-    frame.push(ConstantValue("".join(part.constant() for part in frame.pop_many(count))))
+    frame.push(joined(frame.session, frame.pop_many(count)))

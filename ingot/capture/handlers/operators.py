@@ -7,13 +7,15 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.late_text import formatted
 from ingot.capture.values.unread import counted
 
 
 @handles("BINARY_OP", "COMPARE_OP")
 def binary_op(frame: InterpreterFrame, function: Any) -> None:
     session, right, left = frame.session, frame.stack.pop(), frame.stack.pop()
-    frame.push(counted(session, function, left, right) or session.binary(function, left, right))
+    made = counted(session, function, left, right) or formatted(session, function, left, right)
+    frame.push(made or session.binary(function, left, right))
 
 
 @handles("UNARY_NEGATIVE")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def forward_only(cls: Any, *args: Any) -> Any:
     """Inlined in place of `Function.apply`."""
     context = FunctionCtx()
-    context.needs_input_grad = tuple([False for _ in args])
+    context.needs_input_grad = tuple([False for _ in args])  # type: ignore[attr-defined]
     with torch.no_grad():
         if cls.setup_context is torch.autograd.Function.setup_context:
             result = cls.forward(context, *args)

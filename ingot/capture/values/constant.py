@@ -102,6 +102,10 @@ class ConstantMethod(Value):
         return super().get_attribute(session, name)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if type(self.owner.object) is str and self.name == "format" and not kwargs:
+            late = _late_text(session, str.format, self.owner, *args)
+            if late is not None:
+                return late
         if type(self.owner.object) is str and self.name in ("join", "format", "format_map"):
             return ConstantValue(self._text(session, self.owner.object, args, kwargs))
         method = getattr(self.owner.object, self.name)
@@ -119,6 +123,12 @@ class ConstantMethod(Value):
             return _format(session, text, args, kwargs)
         known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
         return session.python(getattr(text, self.name), *known, **named)
+
+
+def _late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:
+    from ingot.capture.values.late_text import late_text  # which is made of constants itself
+
+    return late_text(session, function, *args)
 
 
 def _format(session: Session, template: str, args: Arguments, kwargs: Keywords) -> str:

@@ -24,6 +24,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.module import ModuleValue
+from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.unread import UnreadNumber
 from ingot.capture.values.wrap import wraps
@@ -46,6 +47,8 @@ def settled(session: Session, value: Value) -> Value | None:
         return value
     if isinstance(value, TensorValue):
         return _settled_tensor(session, value)
+    if isinstance(value, NumberValue) or getattr(value, "is_late", False):
+        return value
     if isinstance(value, (ListValue, TupleValue)):
         return _settled_sequence(session, value)
     if isinstance(value, SetValue) and value.cls in (set, frozenset):

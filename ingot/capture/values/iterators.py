@@ -3,13 +3,14 @@ taking anything from them, and what capture takes is taken for real after the gr
 
 from __future__ import annotations
 
+import functools
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, Source
+from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictIterator, DictValue, RangeIterator, SequenceIterator, SequenceValue
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 class _Outside(Value):
     """The part of it that is the same for all kinds."""
 
-    __slots__ = ()
     is_shared = True
 
     object: Any
@@ -52,6 +52,56 @@ def _advance(iterator: Any, count: int) -> None:
         next(iterator, None)
 
 
+_LOOK_AHEAD = 2
+"""Elements that are looked at one by one. A loop that is broken in its body takes one of them in each region, which is
+then compiled for all of them; who takes more is compiled for the place where the iterator stands."""
+
+
+@functools.cache
+def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives the element `count` places ahead in a tuple, an empty one where there is none."""
+
+    def ahead(iterator: Any) -> tuple[Any, ...]:
+        _, (sequence,), *state = iterator.__reduce__()
+        if isinstance(sequence, range):
+            place = (state[0] if state else None) or 0
+        elif state:
+            place = state[0]
+        else:  # it has said that there are no more
+            return ()
+        return (sequence[place + count],) if place + count < len(sequence) else ()
+
+    ahead.__name__ = f"ahead_{count}"
+    return ahead
+
+
+class _LooksAhead(_Outside):
+    """An iterator that is read element by element, as long as few are taken and what it walks over stays as it is."""
+
+    passed: int
+    settled: bool
+
+    def next(self, session: Session) -> Value | None:
+        if not self.settled and (self.passed >= _LOOK_AHEAD or session.effects.is_changed(self.under(session))):
+            self.settle(session)
+            self.settled = True
+        if self.settled:
+            return self.take(session, super().next(session))
+        source = DerivedSource(self.source, _ahead(self.passed))  # type: ignore[arg-type]
+        found = _ahead(self.passed)(self.object)
+        session.guard(source, Kind.LENGTH, len(found))
+        self.passed += 1
+        return self.take(session, session.wrap(found[0], ItemSource(source, 0)) if found else None)
+
+    def under(self, session: Session) -> Any:
+        """The object that it walks over."""
+        raise NotImplementedError
+
+    def settle(self, session: Session) -> None:
+        """Guards where it stands."""
+        raise NotImplementedError
+
+
 def _sequence_under(iterator: Any) -> Any:
     """The list or tuple that an iterator walks over; an empty one at its end."""
     return iterator.__reduce__()[1][0]
@@ -63,29 +113,29 @@ def _position_in(iterator: Any) -> int:
     return reduced[2] if len(reduced) > 2 else -1
 
 
-class OutsideSequenceIterator(_Outside, SequenceIterator):
+class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
     """An iterator over a list or tuple."""
 
-    __slots__ = ("object", "taken")
-
-    def __init__(self, sequence: SequenceValue, position: int, object_: Any, source: Source) -> None:
+    def __init__(self, sequence: SequenceValue, object_: Any, source: Source) -> None:
         SequenceIterator.__init__(self, sequence)
-        self.position, self.ended = max(position, 0), position < 0
-        self.object, self.source, self.taken = object_, source, 0
+        self.object, self.source, self.taken, self.passed, self.settled = object_, source, 0, 0, False
 
-    def next(self, session: Session) -> Value | None:
-        return self.take(session, SequenceIterator.next(self, session))
+    def under(self, session: Session) -> Any:
+        return self.sequence.object
+
+    def settle(self, session: Session) -> None:
+        position = _position_in(self.object)
+        session.guard(DerivedSource(self.source, _position_in), Kind.EQUALS, position)  # type: ignore[arg-type]
+        self.position, self.ended = max(position, 0) + self.passed, position < 0
 
 
 @wraps(type(iter([])), type(iter(())))
 def wrap_sequence_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    position = _position_in(object_)
-    session.guard(DerivedSource(source, _position_in), Kind.EQUALS, position)
     sequence = session.realize(session.wrap(_sequence_under(object_), DerivedSource(source, _sequence_under)))
     if not isinstance(sequence, SequenceValue):
         raise session.unsupported(f"an iterator over {sequence.describe()}")
-    return OutsideSequenceIterator(sequence, position, object_, source)
+    return OutsideSequenceIterator(sequence, object_, source)
 
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:
@@ -95,25 +145,26 @@ def _rest_of_range(iterator: Any) -> tuple[int, int, int]:
     return rest.start, rest.stop, rest.step
 
 
-class OutsideRangeIterator(_Outside, RangeIterator):
+class OutsideRangeIterator(_LooksAhead, RangeIterator):
     """An iterator over a range."""
 
-    __slots__ = ("object", "taken")
+    def __init__(self, object_: Any, source: Source) -> None:
+        RangeIterator.__init__(self, iter(()))
+        self.object, self.source, self.taken, self.passed, self.settled = object_, source, 0, 0, False
 
-    def __init__(self, iterator: Any, object_: Any, source: Source) -> None:
-        RangeIterator.__init__(self, iterator)
-        self.object, self.source, self.taken = object_, source, 0
+    def under(self, session: Session) -> Any:
+        return None
 
-    def next(self, session: Session) -> Value | None:
-        return self.take(session, RangeIterator.next(self, session))
+    def settle(self, session: Session) -> None:
+        rest = _rest_of_range(self.object)
+        session.guard(DerivedSource(self.source, _rest_of_range), Kind.EQUALS, rest)  # type: ignore[arg-type]
+        self.iterator = iter(range(*rest)[self.passed :])
 
 
 @wraps(type(iter(range(0))))
 def wrap_range_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    rest = _rest_of_range(object_)
-    session.guard(DerivedSource(source, _rest_of_range), Kind.EQUALS, rest)
-    return OutsideRangeIterator(iter(range(*rest)), object_, source)
+    return OutsideRangeIterator(object_, source)
 
 
 _DICT_ITERATORS: dict[type, str] = {type(iter(getattr({}, kind)())): kind for kind in ("keys", "values", "items")}
@@ -132,8 +183,6 @@ def _left_of_dict(iterator: Any) -> int:
 
 class OutsideDictIterator(_Outside, DictIterator):
     """An iterator over the keys, values or items of a dict."""
-
-    __slots__ = ("object", "taken")
 
     def __init__(self, owner: DictValue, left: int, object_: Any, source: Source) -> None:
         DictIterator.__init__(self, owner, _DICT_ITERATORS[type(object_)])

@@ -49,6 +49,9 @@ METHODS: dict[str, Callable[..., Value | None]] = {}
 """Tensor methods that are more than an operation of the graph: rule(session, tensor, args, kwargs). One that gives None
 leaves the call to the graph."""
 
+FUNCTIONS: dict[Any, Callable[..., Value | None]] = {}
+"""The same for functions of torch: rule(session, args, kwargs)."""
+
 
 class TensorValue(Value):
     """A tensor of the graph."""
@@ -184,6 +187,8 @@ class TensorValue(Value):
     ) -> Value | None:
         if hasattr(other, "with_tensor"):
             return other.with_tensor(session, function, self, reflected)
+        if hasattr(other, "as_operand"):
+            other = other.as_operand(session)
         if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
             return None
         if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):

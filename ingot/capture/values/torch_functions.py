@@ -19,7 +19,7 @@ from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import OutsideNumber, with_number
-from ingot.capture.values.tensor import SymIntValue
+from ingot.capture.values.tensor import FUNCTIONS, SymIntValue
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class TorchFunction(Value):
         return session.builtin(found)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        made = with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
+        made = FUNCTIONS[self.object](session, args, kwargs) if self.object in FUNCTIONS else None
+        made = made or with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
         if made is not None:
             return made
         values, named = tuple(session.deep(a) for a in args), {k: session.deep(v) for k, v in kwargs.items()}

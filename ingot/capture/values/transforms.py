@@ -38,7 +38,9 @@ class LevelValue(Value):
         return leaf(self)
 
 
-def mapped(level: Any, func: Any, batch_size: Any, in_dims: Any, args: Any, spec: Any, out_dims: Any, kwargs: Any) -> Any:
+def mapped(
+    level: Any, func: Any, batch_size: Any, in_dims: Any, args: Any, spec: Any, out_dims: Any, kwargs: Any
+) -> Any:
     """Inlined: what torch's `_flat_vmap` does inside a level."""
     batched = vmap._create_batched_inputs(in_dims, args, level, spec)
     return vmap._unwrap_batched(func(*batched, **kwargs), out_dims, level, batch_size, func)

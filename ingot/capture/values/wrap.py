@@ -23,8 +23,9 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, InstanceDictSource, ItemSource, Source, find_in_class
+from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source, find_in_class
 from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
@@ -131,7 +132,11 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is set:
         session.guard(source, Kind.TYPE, set)
         return OutsideSet(session, source, object_)
-    session.guard(source, Kind.IDENTITY, object_)
+    if is_plain_constant(tuple(object_)):
+        session.guard(source, Kind.TYPE, frozenset)
+        session.guard(DerivedSource(source, tuple), Kind.EQUALS, tuple(object_))
+    else:
+        session.guard(source, Kind.IDENTITY, object_)
     members = session.set_of(session.wrap_constant(tuple(object_)), frozenset)
     members.source, members.object = source, object_
     members.hashed = object_ if len(object_ & members.hashed) == len(object_) else members.hashed

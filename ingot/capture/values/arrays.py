@@ -1,0 +1,229 @@
+"""NumPy beside torch. An array that shares its memory with a tensor is that tensor in the graph, for as long as it is only
+passed along, asked for its shape, or turned back into a tensor; computing with arrays breaks the graph and is left to
+NumPy, whose rules for types, rounding and warnings are its own. Its functions of known numbers are called at capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ingot.capture.guards import Kind
+from ingot.capture.residual import Call
+from ingot.capture.results import RECIPES
+from ingot.capture.sources import ConstSource, DerivedSource, Source
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.builtins import CONSTRUCTORS, BuiltinValue
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue
+from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.results import Results
+    from ingot.capture.session import Session
+
+# -- arrays that are tensors -------------------------------------------------------------------------------------------
+
+
+class ArrayValue(Value):
+    """An array that shares its memory with a tensor: made from one, or from outside (`object`)."""
+
+    __slots__ = ("_tensor", "object")
+
+    def __init__(self, tensor: TensorValue | None, source: Source | None = None, object: Any = None) -> None:
+        super().__init__(source)
+        self._tensor, self.object = tensor, object
+
+    def python_type(self) -> type:
+        return np.ndarray
+
+    def identity(self) -> Any:
+        return self if self.source is None else self.object
+
+    def tensor(self, session: Session) -> TensorValue:
+        """The tensor that `torch.from_numpy` would make of it."""
+        if self._tensor is None:
+            assert self.source is not None
+            try:
+                held = tensor_over(self.object)
+            except (TypeError, ValueError) as error:
+                raise session.unsupported(f"the array {self.source.name}: {error}") from None
+            self._tensor = session.graph.input(session, held, DerivedSource(self.source, tensor_over))
+        return self._tensor
+
+    def length(self, session: Session) -> Any:
+        return self.tensor(session).length(session)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "shape":
+            return TupleValue(self.tensor(session).shape(session).items, tuple)  # type: ignore[attr-defined]
+        if name in ("ndim", "itemsize"):
+            return self.tensor(session).get_attribute(session, name)
+        if name == "dtype":
+            return session.wrap_constant(torch.empty(0, dtype=self.tensor(session).fake.dtype, device="cpu").numpy().dtype)
+        if name == "__class__":
+            return session.wrap_constant(np.ndarray)
+        if not hasattr(np.ndarray, name):
+            raise session.raised(AttributeError, f"'numpy.ndarray' object has no attribute '{name}'")
+        raise session.unsupported(f"numpy.ndarray.{name}")
+
+    def truth(self, session: Session) -> bool:
+        raise session.unsupported("a branch on the values of an array")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        raise session.unsupported("an item of an array")
+
+    def iterate(self, session: Session) -> Value:
+        raise session.unsupported("iteration over an array")
+
+    def contains(self, session: Session, item: Value) -> bool:
+        raise session.unsupported("a membership test on an array")
+
+
+def tensor_over(array: Any) -> torch.Tensor:
+    """A tensor over the memory of an array. Raises TypeError for what is none or of another type than torch has, and
+    ValueError for one that may not be written."""
+    if type(array) is not np.ndarray:
+        raise TypeError(f"{type(array).__name__} is not numpy.ndarray")
+    if not array.flags.writeable:
+        raise ValueError("it is not writable")
+    return torch.from_numpy(array)
+
+
+@wraps(np.ndarray)
+def wrap_array(session: Session, object_: Any, source: Source) -> Value:
+    if type(object_) is not np.ndarray:
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray")
+    session.guard(source, Kind.TYPE, np.ndarray)
+    return ArrayValue(None, source, object_)
+
+
+def _numpy(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    """Tensor.numpy()"""
+    fake = tensor.fake
+    if args or kwargs or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in _SHARED:
+        return None
+    return ArrayValue(tensor)
+
+
+_SHARED = frozenset({
+    torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+})  # fmt: skip
+
+METHODS["numpy"] = _numpy
+
+
+def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
+    """torch.from_numpy, torch.as_tensor or torch.tensor of an array and nothing else."""
+
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+        array = session.realize(args[0]) if len(args) == 1 and not kwargs else None
+        if not isinstance(array, ArrayValue):
+            return None
+        name = "clone" if copies else "detach"  # a tensor of its own
+        return session.graph.call(session, "call_method", name, (array.tensor(session),), {})
+
+    return rule
+
+
+FUNCTIONS[torch.from_numpy] = FUNCTIONS[torch.as_tensor] = _tensor_of_array(copies=False)
+FUNCTIONS[torch.tensor] = _tensor_of_array(copies=True)
+
+
+def _recipe(results: Results, value: ArrayValue) -> Call:
+    return Call(torch.Tensor.numpy, (results.recipe(value.tensor(results.session)),))
+
+
+RECIPES[ArrayValue] = _recipe
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+class NumpyNumber(ConstantValue):
+    """A float, integer or truth value of NumPy's. An operation with a tensor takes it as the Python number that it holds; a function
+    of torch may look at its type."""
+
+    __slots__ = ()
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        if type(self.object) is np.int64:
+            return int(self.object)
+        raise NotConstant(self)
+
+    def as_operand(self, session: Session) -> ConstantValue:
+        """The Python number that an operation with a tensor takes it for."""
+        if isinstance(self.object, np.bool_):
+            raise session.unsupported("an operation of a tensor and a numpy.bool")
+        return ConstantValue(self.object.item())
+
+
+def _content(number: Any) -> tuple[str, bytes]:
+    """What tells one number of NumPy's from another."""
+    return number.dtype.str, number.tobytes()
+
+
+@wraps(np.floating, np.integer, np.bool_)
+def wrap_number(session: Session, object_: Any, source: Source) -> Value:
+    if object_.dtype.itemsize > 8:
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}")
+    if not isinstance(source, ConstSource):
+        session.guard(source, Kind.TYPE, type(object_))
+        session.guard(DerivedSource(source, _content), Kind.EQUALS, _content(object_))
+    return NumpyNumber(object_, source)
+
+
+WRAPPERS[np.dtype] = wrap_held
+
+
+class NumpyFunction(BuiltinValue):
+    """A function of NumPy's: called at capture where all it is given are known numbers, and a number is what it gives."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"numpy.{self.object.__name__}()"
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        known = [session.known(arg) for arg in args]
+        if kwargs or not (isinstance(self.object, np.ufunc) or self.object in _OF_NUMBERS):
+            raise session.unsupported(f"{self.describe()} is called")
+        with np.errstate(all="raise"):
+            try:
+                result = session.python(self.object, *known)
+            except FloatingPointError as error:
+                raise session.unsupported(f"{self.describe()} warns: {error}") from None
+        if not isinstance(result, (np.floating, np.integer, np.bool_, int, float, bool)):
+            raise session.unsupported(f"{self.describe()} gives a {type(result).__name__}")
+        return session.wrap_constant(result)
+
+
+_OF_NUMBERS = frozenset({
+    np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.round, np.ndim, np.size, np.isclose, np.median, np.std,
+    np.var, np.argmax, np.argmin, np.all, np.any,
+})  # fmt: skip
+"""Functions other than ufuncs that are called for what they give, and change nothing."""
+
+
+@wraps(np.ufunc, type(np.prod))
+def wrap_numpy_function(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return NumpyFunction(object_, source)
+
+
+def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    if kwargs or not issubclass(cls, (np.floating, np.integer)):
+        raise session.unsupported(f"a numpy.{cls.__name__} is made")
+    made = session.python(cls, *[session.known(arg) for arg in args])
+    if type(made) is not cls:
+        raise session.unsupported(f"numpy.{cls.__name__}() gives a {type(made).__name__}")
+    return session.wrap_constant(made)
+
+
+CONSTRUCTORS[np.generic] = _make_number

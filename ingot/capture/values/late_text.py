@@ -1,0 +1,136 @@
+"""Texts that show tensors or numbers read from them: `f"loss {loss:.3f}"`. They are made when the graph has run, and
+can be printed, logged, stored and returned; what asks for their characters before that ends the graph."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.capture.values.base import NotConstant, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import DictValue, ListValue, TupleValue
+from ingot.capture.values.deferred import settled
+from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_SPECIAL: dict[type, tuple[Any, ...]] = {
+    float: (0.0, -1.5, math.nan, math.inf),
+    complex: (0j, complex(math.nan, math.inf)),
+    int: (0, -1, 2**63 - 1),
+    bool: (False, True),
+    str: ("text",),
+}
+"""Values on which a function is tried that is to be called later: it must not fail then."""
+
+
+class LateText(Value):
+    """What `function` will give for `parts`."""
+
+    __slots__ = ("function", "parts")
+    is_late = True
+
+    def __init__(self, function: Callable[..., str], parts: Sequence[Value]) -> None:
+        super().__init__()
+        self.function, self.parts = function, list(parts)
+
+    def python_type(self) -> type:
+        return str
+
+    def describe(self) -> str:
+        return "a text that shows tensors"
+
+    def truth(self, session: Session) -> bool:
+        raise session.unsupported(f"a branch on {self.describe()}")
+
+    def length(self, session: Session) -> int:
+        raise session.unsupported(f"the length of {self.describe()}")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        raise session.unsupported(f"an item of {self.describe()}")
+
+    def contains(self, session: Session, item: Value) -> bool:
+        raise session.unsupported(f"a membership test on {self.describe()}")
+
+    def iterate(self, session: Session) -> Value:
+        raise session.unsupported(f"iteration over {self.describe()}")
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        both = (other, self) if reflected else (self, other)
+        if function.__name__ in ("add", "iadd") and other.python_type() is str:
+            return LateText(_joined, both)
+        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+
+
+def _joined(*parts: str) -> str:
+    return "".join(parts)
+
+
+def late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:
+    """The text that a function makes of values of which some are known to the running program only; None where none
+    is, or where it might fail."""
+    values = [session.realize(arg) for arg in args]
+    if not any(map(_is_late, values)):
+        return None
+    parts = [settled(session, value) for value in values]
+    if any(part is None for part in parts):
+        return None
+    try:
+        for turn in range(4):
+            function(*[_sample(value, turn) for value in values])
+    except (NotConstant, ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        return None
+    return LateText(function, [part for part in parts if part is not None])
+
+
+def formatted(session: Session, function: Callable[..., Any], template: Value, args: Value) -> Value | None:
+    """`template % args` of a text, where `late_text` has an answer."""
+    if function is not operator.mod or not (isinstance(template, ConstantValue) and type(template.object) is str):
+        return None
+    return late_text(session, operator.mod, template, args)
+
+
+def joined(session: Session, parts: Sequence[Value]) -> Value:
+    """The texts in a row."""
+    if all(isinstance(part, ConstantValue) for part in parts):
+        return ConstantValue("".join(part.constant() for part in parts))
+    return LateText(_joined, parts)
+
+
+def _is_late(value: Value) -> bool:
+    if isinstance(value, (TupleValue, ListValue)) and value.source is None:
+        return any(map(_is_late, value.items))
+    if isinstance(value, DictValue) and value.source is None:
+        return any(map(_is_late, value.entries.values()))
+    return isinstance(value, (TensorValue, NumberValue, LateText))
+
+
+def _sample(value: Value, turn: int) -> Any:
+    """An object like the one that the running program will have."""
+    if isinstance(value, (TupleValue, ListValue)):
+        return value._build([_sample(item, turn) for item in value.items])
+    if isinstance(value, DictValue):
+        return {key: _sample(item, turn) for key, item in value.entries.items()}
+    if isinstance(value, NumberValue):
+        return _pick(value.cls, turn)
+    if isinstance(value, LateText):
+        return _pick(str, turn)
+    if isinstance(value, TensorValue):
+        dtype = value.fake.dtype
+        kind: type = float if dtype.is_floating_point else complex if dtype.is_complex else int
+        number = _pick(bool if dtype is torch.bool else kind, turn)
+        number = number % 100 if kind is int else number  # small integers fit every type
+        return torch.full((1,) * value.fake.dim(), number, dtype=dtype, device="cpu")
+    return value.constant()
+
+
+def _pick(kind: type, turn: int) -> Any:
+    return _SPECIAL[kind][turn % len(_SPECIAL[kind])]
