@@ -8,6 +8,7 @@ later on loses only what comes after it.
 from __future__ import annotations
 
 import json
+import operator
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -71,12 +72,17 @@ class Counting:
 
 
 def calls_torch(node: torch.fx.Node) -> bool:
-    """Whether a node calls torch, as opposed to taking a result apart."""
+    """Whether a node calls torch for tensors, as opposed to taking a result apart."""
     if node.op not in ("call_function", "call_method", "call_module"):
         return False
-    value = node.meta.get("example_value", node.meta.get("val"))
-    taken_apart = getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.args[0], torch.fx.Node)
-    return not taken_apart and (isinstance(value, torch.Tensor) or isinstance(value, (tuple, list)))
+    if node.target is operator.getitem and isinstance(_value(node.args[0]), (tuple, list)):
+        return False
+    return isinstance(_value(node), (torch.Tensor, tuple, list))
+
+
+def _value(node: Any) -> Any:
+    """What capture says that a node gives: torch.compile and Ingot have names of their own for it."""
+    return node.meta.get("example_value", node.meta.get("val")) if isinstance(node, torch.fx.Node) else None
 
 
 def tensors(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:

@@ -3,11 +3,12 @@
 It needs the package `transformers` (and scipy, for Mask2Former's loss), which Ingot does not depend on. In an
 environment beside the project's own:
 
-    python -m venv models && models/bin/pip install torch==2.13.0
+    python -m venv models
+    models/bin/pip install torch==2.13.0
     models/bin/pip install transformers scipy llvmlite==0.50.0 rich
     PYTHONPATH=. models/bin/python -m benchmarks.models
 
-Each model runs in a process of its own with weights drawn at random: nothing is downloaded.
+in a checkout whose extension is built for that Python (`make lint` does so). Each model runs in a process of its own with weights drawn at random: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,45 @@ def passes(found: dict[str, Any]) -> bool:
     return sound and 0 < ours["graphs"] <= theirs.get("graphs", 0) and ratio(found) >= 0.99
 
 
+PAGE = """# Models of `transformers`
+
+How much of each model's forward is captured, beside `torch.compile` on the same machine: tiny configurations, random
+weights, no gradients, default settings (caches are made and returned). Written by
+
+    python -m benchmarks.models --markdown > docs/models.md
+
+with torch {torch} and transformers {transformers}; `benchmarks/models.py` says how to install what it needs.
+
+- *equal*: the captured graphs, run op by op, beside eager, for two calls with different values: bit for bit, or the
+  largest error. torch.compile's row of Mamba differs in the same way: compiled, the model takes another algorithm.
+- *compiled*: the same for Ingot's own backend.
+- *graphs*: how many graphs the call became.
+- *ops*: calls of torch in these graphs. *ATen*: the ATen ops that they run. In eager there are at times more, as models
+  skip checks of their inputs when they are compiled.
+- *ratio*: Ingot's ops over torch.compile's, the lesser of the two ways of counting.
+- *again*: graphs that two more calls made, an unchanged one and one with other values.
+- *breaks*: the reasons for those of Ingot's graph breaks.
+
+{table}
+
+{verdict}
+"""
+
+
+def page(found: Sequence[dict[str, Any]]) -> str:
+    """docs/models.md."""
+    versions = {package: version(package) for package in ("torch", "transformers")}
+    return PAGE.format(table=markdown([row(f) for f in found]), verdict=verdict(found), **versions)
+
+
+def verdict(found: Sequence[dict[str, Any]]) -> str:
+    passed = f"{sum(map(passes, found))} of {len(found)} models"
+    return (
+        f"{passed}: eager's result, no more graphs than torch.compile, at least 99% of its ops in them, and nothing\n"
+        "compiled by later calls of the same shapes."
+    )
+
+
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     lines = [HEADINGS, ["---"] * len(HEADINGS), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -102,7 +143,7 @@ def plain(rows: Sequence[Sequence[str]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(MODELS)}")
-    parser.add_argument("--markdown", action="store_true", help="print the table as docs/models.md has it")
+    parser.add_argument("--markdown", action="store_true", help="print docs/models.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that a model may take (%(default)s)")
     arguments = parser.parse_args(argv)
@@ -116,10 +157,10 @@ def main(argv: list[str] | None = None) -> int:
         print("  ".join(row(found[-1])), file=sys.stderr)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
-    rows = [row(f) for f in found]
-    print(markdown(rows) if arguments.markdown else plain(rows))
-    print(f"\n{sum(map(passes, found))} of {len(found)} models: eager's result, no more graphs than torch.compile, at")
-    print("least 99% of its ops in them, and nothing compiled by a second, unchanged call.")
+    if arguments.markdown:
+        print(page(found), end="")
+    else:
+        print(plain([row(f) for f in found]), verdict(found), sep="\n\n")
     return 0
 
 

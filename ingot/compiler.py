@@ -20,12 +20,13 @@ from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.guards import GuardSet, closest
-from ingot.capture.sources import Source
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
+from ingot.capture.sources import Source
 from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
 from ingot.explain.compilation import Compilation
+from ingot.graph.ambient import snapshot
 from ingot.native import Dispatcher, GuardTree
 from ingot.options import Options
 from ingot.pipeline import compile_graph, stage
@@ -132,7 +133,7 @@ class Compiler:
                 return None, None, True
             if len(self.guards) >= self.max_entries:
                 return None, None, False
-            with no_random_draws(), paused_collection():
+            with undisturbed(), paused_collection():
                 return *self._compile(slots, args, kwargs), False
 
     def _compile(
@@ -317,14 +318,15 @@ class Continuation(Compiler):
 
 
 @contextmanager
-def no_random_draws() -> Iterator[None]:
-    """Gives torch's generator its state back when something drew from it: shape rules that are tried out do, and modules
-    that torch loads on the way. Where there are other threads it may have been one of them, which is to keep its
-    numbers."""
-    before = torch.get_rng_state()
+def undisturbed() -> Iterator[None]:
+    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, and gives torch's
+    generator its state back when something drew from it: shape rules that are tried out do, and modules that torch
+    loads on the way. Where there are other threads it may have been one of them, which is to keep its numbers."""
+    restore_modes, before = snapshot(), torch.get_rng_state()
     try:
         yield
     finally:
+        restore_modes()
         if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
 

@@ -201,7 +201,10 @@ def test_the_first_call_of_a_lazy_module():
 def test_references_attributes_and_conversions(pair):
     module, compiled = pair
     assert weakref.ref(compiled)() is compiled and {compiled: 1}[compiled] == 1
-    assert compiled.linear is module.linear and dict(compiled.named_modules()).keys() == dict(module.named_modules()).keys()
+    assert (
+        compiled.linear is module.linear
+        and dict(compiled.named_modules()).keys() == dict(module.named_modules()).keys()
+    )
     assert next(iter(dict(compiled.named_modules()).values())) is compiled
     compiled.flag = True
     del compiled.flag

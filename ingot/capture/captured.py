@@ -228,6 +228,8 @@ def _capture_to(
         raise
     finally:
         session.effects.guard_paths(session)
+        session.frames.clear()  # frames and session hold each other, and with them the call's arguments
+        session.left = None
         restore_modes()
 
 

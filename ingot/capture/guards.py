@@ -37,6 +37,8 @@ from ingot.loops.postfix import postfix
 class Kind(Enum):
     """What kind of fact a guard states. The value is its name in native/guards.c."""
 
+    __hash__ = object.__hash__  # Enum's own is Python, and kinds are hashed at every guard
+
     TYPE = "type"  # data: the exact type
     IDENTITY = "identity"  # data: the object
     EQUALS = "equals"  # data: a plain constant: same type, same value, floats by bits

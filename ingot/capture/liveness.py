@@ -41,6 +41,8 @@ def _analyze(program: Program) -> tuple[frozenset[int], ...]:
                 behind -= {instruction.arg}
             if instruction.op in _READS:
                 behind |= {instruction.arg}
+            if instruction.op == "LOAD_GLOBAL" and instruction.arg == "super" and program.parameters:
+                behind |= {0}  # called without arguments, it reads the first parameter
             if handler is not None:
                 behind |= live[handler.target]
             if behind != live[i]:

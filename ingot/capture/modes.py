@@ -10,8 +10,8 @@ from ingot.graph.ambient import AUTOCAST_DEVICES, Autocast, Change, Modes
 
 
 class ModeTracker:
-    """The modes of one capture. Capture runs the program's own calls that set a mode, in this thread, and puts back what
-    was there when it ends (`ambient.preserved`)."""
+    """The modes of one capture. Capture runs the program's own calls that set a mode, in this thread, and puts back
+    what was there when it ends (`ambient.snapshot`)."""
 
     def __init__(self) -> None:
         self._at_start = self._in_graph = Modes.now()

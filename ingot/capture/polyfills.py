@@ -203,7 +203,7 @@ FUNCTIONS[object.__getstate__] = getstate  # type: ignore[attr-defined]
 class _Comparing:
     """What functools.cmp_to_key gives: its keys compare by the function."""
 
-    __slots__ = ("compare",)
+    replaces = type(functools.cmp_to_key(lambda a, b: 0))
 
     def __init__(self, compare: Any) -> None:
         self.compare = compare
@@ -211,9 +211,13 @@ class _Comparing:
     def __call__(self, obj: Any) -> Any:
         return _Key(self.compare, obj)
 
+    @staticmethod
+    def rebuild(compare: Any) -> Any:
+        return functools.cmp_to_key(compare)
+
 
 class _Key:
-    __slots__ = ("compare", "obj")
+    replaces = _Comparing.replaces
     __hash__: Any = None
 
     def __init__(self, compare: Any, obj: Any) -> None:
@@ -234,15 +238,104 @@ class _Key:
     def __eq__(self, other: Any) -> Any:
         return self.compare(self.obj, other.obj) == 0
 
+    @staticmethod
+    def rebuild(compare: Any, obj: Any) -> Any:
+        return functools.cmp_to_key(compare)(obj)
+
 
 @_replaces(functools.cmp_to_key)
 def cmp_to_key(mycmp: Any) -> Any:
     return _Comparing(mycmp)
 
 
+class _Getter:
+    """What operator.itemgetter and its kin share."""
+
+    replaces: Any = None
+
+
+@_replaces(operator.itemgetter)
+class itemgetter(_Getter):
+    replaces = operator.itemgetter
+
+    def __init__(self, item: Any, /, *items: Any) -> None:
+        self.items = (item, *items)
+
+    def __call__(self, obj: Any, /) -> Any:
+        if len(self.items) == 1:
+            return obj[self.items[0]]
+        return tuple([obj[item] for item in self.items])
+
+    @staticmethod
+    def rebuild(items: Any) -> Any:
+        return operator.itemgetter(*items)
+
+
+@_replaces(operator.attrgetter)
+class attrgetter(_Getter):
+    replaces = operator.attrgetter
+
+    def __init__(self, attr: Any, /, *attrs: Any) -> None:
+        self.names = (attr, *attrs)
+        for name in self.names:
+            if not isinstance(name, str):
+                fails(operator.attrgetter, *self.names)
+
+    def __call__(self, obj: Any, /) -> Any:
+        found = []
+        for name in self.names:
+            value = obj
+            for part in name.split("."):
+                value = getattr(value, part)
+            found.append(value)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    @staticmethod
+    def rebuild(names: Any) -> Any:
+        return operator.attrgetter(*names)
+
+
+@_replaces(operator.methodcaller)
+class methodcaller(_Getter):
+    replaces = operator.methodcaller
+
+    def __init__(self, name: Any, /, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(name, str):
+            fails(operator.methodcaller, name)
+        self.name, self.args, self.kwargs = name, args, kwargs
+
+    def __call__(self, obj: Any, /) -> Any:
+        return getattr(obj, self.name)(*self.args, **self.kwargs)
+
+    @staticmethod
+    def rebuild(name: Any, args: Any, kwargs: Any) -> Any:
+        return operator.methodcaller(name, *args, **kwargs)
+
+
+@_replaces(operator.countOf)
+def count_of(a: Any, b: Any, /) -> int:
+    count = 0
+    for item in a:
+        if item is b or item == b:
+            count += 1
+    return count
+
+
+@_replaces(operator.indexOf)
+def index_of(a: Any, b: Any, /) -> int:
+    position = 0
+    for item in a:
+        if item is b or item == b:
+            return position
+        position += 1
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
 @_replaces(functools._lru_cache_wrapper)
 class CachedFunction:
     """A function made by functools.lru_cache; the least recently used result is dropped when there are too many."""
+
+    replaces = functools._lru_cache_wrapper
 
     def __init__(self, function: Any, maxsize: Any, typed: Any, cache_info: Any) -> None:
         self.__wrapped__, self.maxsize, self.typed = function, maxsize, typed

@@ -19,6 +19,7 @@ from ingot.capture.sources import ArgSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
+from ingot.graph.ambient import Modes
 from ingot.graph.fakes import FakeContext, FakeTensor
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class GraphRecorder:
         self.modes = ModeTracker()
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._by_fake: dict[int, TensorValue] = {}
+        self._first: fx.Node | None = None
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +100,10 @@ class GraphRecorder:
         return next(n for n in itertools.chain([name], (f"{name}_{k}" for k in itertools.count(1))) if n not in taken)
 
     def _first_operation(self) -> fx.Node:
-        return next((n for n in self.graph.nodes if n.op != "placeholder"), self.graph._root)
+        """The node before which inputs are declared: the graph's root as long as there is no operation."""
+        if self._first is None:
+            self._first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
+        return self._first or self.graph._root
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -116,6 +121,8 @@ class GraphRecorder:
         writes = self._inside_opaque or _writes(target, kwargs)
         if not writes and not _has_tensor(result):
             return result_value(session, result, None)
+        if writes and args and torch.is_autocast_cache_enabled():
+            _refuse_cached(session, args[0])
         self.writes |= writes
         self.modes.reach(self.graph, where)
         node_of = self.node_of
@@ -191,7 +198,9 @@ class GraphRecorder:
             return
         for entry, tensor, _ in self.inputs:
             if entry.fake.requires_grad and not tensor.requires_grad and not self.autograd:
-                raise session.unsupported(f"gradients are wanted: they flow into {entry.source.name}, which is written", skip=True)
+                raise session.unsupported(
+                    f"gradients are wanted: they flow into {entry.source.name}, which is written", skip=True
+                )
         pairs = overlapping([known.value for known in self.inputs])
         for i, j in pairs:
             (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]
@@ -247,6 +256,14 @@ def _writes(target: Any, kwargs: dict[str, Value]) -> bool:
         return True
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     return name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
+
+
+def _refuse_cached(session: Session, written: Value) -> None:
+    """Autocast keeps what it has cast of a parameter, whatever is written to it later, until it ends."""
+    casts = any(mode.enabled for mode in Modes.now().autocast)
+    if casts and isinstance(written, TensorValue) and written.fake.requires_grad and written.fake.is_leaf:
+        reason = f"{written.describe()} is written under autocast, which may have cast it before"
+        raise session.unsupported(reason, skip=True)
 
 
 def _check_result(session: Session, result: Any) -> None:

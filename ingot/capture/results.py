@@ -228,7 +228,8 @@ class Results:
 
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
-            return Call(iter, (residual.Constant(()),))
+            code = value.function.code if value.function is not None else _finished_generator.__code__
+            return Call(_finished_generator, (residual.Constant(code.co_name), residual.Constant(code.co_qualname)))
         if value.handled is not None or INHERITED in value.frame.stack:
             raise self.session.unsupported("a generator that stands in an except block is alive at the end of a graph")
         return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
@@ -386,6 +387,17 @@ def _iterator_at(sequence: Any, position: int, ended: bool) -> Any:
     made.__setstate__(len(sequence) if ended else position)
     if ended:
         next(made, None)
+    return made
+
+
+_NOTHING: tuple[Any, ...] = ()
+
+
+def _finished_generator(name: str, qualname: str) -> Any:
+    """A generator that has nothing more to give."""
+    made: Any = (element for element in _NOTHING)
+    next(made, None)
+    made.__name__, made.__qualname__ = name, qualname
     return made
 
 

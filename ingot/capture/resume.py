@@ -81,8 +81,8 @@ def _resume(frame: _Frame, result: Any, error: BaseException | None, handled: Ba
 
 
 def _handled_outside(frame: _Frame, handled: BaseException | None) -> BaseException | None:
-    """The exception that a frame's caller handles, where the frame itself handles `handled`: the outermost of its except
-    blocks keeps the caller's on the stack."""
+    """The exception that a frame's caller handles, where the frame itself handles `handled`: the outermost of its
+    except blocks keeps the caller's on the stack."""
     program = program_of(frame.point.code)
     handler = program.handler_at(frame.point.index - 1)
     while handler is not None:

@@ -16,8 +16,10 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
+from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
@@ -117,8 +119,18 @@ class Semantics:
         if hasattr(value.python_type(), "keys"):
             keys = self.list_of(self.call(value.get_attribute(self, "keys"), [], {})).items
             return {self.realize(key).key(self): value.get_item(self, self.realize(key)) for key in keys}
-        pairs = [self.unpacked(pair) for pair in self.list_of(value).items]
+        pairs = [self._pair(pair, i) for i, pair in enumerate(self.list_of(value).items)]
         return {self.realize(key).key(self): item for key, item in pairs}
+
+    def _pair(self: Session, pair: Value, position: int) -> list[Value]:  # type: ignore[misc]
+        """The key and the item that an element of an iterable of pairs is."""
+        element = f"dictionary update sequence element #{position}"
+        if not hasattr(self.realize(pair).python_type(), "__iter__"):
+            raise self.raised(TypeError, f"cannot convert {element} to a sequence")
+        items = self.unpacked(pair)
+        if len(items) != 2:
+            raise self.raised(ValueError, f"{element} has length {len(items)}; 2 is required")
+        return items
 
     def method_key(self, method: Any) -> IdentityKey:
         """The key of a dict for a bound method: equal where function and instance are the same."""
@@ -179,7 +191,17 @@ class Semantics:
         """A position in a list or tuple."""
         if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
             return self.integer(key)
-        return self.shown(key) if isinstance(key, ObjectValue) else self.known(key)
+        return self.stand_in(key) if isinstance(key, ObjectValue) else self.known(key)
+
+    def function_text(self: Session, function: Value) -> str:  # type: ignore[misc]
+        """What an error of a call calls the function."""
+        try:
+            module, name = [
+                self.known(self.realize(function).get_attribute(self, n)) for n in ("__module__", "__qualname__")
+            ]
+        except Raised:
+            return self.text_of(function, str)
+        return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +214,8 @@ class Semantics:
             return ascii(self.shown(value))
         if isinstance(value, ObjectValue):
             return self._text_of_object(value, make)
-        return self.python(make, self.textual(value))
+        own = value.special(self, f"__{make.__name__}__") if isinstance(value, EnumValue) else None
+        return self.known(own) if own is not None else self.python(make, self.textual(value))
 
     def _text_of_object(self: Session, value: ObjectValue, make: Callable[[Any], str]) -> str:  # type: ignore[misc]
         name = "__repr__" if make is repr else "__str__"
@@ -217,6 +240,10 @@ class Semantics:
     def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
         """format() of a value."""
         value = self.realize(value)
+        if isinstance(value, EnumValue):
+            own = value.special(self, "__format__", ConstantValue(spec)) or value.special(self, "__str__")
+            if own is not None:
+                return self.python(format, self.known(own), "" if value.has_format() else spec)
         if not isinstance(value, ObjectValue):
             return self.python(format, self.textual(value), spec)
         raw = self.class_lookup(value.cls, "__format__")
@@ -251,6 +278,10 @@ class Semantics:
 
     def _shown_key(self: Session, key: Any) -> Any:  # type: ignore[misc]
         return self.shown(self.realize(self.wrap_key(key)))
+
+    def constant_iterator(self: Session, items: tuple[Any, ...], cls: type) -> Value:  # type: ignore[misc]
+        """The iterator of a constant."""
+        return ConstantIterator(TupleValue([self.wrap_constant(item) for item in items], tuple), cls)
 
     # -- protocols -----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ingot.capture.values import construction
 from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.sequences import TypedKey
 from ingot.capture.values.arguments import bind
 from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
@@ -235,6 +236,8 @@ class Session(Semantics):
         """The value of a key of a captured dict."""
         if isinstance(key, IdentityKey):
             return key.value
+        if isinstance(key, TypedKey):
+            return TupleValue([self.wrap_key(k) for k in key], key.cls)
         return TupleValue([self.wrap_key(k) for k in key], tuple) if type(key) is tuple else self.wrap_constant(key)
 
     def wrap_class_member(self, raw: Any) -> Value:

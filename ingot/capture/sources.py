@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from types import CellType, FunctionType
 from typing import Any, Literal, dataclass_transform
 from weakref import WeakValueDictionary
@@ -35,15 +35,22 @@ def _token(field: Any) -> Any:
 class _Interning(type):
     """Makes the call of a source class return the one object with those fields."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = super().__call__(*args, **kwargs)
-        token = (cls, *[_token(getattr(made, field)) for field in cls.__match_args__])  # type: ignore[attr-defined]
-        return _interned.setdefault(token, made)
+    defaults: tuple[Any, ...]  # of the fields that need not be given, which are the last
+
+    def __call__(cls, *args: Any) -> Any:
+        lacking = len(cls.__match_args__) - len(args)  # type: ignore[attr-defined]
+        if 0 < lacking <= len(cls.defaults):
+            args += cls.defaults[-lacking:]
+        token = (cls, *map(_token, args))
+        known = _interned.get(token)
+        return _interned.setdefault(token, super().__call__(*args)) if known is None else known
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def _source(cls: type) -> Any:
-    return dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
+    made: Any = dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
+    made.defaults = tuple(field.default for field in fields(made) if field.default is not MISSING)
+    return made
 
 
 class Source(metaclass=_Interning):
@@ -368,4 +375,8 @@ class DerivedSource(Source):
         return self.base, "apply", self.function
 
     def load(self, slots: Sequence[Any]) -> Any:
-        return self.function(self.base.load(slots))
+        value = self.base.load(slots)
+        try:
+            return self.function(value)
+        except (RuntimeError, ValueError) as lost:  # an iterator over a dict that has grown, for one
+            raise LookupError(str(lost)) from None

@@ -78,10 +78,14 @@ def autocast_depth() -> int:
 
 
 def snapshot() -> Callable[[], None]:
-    """What puts the modes of this thread back to what they are now, and leaves the levels of vmap entered since."""
+    """What puts the modes of this thread back to what they are now, and leaves the dispatch modes and the levels of
+    vmap entered since."""
     modes, depth, levels = Modes.now(), autocast_depth(), _functorch.get_dynamic_layer_stack_depth()
+    dispatch_modes = torch._C._len_torch_dispatch_stack()
 
     def restore() -> None:
+        while torch._C._len_torch_dispatch_stack() > dispatch_modes:  # a signal came between a push and its `with`
+            torch._C._pop_torch_dispatch_stack(None)
         if _functorch.get_dynamic_layer_stack_depth() > levels:
             _functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
         modes.set()

@@ -170,6 +170,16 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     return "" if fits else "a bias of another size"
 
 
+def _source_like(name: str) -> Callable[..., str]:
+    """What is put into a tensor has its dtype."""
+
+    def test(x: Tensor, **given: Any) -> str:
+        source = given.get(name)
+        return "a source of another dtype" if isinstance(source, Tensor) and source.dtype is not x.dtype else ""
+
+    return test
+
+
 _TESTS: dict[str, Callable[..., str]] = {
     "aten::gather": _gather,
     "aten::index": _index,
@@ -200,4 +210,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::baddbmm": lambda x, batch1, batch2, **_: _added(x, batch1, batch2),
     "aten::bmm": _batched,
     "aten::linear": _linear,
+    **{f"aten::{name}": _source_like("source") for name in ("index_add", "index_copy", "masked_scatter")},
+    **{f"aten::{name}": _source_like("src") for name in ("scatter", "scatter_add", "scatter_reduce")},
+    "aten::index_put": _source_like("values"),
 }

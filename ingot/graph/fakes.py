@@ -7,7 +7,7 @@ answers as eager's would.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._ops import OpOverload
@@ -164,7 +164,23 @@ def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch
     return device or torch.get_default_device()
 
 
-class FakeContext(TorchDispatchMode):
+class Mode(TorchDispatchMode):
+    """A dispatch mode of one thread: torch's own way in and out sets flags of the whole process as well, for
+    torch.compile."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the handler so that its first call imports torch._dynamo
+
+    def __enter__(self) -> Self:
+        torch._C._push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        torch._C._pop_torch_dispatch_stack(None)
+
+
+class FakeContext(Mode):
     """Makes the fakes of one capture. Every op on fakes runs under `with context:`, where calls without tensors give
     fakes too.
 
@@ -179,10 +195,6 @@ class FakeContext(TorchDispatchMode):
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
         self._symbolic_storages: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps the handler so that its first call imports torch._dynamo
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

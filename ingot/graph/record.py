@@ -13,14 +13,13 @@ from typing import Any
 import torch
 import torch.fx
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
-from ingot.graph.fakes import FakeContext, FakeTensor, run_fake, storage_key
+from ingot.graph.fakes import FakeContext, FakeTensor, Mode, run_fake, storage_key
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,
@@ -92,7 +91,7 @@ def _flat(tree: Any) -> Iterable[Any]:
         yield tree
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Mode):
     """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of `graph`."""
 
     def __init__(self, context: FakeContext) -> None:
@@ -106,10 +105,6 @@ class Recorder(TorchDispatchMode):
         self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
         self.constants: dict[str, torch.Tensor] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps the handler so that its first call imports torch._dynamo
 
     # -- what the graph starts from -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ typedef struct {
     GuardTree *tree;
     Shortcut *made;
     PyObject **values; /* of the walk */
-    int *versions;     /* per node: which word, if it was not taken back, is its version tag */
+    int *known; /* per node, twice: which word, if it was not taken back, is its version tag, and which its type */
 } Learner;
 
 /* -- recording ----------------------------------------------------------------------------------------------------- */
@@ -33,20 +33,23 @@ static bool add_pointer(Learner *learner, int node, const void *place, const voi
     return add_word(learner->made, node, place, (uint64_t)(uintptr_t)pointer);
 }
 
-static bool add_type(Learner *learner, int node, PyObject *value) {
-    return add_pointer(learner, node, &value->ob_type, Py_TYPE(value));
+/* A word about a node's object that several facts may ask for, added once. It comes after those that show the object
+   alive, for a node's words are added before its children's. */
+static bool add_once(Learner *learner, int *known, int node, const void *address) {
+    Shortcut *made = learner->made;
+    if (*known < made->word_count && made->words[*known].address == address)
+        return true;
+    *known = made->word_count;
+    return add_word(made, node, address, ingot_load_word(address));
 }
 
-/* The version tag of a covered node's dict or class, once; false if it has none. The word comes after those that show the
-   object alive, for a node's are added before its children's. */
+static bool add_type(Learner *learner, int node, PyObject *value) {
+    return add_once(learner, &learner->known[2 * node + 1], node, &value->ob_type);
+}
+
+/* The version tag of a dict or class; false if it has none. */
 static bool add_version(Learner *learner, int node, const void *address) {
-    Shortcut *made = learner->made;
-    int known = learner->versions[node];
-    if (known < made->word_count && made->words[known].address == address)
-        return true;
-    uint64_t version = ingot_load_word(address);
-    learner->versions[node] = made->word_count;
-    return version != 0 && add_word(made, node, address, version);
+    return ingot_load_word(address) != 0 && add_once(learner, &learner->known[2 * node], node, address);
 }
 
 /* -- paths --------------------------------------------------------------------------------------------------------- */
@@ -89,8 +92,8 @@ static bool cover_item(Learner *learner, int node, PyObject *owner, Standing par
 
 static bool cover_instance_dict(Learner *learner, int node, PyObject *owner) {
     PyObject *dict = learner->values[node], **place = ingot_dict_place(owner);
-    return place != NULL && *place == dict && ingot_dict_is_versioned(dict) && add_type(learner, node, owner) &&
-           add_pointer(learner, node, place, dict);
+    return place != NULL && *place == dict && ingot_dict_is_versioned(dict) &&
+           add_type(learner, learner->tree->nodes[node].parent, owner) && add_pointer(learner, node, place, dict);
 }
 
 static bool cover_function_field(Learner *learner, int node, PyObject *owner, Standing parent) {
@@ -130,7 +133,7 @@ static bool cover_path(Learner *learner, int node) {
     case CELL:
         return cover_cell(learner, node, owner, parent);
     case TYPE:
-        return parent == COVERED && add_type(learner, node, owner);
+        return parent == COVERED && add_type(learner, described->parent, owner);
     case CLASS_ATTRIBUTE:
         return parent == COVERED && PyType_Check(owner) &&
                learner->tree->nodes[described->parent].reach == CONSTANT &&
@@ -352,12 +355,12 @@ static bool decide_all(Learner *learner) {
 static Shortcut *learn(GuardTree *tree, PyObject **values) {
     if (tree->surprises == NULL && (tree->surprises = PyMem_Calloc((size_t)tree->node_count + 1, 1)) == NULL)
         return NULL;
-    Learner learner = {tree, make_room(tree), values, PyMem_Calloc((size_t)tree->node_count + 1, sizeof(int))};
-    if (learner.made != NULL && (learner.versions == NULL || !decide_all(&learner))) {
+    Learner learner = {tree, make_room(tree), values, PyMem_Calloc((size_t)tree->node_count + 1, 2 * sizeof(int))};
+    if (learner.made != NULL && (learner.known == NULL || !decide_all(&learner))) {
         ingot_release_shortcut(learner.made);
         learner.made = NULL;
     }
-    PyMem_Free(learner.versions);
+    PyMem_Free(learner.known);
     return learner.made;
 }
 

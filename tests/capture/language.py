@@ -8,11 +8,12 @@ it is captured in one graph (`fullgraph=True` accepts it), `broken` that it is n
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import sys
 import types
 import warnings
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -195,14 +196,18 @@ class _Comparison:
         assert (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides), path
         assert np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"), f"{path}: values differ"
 
+    def held(self, a: Any, b: Any, path: str) -> None:
+        assert a is b, f"{path}: {a!r} is not {b!r}"
+
     def sequences(self, a: Any, b: Any, path: str) -> None:
         assert len(a) == len(b), f"{path}: {len(a)} and {len(b)} items"
         for i, (left, right) in enumerate(zip(a, b)):
             self.compare(left, right, f"{path}[{i}]")
 
     def mappings(self, a: Any, b: Any, path: str) -> None:
-        self.sequences(list(dict.keys(a)), list(dict.keys(b)), f"keys of {path}")
-        for i, (left, right) in enumerate(zip(dict.values(a), dict.values(b))):
+        kind: Any = OrderedDict if isinstance(a, OrderedDict) else dict  # the former has an order of its own
+        self.sequences(list(kind.keys(a)), list(kind.keys(b)), f"keys of {path}")
+        for i, (left, right) in enumerate(zip(kind.values(a), kind.values(b))):
             self.compare(left, right, f"{path}, value {i}")
 
     def sets(self, a: Any, b: Any, path: str) -> None:
@@ -255,6 +260,7 @@ class _Comparison:
 _END = type("End", (), {})
 _COMPARISONS: list[tuple[Any, Any]] = [
     (torch.Tensor, _Comparison.tensors),
+    (enum.Enum, _Comparison.held),
     ((np.ndarray, np.generic), _Comparison.arrays),
     ((list, tuple, deque), _Comparison.sequences),
     (dict, _Comparison.mappings),

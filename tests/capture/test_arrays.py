@@ -1,5 +1,5 @@
-"""NumPy beside torch: arrays as arguments, made, computed and passed between the two. Where a graph is broken for it, the
-result is eager's all the same, and an unchanged call compiles nothing."""
+"""NumPy beside torch: arrays as arguments, made, computed and passed between the two. Where a graph is broken for it,
+the result is eager's all the same, and an unchanged call compiles nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,14 @@ def functions_of_numpy_on_tensors(x: Tensor, y: Tensor) -> Any:
 @whole
 def numbers_of_numpy(x: Tensor, y: Tensor) -> Any:
     scale = np.sqrt(4.0)
-    return x * scale, y / np.float64(3.0), x * np.pi, np.prod((2, 3)), x.reshape(int(np.prod(x.shape))), x * np.float32(0.5)
+    return (
+        x * scale,
+        y / np.float64(3.0),
+        x * np.pi,
+        np.prod((2, 3)),
+        x.reshape(int(np.prod(x.shape))),
+        x * np.float32(0.5),
+    )
 
 
 @broken("")
@@ -149,7 +156,10 @@ def test_an_array_that_changes_is_read_again() -> None:
 
 def test_numbers_of_numpy_are_guarded() -> None:
     tracked = Tracked(lambda x, n: x * n + isinstance(n, np.floating))
-    x, steps = torch.ones(3), (np.float64(2), np.float64(3), np.float32(3), np.int64(3), 3, np.float64(2), np.float32(3))
+    x, steps = (
+        torch.ones(3),
+        (np.float64(2), np.float64(3), np.float32(3), np.int64(3), 3, np.float64(2), np.float32(3)),
+    )
     with torch.no_grad():
         assert [tracked(x, n) for n in steps] == [1, 1, 1, 1, 1, 0, 0]
         assert tracked.skips == []

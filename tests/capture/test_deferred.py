@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import sys
+import time
 import warnings
 from typing import Any
 
@@ -392,3 +393,41 @@ def test_warnings_that_are_errors() -> None:
         with warnings.catch_warnings(record=True):
             warnings.simplefilter(action)  # type: ignore[arg-type]
             assert str(compiled(X)) == str(fn(X))
+
+
+# -- texts that show tensors -------------------------------------------------------------------------------------------
+
+
+def text_is_kept_over_a_break(x):
+    text = f"{x.mean():.2f}"
+    x.add_(1)
+    now = time.time() > 0
+    return text, now, text + "!", len(text)
+
+
+def text_is_looked_at(x):
+    text = f"{x.sum():.1f}"
+    return text.startswith("1"), text == "15.0", text in ("15.0",), [*text], {text: x}, int(float(text))
+
+
+def text_of_a_wrong_format(x):
+    try:
+        return f"{x:.2f}"
+    except TypeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "fn", [text_is_kept_over_a_break, text_is_looked_at, text_of_a_wrong_format], ids=lambda fn: fn.__name__
+)
+def test_text(fn: Any) -> None:
+    compiled = ingot.compile(fn, backend="eager")
+    for _ in range(2):
+        assert str(compiled(X.clone())) == str(fn(X.clone()))
+
+
+def test_text_is_no_break() -> None:
+    compiled = ingot.compile(lambda x: (f"{x.mean():.2f}", x + 1), fullgraph=True, backend="eager")
+    assert compiled(X)[0] == "2.50"
+    assert compiled(X * 2)[0] == "5.00"
+    assert len(Compiler.of(compiled).compilations) == 1

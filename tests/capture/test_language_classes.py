@@ -134,7 +134,7 @@ def missing_attributes(x, y):
         lambda: p.nothing, lambda: Point.nothing, lambda: p.x.nothing, lambda: setattr(3, "a", 1),
         lambda: delattr(p, "nothing"), lambda: p(), lambda: p[0], lambda: len(p), lambda: iter(p), lambda: p + 1,
         lambda: 1 + p, lambda: p < p, lambda: -p, lambda: p @ p, lambda: 3 in p, lambda: next(p), lambda: p[0:1],
-        lambda: int(p), lambda: float(p), lambda: [1][p], lambda: range(p), lambda: hash(p) and 1 / 0,
+        lambda: int(p), lambda: float(p), lambda: [1][p], lambda: range(p),
     ):  # fmt: skip
         try:
             act()
@@ -626,13 +626,13 @@ def classes_inside(x, y):
     return Local(x, y).scaled() * len(Local(1)), Local.__name__, Local.__qualname__
 
 
-@broken("")
+@broken("a class is defined")
 def type_with_three_arguments(x, y):
     Made = type("Made", (Point,), {"k": 3, "times": lambda self, z: z * self.k})
     return Made(1).times(x), Made.__name__, Made.__mro__[1]
 
 
-@broken("")
+@broken("a class is defined")
 def named_tuple_inside(x, y):
     Pair = collections.namedtuple("Pair", "a b")
     return Pair(x, 1).a + y
@@ -1036,7 +1036,7 @@ def frozen_dataclass_refuses(x, y):
     return x + f.a, seen
 
 
-@broken("")
+@broken("a class is defined")
 def dataclass_inside(x, y):
     @dataclasses.dataclass
     class Local:

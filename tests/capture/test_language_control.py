@@ -439,6 +439,20 @@ def augmented_targets(x, y):
 
 
 @whole
+def augmented_assignment_keeps_the_object(x, y):
+    a = b = [x]
+    a += [1]
+    a *= 2
+    c = d = {1}
+    c |= {2}
+    e = f = (1,)
+    e += (2,)
+    g = h = {"k": 1}
+    g |= {"l": 2}
+    return a is b, b, c is d, d, e is f, f, g is h, h
+
+
+@whole
 def tuple_item_augmented(x, y):
     held = ([1],)
     try:

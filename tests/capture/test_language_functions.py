@@ -905,9 +905,9 @@ def evaluates_text(x, y):
 
 @broken("")
 def executes_text(x, y):
-    space = {}
-    exec("def f(z):\n    return z * 2", space)
-    return space["f"](x)
+    space = {"n": 3}
+    exec("n = n + 1", space)
+    return x * space["n"]
 
 
 async def a_coroutine(x):

@@ -308,3 +308,40 @@ def test_no_level_of_vmap_is_left_behind() -> None:
         assert depth() == 0
         assert_same(ingot.compile(stops, backend="eager")(x), x * 0)
         assert depth() == 0
+
+
+# -- calls of a base class behind a break ------------------------------------------------------------------------------
+
+
+class Checks(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 1e6:
+            raise ValueError("too large")
+        return super().forward(x)
+
+
+class StackOfThree(Stack):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class ChecksThree(Checks, StackOfThree):
+    pass
+
+
+def no_parameters() -> str:
+    repr(object())
+    return super.__name__
+
+
+def test_super_behind_a_break() -> None:
+    model, x = ChecksThree(), torch.randn(2, 4)
+    compiled = ingot.compile(model, backend="eager")
+    with torch.no_grad():
+        for _ in range(2):
+            assert_same(compiled(x), model(x))
+        with pytest.raises(ValueError, match="too large"):
+            compiled(x + 1e7)
+    assert ingot.compile(no_parameters, backend="eager")() == "super"

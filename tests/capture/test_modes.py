@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity
 
 import ingot
 from ingot.compiler import Compiler
@@ -24,6 +26,10 @@ whole, broken = TABLE.whole, TABLE.broken
 torch.manual_seed(0)
 LINEAR = nn.Linear(4, 4)
 X = torch.randn(3, 4)
+
+
+with warnings.catch_warnings(action="ignore"), torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+    pass  # the first use warns, in some versions of torch
 
 
 def modes() -> tuple[Any, ...]:
@@ -255,6 +261,20 @@ def autocast_error(x: Tensor, y: Tensor) -> Any:
         return x
 
 
+CACHED = nn.Parameter(torch.randn(4, 4))
+
+
+@broken("written under autocast", fresh=True)
+def parameter_written_under_autocast(x: Tensor, y: Tensor) -> Any:
+    with torch.no_grad():
+        CACHED.fill_(1.5)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            a = F.linear(x, CACHED)
+            CACHED.mul_(2)
+            b = F.linear(x, CACHED)  # by the cast of the first value, which is kept
+    return a, b, torch.equal(a, b)
+
+
 @broken("sleep()")
 def break_within_autocast(x: Tensor, y: Tensor) -> Any:
     with torch.autocast("cpu", dtype=torch.float16):
@@ -360,6 +380,13 @@ def break_within_a_label(x: Tensor, y: Tensor) -> Any:
         pause()
         x = x * y
     return x, label.name
+
+
+@broken("")
+def profiled(x: Tensor, y: Tensor) -> Any:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
+        z = x + y
+    return z, type(profile).__name__, profile.profiler is not None
 
 
 test_program = TABLE.test()

@@ -419,7 +419,13 @@ class Containers(nn.Module):
         x = x + self.weights[1] + self.weights[-1] + sum(self.weights[:2])
         for key, weight in self.table.items():
             x = x + weight * len(key)
-        return x + self.table["k"] + self.table.l, list(self.named), list(self.table.keys()), len(self.weights), bool(self.items)
+        return (
+            x + self.table["k"] + self.table.l,
+            list(self.named),
+            list(self.table.keys()),
+            len(self.weights),
+            bool(self.items),
+        )
 
 
 def test_containers() -> None:
@@ -454,9 +460,30 @@ class Asking(nn.Module):
         kinds = [type(child).__name__ for child in self.children()], [n for n, _ in self.named_children()]
         parts = [n for n, _ in self.named_modules()], len(list(self.modules()))
         buffers = [(n, b.sum()) for n, b in self.named_buffers()]
-        found = self.get_submodule("b.0").weight.sum() + self.get_parameter("a.weight").sum() + self.get_buffer("scale").sum()
-        asked = hasattr(self, "a"), hasattr(self, "nope"), getattr(self, "scale") is self.scale, self.absent, self.alias is self.a
-        return x * total, names, count, kinds, parts, buffers, found, asked, self.training, next(self.parameters()).dtype
+        found = (
+            self.get_submodule("b.0").weight.sum()
+            + self.get_parameter("a.weight").sum()
+            + self.get_buffer("scale").sum()
+        )
+        asked = (
+            hasattr(self, "a"),
+            hasattr(self, "nope"),
+            self.scale is self._buffers["scale"],
+            self.absent,
+            self.alias is self.a,
+        )
+        return (
+            x * total,
+            names,
+            count,
+            kinds,
+            parts,
+            buffers,
+            found,
+            asked,
+            self.training,
+            next(self.parameters()).dtype,
+        )
 
 
 def test_members_asked_for_within() -> None:

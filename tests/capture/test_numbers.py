@@ -68,15 +68,43 @@ def in_place(x: Tensor, y: Tensor) -> Any:
 @whole
 def types_of_results(x: Tensor, y: Tensor) -> Any:
     s, n = y[0, 0].item(), COUNTS[1, 2].item()
-    tensors = [x.double(), x.half(), x.bfloat16(), x[0, 0], x[0, 0].half(), x[0, 0].double(), COUNTS, COUNTS[0, 1], x > 0]
-    floats = [t * s for t in tensors] + [t - s for t in tensors[:-1]] + [s / t for t in tensors[:-2]] + [t > s for t in tensors]
+    tensors = [
+        x.double(),
+        x.half(),
+        x.bfloat16(),
+        x[0, 0],
+        x[0, 0].half(),
+        x[0, 0].double(),
+        COUNTS,
+        COUNTS[0, 1],
+        x > 0,
+    ]
+    floats = (
+        [t * s for t in tensors]
+        + [t - s for t in tensors[:-1]]
+        + [s / t for t in tensors[:-2]]
+        + [t > s for t in tensors]
+    )
     return floats, [t * n for t in tensors], [t + n for t in tensors], [t / n for t in tensors[:-1]], COUNTS.int() * s
 
 
 @whole
 def arithmetic_of_numbers(x: Tensor, y: Tensor) -> Any:
     s, t = x[0, 0].item(), x[0, 1].item()
-    return s + t, s * t - 2, -s, abs(t), s / 3, 1 - s, s + 7, s * 0.1, sum([s * 1.0]), x * (s * t + 1), float(s), +(s + 0)
+    return (
+        s + t,
+        s * t - 2,
+        -s,
+        abs(t),
+        s / 3,
+        1 - s,
+        s + 7,
+        s * 0.1,
+        sum([s * 1.0]),
+        x * (s * t + 1),
+        float(s),
+        +(s + 0),
+    )
 
 
 @whole
@@ -129,7 +157,7 @@ def number_across_a_break(x: Tensor, y: Tensor) -> Any:
     return z + s, s
 
 
-@broken("")
+@whole
 def number_in_text(x: Tensor, y: Tensor) -> Any:
     s, n = y.sum().item(), COUNTS.sum().item()
     return f"{s:.3f} {n}", x * s

@@ -130,3 +130,21 @@ def test_a_loop_is_not_compiled_for_each_round(fn: Any) -> None:
         between = compilations()
         compiled(torch.zeros(2), items)
         assert compilations() == between
+
+
+def test_a_dict_that_grows_between() -> None:
+    def fn(x, table, grows):
+        iterator = iter(table)
+        first = next(iterator)
+        pause()
+        if grows:
+            table["new"] = 1
+        pause()
+        try:
+            return first, list(iterator)
+        except RuntimeError as error:
+            return first, str(error)
+
+    compiled = ingot.compile(fn, backend="eager")
+    for grows in (False, True, False, True):
+        assert compiled(torch.ones(2), {"a": 1, "b": 2}, grows) == fn(torch.ones(2), {"a": 1, "b": 2}, grows)

@@ -37,7 +37,14 @@ def item_in_a_branch(x: Tensor, y: Tensor) -> Any:
 
 @whole
 def item_returned(x: Tensor, y: Tensor) -> Any:
-    return x.sum().item(), COUNTS[0, 1].item(), (x > 0)[0, 0].item(), x[:1, :1].item(), float(COUNTS[0, 1]), int(COUNTS[1, 1])
+    return (
+        x.sum().item(),
+        COUNTS[0, 1].item(),
+        (x > 0)[0, 0].item(),
+        x[:1, :1].item(),
+        float(COUNTS[0, 1]),
+        int(COUNTS[1, 1]),
+    )
 
 
 @broken("the value of")
@@ -104,7 +111,7 @@ def index_of_a_list_is_a_tensor(x: Tensor, y: Tensor) -> Any:
 
 @broken("the value of")
 def text_of_a_tensor(x: Tensor, y: Tensor) -> Any:
-    return f"{x.sum():.3f} {x.shape}", str(COUNTS), repr(x[0]), "%d" % COUNTS[0, 1]
+    return f"{x.sum():.3f} {x.shape}", str(COUNTS), repr(x[0]), f"{COUNTS[0, 1].item():d}"
 
 
 @broken("")
@@ -144,7 +151,9 @@ def comparisons_of_identity(x: Tensor, y: Tensor) -> Any:
 @whole
 def properties(x: Tensor, y: Tensor) -> Any:
     z = (x @ y.T).T
-    names = "dtype device layout ndim is_leaf requires_grad itemsize nbytes is_cpu is_cuda is_meta is_sparse is_quantized"
+    names = (
+        "dtype device layout ndim is_leaf requires_grad itemsize nbytes is_cpu is_cuda is_meta is_sparse is_quantized"
+    )
     found = [getattr(z, name) for name in names.split()]
     return found, z.size(), z.size(0), z.stride(), z.stride(1), z.dim(), z.numel(), z.is_contiguous(), z.element_size()
 
@@ -268,7 +277,13 @@ def tensor_of_tensors(x: Tensor, y: Tensor) -> Any:
 
 @broken("")
 def legacy_constructors(x: Tensor, y: Tensor) -> Any:
-    return torch.Tensor([1, 2]), torch.LongTensor([3]), x.new([1.5]), torch.FloatTensor(2, 3).shape, torch.Tensor(2, 2).shape
+    return (
+        torch.Tensor([1, 2]),
+        torch.LongTensor([3]),
+        x.new([1.5]),
+        torch.FloatTensor(2, 3).shape,
+        torch.Tensor(2, 2).shape,
+    )
 
 
 @broken("")
@@ -279,18 +294,35 @@ def parameters_made(x: Tensor, y: Tensor) -> Any:
 
 @whole
 def random_numbers(x: Tensor, y: Tensor) -> Any:
-    return torch.rand(3), torch.randn_like(x), torch.randint(0, 5, (4,)), torch.randperm(5), F.dropout(x, 0.5, True), x.clone().normal_()
+    return (
+        torch.rand(3),
+        torch.randn_like(x),
+        torch.randint(0, 5, (4,)),
+        torch.randperm(5),
+        F.dropout(x, 0.5, True),
+        x.clone().normal_(),
+    )
 
 
 @broken("Generator")
 def random_numbers_of_a_generator(x: Tensor, y: Tensor) -> Any:
     seed = GENERATOR.manual_seed(3).initial_seed()
-    return torch.rand(3, generator=GENERATOR) + 1, torch.randn(2, generator=GENERATOR), seed, x.abs().clamp(0, 1).bernoulli(generator=GENERATOR)
+    return (
+        torch.rand(3, generator=GENERATOR) + 1,
+        torch.randn(2, generator=GENERATOR),
+        seed,
+        x.abs().clamp(0, 1).bernoulli(generator=GENERATOR),
+    )
 
 
 @whole
 def one_hot_and_kin(x: Tensor, y: Tensor) -> Any:
-    return F.one_hot(COUNTS % 3, 3), F.one_hot(COUNTS[0], num_classes=5), F.pad(x, (1, 1)), F.interpolate(x[None], scale_factor=2)
+    return (
+        F.one_hot(COUNTS % 3, 3),
+        F.one_hot(COUNTS[0], num_classes=5),
+        F.pad(x, (1, 1)),
+        F.interpolate(x[None], scale_factor=2),
+    )
 
 
 # -- functions that run a function -------------------------------------------------------------------------------------

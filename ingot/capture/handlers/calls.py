@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import NULL, Keywords
+from ingot.capture.values.base import NULL, Keywords, Value
 
 
 def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> InterpreterFrame | None:
@@ -39,8 +39,18 @@ def call_kw(frame: InterpreterFrame, count: int) -> InterpreterFrame | None:
     return _call(frame, args[:split], dict(zip(names, args[split:])))
 
 
+def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
+    """The elements of what stands behind the star."""
+    session, cls = frame.session, args.python_type()
+    if getattr(cls, "__iter__", None) is None and not hasattr(cls, "__getitem__"):
+        callee = frame.stack[-1] if frame.stack[-1] is not NULL else frame.stack[-2]
+        text = session.function_text(callee)
+        raise session.raised(TypeError, f"{text} argument after * must be an iterable, not {cls.__name__}")
+    return session.unpacked(args)
+
+
 @handles("CALL_FUNCTION_EX")
 def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
     kwargs = frame.session.entries_of(frame.pop()) if has_keywords else {}
-    args = frame.session.unpacked(frame.pop())
+    args = _unpacked(frame, frame.pop())
     return _call(frame, args, dict(kwargs))

@@ -1,12 +1,13 @@
-"""Building and taking apart tuples, lists, dicts, sets, slices; the queries of match statements."""
+"""Building and taking apart tuples, lists, dicts, sets, slices."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import Value
-from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SliceValue, TupleValue
 
 
@@ -58,10 +59,32 @@ def _method(name: str) -> Any:
     return handler
 
 
-handles("LIST_EXTEND")(_method("extend"))
 handles("SET_ADD")(_method("add"))
 handles("SET_UPDATE")(_method("update"))
-handles("DICT_UPDATE")(_method("update"))
+
+
+def _is_iterable(value: Value) -> bool:
+    cls = value.python_type()
+    return getattr(cls, "__iter__", None) is not None or hasattr(cls, "__getitem__")
+
+
+@handles("LIST_EXTEND")
+def list_extend(frame: InterpreterFrame, depth: int) -> None:
+    session, items = frame.session, frame.pop()
+    if not _is_iterable(items):
+        kind = items.python_type().__name__
+        raise session.raised(TypeError, f"Value after * must be an iterable, not {kind}")
+    owner = frame.peek(depth)
+    assert isinstance(owner, ListValue)
+    owner.append(session, session.unpacked(items))
+
+
+@handles("DICT_UPDATE")
+def dict_update(frame: InterpreterFrame, depth: int) -> None:
+    session, other = frame.session, frame.pop()
+    if not hasattr(other.python_type(), "keys"):
+        raise session.raised(TypeError, f"'{other.python_type().__name__}' object is not a mapping")
+    session.call(frame.peek(depth).get_attribute(session, "update"), [other], {})
 
 
 @handles("LIST_APPEND")
@@ -80,74 +103,62 @@ def map_add(frame: InterpreterFrame, depth: int) -> None:
 
 @handles("DICT_MERGE")
 def dict_merge(frame: InterpreterFrame, depth: int) -> None:
-    session = frame.session
-    entries = session.entries_of(frame.pop())
+    session, other = frame.session, frame.pop()
+    if not hasattr(other.python_type(), "keys"):
+        kind = other.python_type().__name__
+        raise session.raised(TypeError, f"{_callee_text(frame, depth)} argument after ** must be a mapping, not {kind}")
+    entries = session.entries_of(other)
     owner = frame.peek(depth)
     assert isinstance(owner, DictValue)
-    twice = owner.entries.keys() & entries.keys()
-    if twice:
-        raise session.raised(TypeError, f"got multiple values for keyword argument {next(iter(twice))!r}")
+    for key in entries:
+        if key in owner.entries:
+            callee = _callee_text(frame, depth)
+            raise session.raised(TypeError, f"{callee} got multiple values for keyword argument {key!r}")
     for key, value in entries.items():
         owner.set_item(session, session.wrap_key(key), value)
 
 
+def _callee_text(frame: InterpreterFrame, depth: int) -> str:
+    """What Python calls the function that is about to be called with the keywords `depth` below the top."""
+    above, below = frame.peek(depth + 2), frame.peek(depth + 3) if len(frame.stack) > depth + 2 else NULL
+    return frame.session.function_text(above if above is not NULL else below)
+
+
 @handles("UNPACK_SEQUENCE")
 def unpack_sequence(frame: InterpreterFrame, count: int) -> None:
-    items = frame.session.unpacked(frame.pop())
+    items = _first_items(frame, frame.pop(), count + 1)
     if len(items) != count:
         problem = f"not enough values to unpack (expected {count}, got {len(items)})"
         if len(items) > count:
             problem = f"too many values to unpack (expected {count})"
+            if VERSION >= (3, 14):
+                raise frame.session.unsupported(problem)
         raise frame.session.raised(ValueError, problem)
     frame.stack.extend(reversed(items))
+
+
+def _first_items(frame: InterpreterFrame, value: Value, limit: int) -> list[Value]:
+    """The first elements of an iterable: no more than `limit` are taken from it."""
+    session = frame.session
+    if isinstance(value, SequenceValue):
+        return value.items[:limit]
+    if not _is_iterable(value):
+        kind = value.python_type().__name__
+        raise session.raised(TypeError, f"cannot unpack non-iterable {kind} object")
+    iterator, items = session.iterate(value), []
+    while len(items) < limit and (item := iterator.next(session)) is not None:
+        items.append(item)
+    return items
 
 
 @handles("UNPACK_EX")
 def unpack_ex(frame: InterpreterFrame, counts: tuple[int, int]) -> None:
     before, after = counts
-    items = frame.session.unpacked(frame.pop())
+    value = frame.pop()
+    items = frame.session.unpacked(value) if _is_iterable(value) else _first_items(frame, value, 0)
     if len(items) < before + after:
         problem = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         raise frame.session.raised(ValueError, problem)
     end = len(items) - after
     parts: list[Value] = [*items[:before], ListValue(items[before:end], list), *items[end:]]
     frame.stack.extend(reversed(parts))
-
-
-@handles("GET_LEN")
-def get_len(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(frame.peek().length(frame.session)))
-
-
-@handles("MATCH_SEQUENCE")
-def match_sequence(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(isinstance(frame.peek(), SequenceValue)))
-
-
-@handles("MATCH_MAPPING")
-def match_mapping(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(isinstance(frame.peek(), DictValue)))
-
-
-@handles("MATCH_KEYS")
-def match_keys(frame: InterpreterFrame, _: Any) -> None:
-    subject, keys = frame.peek(2), frame.peek().constant()
-    assert isinstance(subject, DictValue)
-    found = all(key in subject.entries for key in keys)
-    frame.push(TupleValue([subject.entries[key] for key in keys], tuple) if found else NONE)
-
-
-_MATCH_SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
-
-
-@handles("MATCH_CLASS")
-def match_class(frame: InterpreterFrame, positional: int) -> None:
-    names, cls, subject = frame.pop().constant(), frame.pop().constant(), frame.pop()
-    if not issubclass(subject.python_type(), cls):
-        frame.push(NONE)
-        return
-    if positional and cls in _MATCH_SELF:
-        frame.push(TupleValue([subject], tuple))
-        return
-    names = (*getattr(cls, "__match_args__", ())[:positional], *names)
-    frame.push(TupleValue([subject.get_attribute(frame.session, name) for name in names], tuple))

@@ -67,7 +67,7 @@ def pop_except(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("CHECK_EXC_MATCH")
 def check_exc_match(frame: InterpreterFrame, _: Any) -> None:
-    wanted = frame.pop().constant()
+    wanted = frame.session.known(frame.pop())
     for cls in wanted if type(wanted) is tuple else (wanted,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             message = "catching classes that do not inherit from BaseException is not allowed"
@@ -123,7 +123,8 @@ def before_with(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
 @handles("WITH_EXCEPT_START")
 def with_except_start(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
     session, raised, leave = frame.session, frame.peek(), frame.peek(4)
-    args: list[Value] = [session.wrap_constant(raised.python_type()), raised, NONE]
+    traceback = raised.traceback() if isinstance(raised, ExceptionValue) else NONE
+    args: list[Value] = [session.wrap_constant(raised.python_type()), raised, traceback]
     target = leave.callee(session, args, {})
     if target is not None:
         return session.frame_of(*target)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Value
+from ingot.capture.values.construction import class_is_made
 from ingot.capture.values.containers import DictValue, TupleValue
 from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue
 
@@ -32,7 +33,7 @@ def set_function_attribute(frame: InterpreterFrame, flag: int) -> None:
 
 @handles("LOAD_BUILD_CLASS")
 def load_build_class(frame: InterpreterFrame, _: Any) -> None:
-    raise frame.session.unsupported("a class is defined")
+    raise class_is_made(frame.session)
 
 
 @handles("RETURN_GENERATOR")

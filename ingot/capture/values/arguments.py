@@ -22,7 +22,7 @@ def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Key
     bound[: min(len(args), positional)] = args[:positional]
     rest = _place_keywords(session, function, bound, kwargs) if kwargs else {}
     if len(args) > positional and not code.co_flags & 4:
-        raise session.raised(TypeError, _too_many(function, bound, len(args)))
+        raise _refused(session, function, _too_many(function, bound, len(args)))
     _fill_defaults(session, function, bound)
     if code.co_flags & 4:
         bound.append(session.tuple_of_values(args[positional:]))
@@ -43,7 +43,7 @@ def _place_keywords(
         place = names.index(name, code.co_posonlyargcount) if name in names[code.co_posonlyargcount :] else -1
         if place >= 0:
             if bound[place] is not NULL:
-                raise session.raised(TypeError, f"{function.qualname}() got multiple values for argument '{name}'")
+                raise _refused(session, function, f"got multiple values for argument '{name}'")
             bound[place] = value
         elif code.co_flags & 8:
             rest[name] = value
@@ -52,15 +52,22 @@ def _place_keywords(
     return rest
 
 
+def _refused(session: Session, function: FunctionValue, message: str) -> Exception:
+    """TypeError; what a Python version of a C function says is not what the C function says."""
+    if function.namespace.get("__name__", "").startswith("ingot.capture."):
+        return session.unsupported(f"{function.qualname}() is called with wrong arguments")
+    return session.raised(TypeError, f"{function.qualname}() {message}")
+
+
 def _unexpected(session: Session, function: FunctionValue, name: str, kwargs: Keywords) -> Exception:
     code = function.code
     wrong = [n for n in code.co_varnames[: code.co_posonlyargcount] if n in kwargs]
     if wrong:
         message = "got some positional-only arguments passed as keyword arguments"
-        return session.raised(TypeError, f"{function.qualname}() {message}: '{', '.join(wrong)}'")
+        return _refused(session, function, f"{message}: '{', '.join(wrong)}'")
     if VERSION >= (3, 13):  # which may suggest another name
         return session.unsupported(f"{function.qualname}() gets an unexpected keyword argument '{name}'")
-    return session.raised(TypeError, f"{function.qualname}() got an unexpected keyword argument '{name}'")
+    return _refused(session, function, f"got an unexpected keyword argument '{name}'")
 
 
 def _too_many(function: FunctionValue, bound: list[Value], given: int) -> str:
@@ -70,7 +77,7 @@ def _too_many(function: FunctionValue, bound: list[Value], given: int) -> str:
     plural = "s" if defaults or positional != 1 else ""
     also = f" positional argument{_s(given)} (and {named} keyword-only argument{_s(named)})" if named else ""
     were = "was" if given == 1 and not named else "were"
-    return f"{function.qualname}() takes {takes} positional argument{plural} but {given}{also} {were} given"
+    return f"takes {takes} positional argument{plural} but {given}{also} {were} given"
 
 
 def _s(count: int) -> str:
@@ -83,7 +90,7 @@ def _fill_defaults(session: Session, function: FunctionValue, bound: list[Value]
     first_default = positional - len(function.defaults)
     missing = [names[i] for i in range(first_default) if bound[i] is NULL]
     if missing:
-        raise session.raised(TypeError, _missing(function, missing, "positional"))
+        raise _refused(session, function, _missing(missing, "positional"))
     for i in range(max(first_default, 0), positional):
         if bound[i] is NULL:
             bound[i] = function.defaults[i - first_default]
@@ -92,11 +99,11 @@ def _fill_defaults(session: Session, function: FunctionValue, bound: list[Value]
             bound[i] = function.keyword_defaults.get(names[i], NULL)
     missing = [names[i] for i in range(positional, len(bound)) if bound[i] is NULL]
     if missing:
-        raise session.raised(TypeError, _missing(function, missing, "keyword-only"))
+        raise _refused(session, function, _missing(missing, "keyword-only"))
 
 
-def _missing(function: FunctionValue, names: list[str], kind: str) -> str:
+def _missing(names: list[str], kind: str) -> str:
     quoted = [f"'{name}'" for name in names]
     if len(quoted) > 2:
         quoted = [", ".join(quoted[:-1]) + ",", quoted[-1]]
-    return f"{function.qualname}() missing {len(names)} required {kind} argument{_s(len(names))}: {' and '.join(quoted)}"
+    return f"missing {len(names)} required {kind} argument{_s(len(names))}: {' and '.join(quoted)}"

@@ -1,6 +1,7 @@
-"""NumPy beside torch. An array that shares its memory with a tensor is that tensor in the graph, for as long as it is only
-passed along, asked for its shape, or turned back into a tensor; computing with arrays breaks the graph and is left to
-NumPy, whose rules for types, rounding and warnings are its own. Its functions of known numbers are called at capture."""
+"""NumPy beside torch. An array that shares its memory with a tensor is that tensor in the graph, for as long as it is
+only passed along, asked for its shape, or turned back into a tensor; computing with arrays breaks the graph and is left
+to NumPy, whose rules for types, rounding and warnings are its own. Functions of known numbers are called at capture.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ class ArrayValue(Value):
         if name in ("ndim", "itemsize"):
             return self.tensor(session).get_attribute(session, name)
         if name == "dtype":
-            return session.wrap_constant(torch.empty(0, dtype=self.tensor(session).fake.dtype, device="cpu").numpy().dtype)
+            return session.wrap_constant(
+                torch.empty(0, dtype=self.tensor(session).fake.dtype, device="cpu").numpy().dtype
+            )
         if name == "__class__":
             return session.wrap_constant(np.ndarray)
         if not hasattr(np.ndarray, name):
@@ -144,8 +147,8 @@ RECIPES[ArrayValue] = _recipe
 
 
 class NumpyNumber(ConstantValue):
-    """A float, integer or truth value of NumPy's. An operation with a tensor takes it as the Python number that it holds; a function
-    of torch may look at its type."""
+    """A float, integer or truth value of NumPy's. An operation with a tensor takes it as the Python number that it
+    holds; a function of torch may look at its type."""
 
     __slots__ = ()
 
@@ -180,7 +183,7 @@ WRAPPERS[np.dtype] = wrap_held
 
 
 class NumpyFunction(BuiltinValue):
-    """A function of NumPy's: called at capture where all it is given are known numbers, and a number is what it gives."""
+    """A function of NumPy's: called at capture where it is given known numbers only, and gives a number."""
 
     __slots__ = ()
 

@@ -20,6 +20,11 @@ Keywords = dict[str, "Value"]
 Callee = tuple["FunctionValue", Arguments, Keywords]
 
 
+_WITHOUT_ATTRIBUTES = frozenset(
+    {int, float, bool, complex, str, bytes, type(None), type(...), list, tuple, dict, set, frozenset, range, slice}
+)
+
+
 class NotConstant(Exception):
     """A value whose Python object is not known during capture was asked for it."""
 
@@ -73,6 +78,8 @@ class Value:
 
     def key(self, session: Session) -> Any:
         """What stands for it as a key of a dict or a member of a set."""
+        if self.python_type().__hash__ is None:
+            raise session.raised(TypeError, f"unhashable type: '{self.python_type().__name__}'")
         try:
             return self.constant()
         except NotConstant:
@@ -91,13 +98,16 @@ class Value:
         raise session.raised(TypeError, f"object of type '{self.python_type().__name__}' has no len()")
 
     def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "__class__":
+            return session.wrap_constant(self.python_type())
+        cls = self.python_type()
+        if not hasattr(cls, name):
+            raise session.raised(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
         method = getattr(type(self), f"method_{name}", None)
         if method is not None:
             return NativeMethod(self, name, method)
-        if name == "__class__":
-            return session.wrap_constant(self.python_type())
-        if not hasattr(self.python_type(), name):
-            raise session.raised(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
+        if isinstance(getattr(getattr(cls, name), "__self__", None), type):  # a class method
+            return session.builtin(getattr(cls, name))
         slot = SLOTS.get(name)
         if slot is not None:
             return NativeMethod(self, name, slot)
@@ -106,18 +116,34 @@ class Value:
         raise session.unsupported(f"attribute {name!r} of {self.describe()}")
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        self._refuse_attribute(session, name)
         raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
 
+    def _refuse_attribute(self, session: Session, name: str) -> None:
+        """Raises AttributeError where instances of the type have no attributes of their own."""
+        cls = self.python_type()
+        if cls in _WITHOUT_ATTRIBUTES:
+            if hasattr(cls, name):
+                raise session.raised(AttributeError, f"'{cls.__name__}' object attribute '{name}' is read-only")
+            raise session.raised(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+
     def delete_attribute(self, session: Session, name: str) -> None:
+        self._refuse_attribute(session, name)
         raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is deleted")
 
     def get_item(self, session: Session, key: Value) -> Value:
         raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not subscriptable")
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
+        if not hasattr(self.python_type(), "__setitem__"):
+            kind = self.python_type().__name__
+            raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
         raise session.unsupported(f"side effect: an item of {self.describe()} is set")
 
     def delete_item(self, session: Session, key: Value) -> None:
+        if not hasattr(self.python_type(), "__delitem__"):
+            kind = self.python_type().__name__
+            raise session.raised(TypeError, f"'{kind}' object doesn't support item deletion")
         raise session.unsupported(f"side effect: an item of {self.describe()} is deleted")
 
     def contains(self, session: Session, item: Value) -> bool:
@@ -220,13 +246,25 @@ class NativeMethod(Value):
         except NotConstant as unknown:
             raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None
         except TypeError as error:
-            raise wrong_arguments(session, self, error) from None
+            cls = self.owner.python_type()
+            model = getattr(cls(), self.name, None) if cls in _MODELS else None
+            raise wrong_arguments(session, self, error, model, args, kwargs) from None
 
 
-def wrong_arguments(session: Session, callee: Value, error: TypeError) -> Exception:
-    """What to raise for a TypeError of a call of a rule: one that comes from its signature is the program's mistake."""
-    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    return error if inner is not None else session.unsupported(f"{callee.describe()} is called with wrong arguments")
+_MODELS = frozenset({list, tuple, dict, set, frozenset, str, int, float, bytes})
+"""Built-in classes whose methods may be called for real on an empty instance, to see how they fail."""
+
+
+def wrong_arguments(
+    session: Session, callee: Value, error: TypeError, model: Any, args: Arguments, kwargs: Keywords
+) -> Exception:
+    """What to raise for a TypeError of a call of a rule. One that comes from its signature is the program's mistake:
+    then `model` is called for real, which has no effects, to raise it as Python does."""
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        return error
+    if model is not None:
+        session.python(model, *map(session.stand_in, args), **{k: session.stand_in(v) for k, v in kwargs.items()})
+    return session.unsupported(f"{callee.describe()} is called with wrong arguments")
 
 
 SLOTS: dict[str, Callable[..., Value]] = {}

@@ -46,10 +46,16 @@ UNREALIZED: dict[Any, Callable[[Session, Arguments, Keywords], Value]] = {}
 PURE: set[Any] = {
     *(getattr(builtins, name) for name in "ascii bin chr hex oct ord".split()),
     *(f for module in (math, cmath) for name, f in vars(module).items() if callable(f) and not name.startswith("_")),
-    operator.length_hint,
-    bytearray.maketrans,
+    str.maketrans,
+    bytes.maketrans,
 }
 """Called for real when all their arguments are known; none changes what it is given."""
+
+_FLOAT_FUNCTIONS = frozenset(f for module in (math, cmath) for f in vars(module).values() if callable(f))
+_HARMLESS = frozenset(
+    getattr(builtins, n) for n in "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round".split()
+)
+"""May be called for real to see how they fail."""
 
 _PURE_CLASSES = frozenset({str, bytes, int, float, complex})
 """Their class and static methods are pure."""
@@ -61,7 +67,7 @@ CONSTRUCTORS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] 
 """By class and its bases, for classes that have no rule: what calling them gives."""
 
 _OPERATORS = set(BINARY_METHODS) | set(INPLACE_METHODS)
-_UNARY = {operator.neg, operator.pos, operator.invert, builtins.abs}
+_UNARY = {operator.neg, operator.pos, operator.invert, operator.inv, builtins.abs}
 
 
 def knows(function: Any) -> bool:
@@ -147,14 +153,15 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
         except NotConstant as unknown:
             raise _unknown(session, function, unknown) from None
         except TypeError as error:
-            raise wrong_arguments(session, BuiltinValue(function), error) from None
+            model = function if isinstance(function, type) or function in _HARMLESS else None
+            raise wrong_arguments(session, BuiltinValue(function), error, model, args, kwargs) from None
     if function in POLYFILLS:
         return session.call(session.builtin(POLYFILLS[function]), args, kwargs)
     if function in _OPERATORS and len(args) == 2:
         return session.binary(function, args[0], args[1])
     args = [session.realize(a) for a in args]
     if function in _UNARY and len(args) == 1:
-        return args[0].unary(session, function)
+        return args[0].unary(session, operator.invert if function is operator.inv else function)
     owner = getattr(function, "__objclass__", None)
     if owner is not None and args and issubclass(args[0].python_type(), owner):
         first = args[0]
@@ -174,16 +181,18 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    known = [_number_of(session, a) for a in args]
+    asked = ("__float__", "__index__") if function in _FLOAT_FUNCTIONS else ("__index__",)
+    known = [_number_of(session, a, asked) for a in args]
     return session.wrap_constant(session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()}))
 
 
-def _number_of(session: Session, value: Value) -> Any:
-    """The Python object of an argument; an instance that has `__index__` or `__float__` is asked for its number."""
+def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
+    """The Python object of an argument; an instance that has one of these methods is asked for its number."""
     value = session.realize(value)
     if isinstance(value, ObjectValue):
-        for name, cls in (("__float__", float), ("__index__", int)):
+        for name in asked:
             if not find_missing(value.cls, name):
+                cls = float if name == "__float__" else operator.index
                 return session.known(session.call(session.builtin(cls), [value], {}))
     return session.known(value)
 
@@ -520,6 +529,18 @@ def is_not(session: Session, a: Value, b: Value) -> Value:
 @rule(operator.not_)
 def not_(session: Session, value: Value) -> Value:
     return ConstantValue(not session.truth(value))
+
+
+@rule(operator.length_hint)
+def length_hint(session: Session, obj: Value, default: Value = NONE) -> Value:
+    if not find_missing(obj.python_type(), "__len__"):
+        return len_(session, obj)
+    found = special_first(session, obj, "__length_hint__")
+    if found is not None:
+        return found
+    if not find_missing(obj.python_type(), "__length_hint__"):
+        raise session.unsupported(f"operator.length_hint() of {obj.describe()}")
+    return ConstantValue(0) if default.identity() is None else default
 
 
 @rule(operator.concat)

@@ -193,7 +193,7 @@ class SuperValue(Value):
 
     def start(self) -> tuple[type, bool]:
         """The class whose resolution order is searched, and whether it is the class itself that is bound."""
-        if isinstance(self.instance, ClassValue) and issubclass(self.instance.object, self.cls):
+        if isinstance(self.instance, ClassValue) and self.cls in self.instance.object.__mro__:
             return self.instance.object, True
         return self.instance.cls if isinstance(self.instance, ObjectValue) else self.instance.python_type(), False
 

@@ -56,7 +56,8 @@ class ConstantValue(Value):
         return session.python(lambda o, i: i in o, self.object, item.constant())
 
     def iterate(self, session: Session) -> Value:
-        return session.wrap_constant(tuple(session.python(iter, self.object))).iterate(session)
+        iterator = session.python(iter, self.object)
+        return session.constant_iterator(tuple(iterator), type(iterator))
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return session.wrap_constant(session.python(function, self.object))
@@ -64,8 +65,11 @@ class ConstantValue(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        if type(self.object) in (str, bytes) and function is operator.mod and not reflected:
-            return session.wrap_constant(session.python(function, self.object, session.textual(other)))
+        if type(self.object) in (str, bytes):
+            if function is operator.mod and not reflected:
+                return session.wrap_constant(session.python(function, self.object, session.textual(other)))
+            if function is operator.mul and hasattr(other.python_type(), "__index__"):
+                return session.wrap_constant(self.object * session.integer(other))
         try:
             pair = (self.object, other.constant())
         except NotConstant:

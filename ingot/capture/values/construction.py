@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import enum
+import types
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +66,7 @@ def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keyw
     else:
         made = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
     kind = made.python_type() if not isinstance(made, StandIn) else made.cls
-    if issubclass(kind, cls):
+    if cls in kind.__mro__:
         _initialize(session, kind, made, args, kwargs)
     return made
 
@@ -96,8 +98,7 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
         raise session.unsupported(f"{base.__name__}.__new__({cls.__qualname__})")
     if issubclass(native, BaseException):
         if kwargs and not isinstance(session.class_lookup(cls, "__init__"), FunctionType):
-            session.python(native, **{k: session.known(v) for k, v in kwargs.items()})
-            raise session.unsupported(f"an instance of {cls.__qualname__} is made from keyword arguments")
+            return _exception_with_keywords(session, cls, native, args, kwargs)
         return _new_exception(session, cls, native, args)
     for owner in native.__mro__:
         if owner in _CONTENTS:
@@ -117,6 +118,18 @@ def _new_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) 
     return instance_of(cls)
 
 
+def _exception_with_keywords(
+    session: Session, cls: type, native: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    """ImportError and its kin keep what they are given by name as attributes; the others refuse it."""
+    try:
+        native(**dict.fromkeys(kwargs))
+    except TypeError as error:
+        text = str(error).replace(native.__name__, cls.__name__, 1)
+        raise session.raised(TypeError, text) from None
+    return ExceptionValue(cls, args)
+
+
 def _new_exception(session: Session, cls: type, native: type, args: Arguments) -> Value:
     if native is OSError and len(args) > 1:
         known = session.realize(args[0])
@@ -134,9 +147,7 @@ def _new_exception(session: Session, cls: type, native: type, args: Arguments) -
 })  # fmt: skip
 def exception_init(session: Session, exception: Value, *args: Value, **kwargs: Value) -> Value:
     assert isinstance(exception, ExceptionValue)
-    if kwargs:
-        session.python(plain_base(exception.cls), **{k: session.known(v) for k, v in kwargs.items()})
-        exception.attributes.update(kwargs)  # ImportError(name=...) and its kin
+    exception.members.update(kwargs)  # ImportError(name=...) and its kin
     exception.set_part(session, "args", session.tuple_of_values(args))
     return NONE
 
@@ -176,8 +187,18 @@ _CONTENTS: dict[type, Any] = {
 @rule(type)
 def type_(session: Session, value: Value, *rest: Value) -> Value:
     if rest:
-        raise session.unsupported("a class is made")
+        raise class_is_made(session)
     return session.wrap_constant(value.python_type())
+
+
+def class_is_made(session: Session) -> Exception:
+    """What a call makes anew each time cannot be relied on: what follows would be compiled again at each call."""
+    return session.unsupported("a class is defined", hint="define the class outside the compiled function", skip=True)
+
+
+@rule(collections.namedtuple, dataclasses.dataclass, types.new_class, enum.EnumType)
+def _class_factory(session: Session, *args: Value, **kwargs: Value) -> Value:
+    raise class_is_made(session)
 
 
 @rule(bool)
@@ -234,6 +255,9 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     if args and not args[0].is_constant():
         args = (session.list_of(args[0]), *args[1:])
     return call_pure(session, bytes, args, kwargs)
+
+
+RULES.update({type(value): lambda session, _v=value: ConstantValue(_v) for value in (None, ..., NotImplemented)})
 
 
 @rule(range)

@@ -135,6 +135,10 @@ class DictValue(Container):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
+        if function is operator.ior and not reflected and not isinstance(other, DictValue):
+            if hasattr(other.python_type(), "keys") or hasattr(other.python_type(), "__iter__"):
+                self.method_update(session, other)
+                return self
         if not isinstance(other, DictValue) or reflected:
             return None
         if function is operator.or_:
@@ -357,6 +361,9 @@ class DictView(Value):
 
     def iterate(self, session: Session) -> Value:
         return DictIterator(self.owner, self.kind)
+
+    def method_isdisjoint(self, session: Session, other: Value) -> Value:
+        return session.call(session.set_of(self).get_attribute(session, "isdisjoint"), [other], {})
 
     def contains(self, session: Session, item: Value) -> bool:
         if self.kind == "keys":
@@ -641,7 +648,7 @@ class OutsideSet(SetValue):
         return session.wrap_key(key)
 
 
-_memberships: dict[tuple[type, Any], Callable[[Any], bool]] = {}
+_memberships: weakref.WeakValueDictionary[tuple[type, Any], Callable[[Any], bool]] = weakref.WeakValueDictionary()
 
 
 def _membership(member: Any) -> Callable[[Any], bool]:

@@ -112,7 +112,7 @@ class DequeValue(Container):
             if session.equal(session.realize(element), item):
                 self.change(session, "__delitem__", ConstantValue(i))
                 return NONE
-        raise session.raised(ValueError, "deque.remove(x): x not in deque")
+        raise session.raised(ValueError, f"{item.describe()} is not in deque")
 
     def method_extend(self, session: Session, items: Value) -> Value:
         self.change(session, "extend", session.list_of(items))

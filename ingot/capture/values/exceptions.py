@@ -3,7 +3,7 @@ handled)."""
 
 from __future__ import annotations
 
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
@@ -20,16 +20,26 @@ _LOOKED_UP = (AttributeError, NameError, ImportError)
 """Where the interpreter raises these, it says in attributes what was looked for."""
 
 
+class TracebackValue(Value):
+    """The traceback of an exception: it may be passed along, but nothing in it is known."""
+
+    __slots__ = ()
+
+    def python_type(self) -> type:
+        return TracebackType
+
+
 class ExceptionValue(ObjectValue):
     """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and guarded, when they are
     asked for; None stands for one that was not read."""
 
-    __slots__ = ("_parts", "_session", "was_raised")
+    __slots__ = ("_parts", "_session", "_traceback", "was_raised")
 
     def __init__(self, cls: type, args: Arguments = (), source: Source | None = None, object: Any = None) -> None:
         super().__init__(cls, source, object)
         self.was_raised = source is not None
         self._session: Session | None = None
+        self._traceback: Value | None = None
         self._parts: dict[str, Any] = {}
         if source is None:
             self._parts = {"args": list(args), "cause": NONE, "context": NONE, "suppressed": ConstantValue(False)}
@@ -107,6 +117,12 @@ class ExceptionValue(ObjectValue):
             before = context
         self.set_part(session, "__context__", handled)
 
+    def traceback(self) -> Value:
+        """Its `__traceback__`."""
+        if self.was_raised and self._traceback is None:
+            self._traceback = TracebackValue()
+        return NONE if self._traceback is None or not self.was_raised else self._traceback
+
     # -- attributes ----------------------------------------------------------------------------------------------------
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
@@ -117,16 +133,14 @@ class ExceptionValue(ObjectValue):
         if name in _PARTS:
             return session.realize(self._part(name))
         if name == "__traceback__":
-            if self.was_raised:
-                raise session.unsupported("the traceback of an exception")
-            return NONE
+            return self.traceback()
         if self.source is not None:
             return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
         if name in ("value", "code") and issubclass(self.cls, (StopIteration, SystemExit)):
             single = name == "value" or len(self.args) < 2
             return (self.args[0] if self.args else NONE) if single else session.tuple_of_values(self.args)
-        if name in self.attributes:
-            return self.attributes[name]
+        if name in self.members:
+            return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
             raise session.unsupported(f"attribute {name!r} of {self.describe()}")
         return session.wrap_constant(getattr(self._real(session), name))
@@ -145,14 +159,15 @@ class ExceptionValue(ObjectValue):
             super().set_attribute(session, name, value)
         elif name in _PARTS:
             self.set_part(session, name, session.realize(value))
-        elif name == "__traceback__" and session.realize(value).identity() is None and self.source is None:
+        elif name == "__traceback__" and (value := session.realize(value)).identity() is None and self.source is None:
             self.was_raised = False
+        elif name == "__traceback__" and isinstance(value, TracebackValue):
+            self.was_raised = True
         else:
             raise session.unsupported(f"attribute {name!r} of {self.describe()} is set")
 
     def method_with_traceback(self, session: Session, traceback: Value) -> Value:
-        if traceback.identity() is not None or self.source is not None:
-            raise session.unsupported("the traceback of an exception is set")
+        self.set_attribute(session, "__traceback__", traceback)
         return self
 
     def method_add_note(self, session: Session, note: Value) -> Value:

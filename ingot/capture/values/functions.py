@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
+SPECIAL_CODES: dict[int, Callable[..., Value]] = {}
+"""By id of the code of inner functions with a meaning of their own: handler(session, function, args, kwargs)."""
+
+
 class CellValue(Value):
     """A closure cell. One from outside has a source, and `object` is the cell itself."""
 
@@ -30,6 +34,23 @@ class CellValue(Value):
 
     def python_type(self) -> type:
         return CellType
+
+    def identity(self) -> Any:
+        return self if self.object is None else self.object
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name != "cell_contents":
+            return super().get_attribute(session, name)
+        if self.content is NULL:
+            raise session.raised(ValueError, "Cell is empty")
+        return session.realize(self.content)
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if name != "cell_contents":
+            super().set_attribute(session, name, value)
+        self.content = value
+        if self.source is not None:
+            session.effects.set_cell(session, self, value)
 
 
 class FunctionValue(Value):
@@ -159,13 +180,15 @@ class FunctionValue(Value):
         return BoundMethod(self, instance)
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        if session.special_function(self.object) is None:
+        if session.special_function(self.object) is None and id(self.code) not in SPECIAL_CODES:
             return self, args, kwargs
         forwarded = session.forwarded(self.object, args, kwargs)
         return None if forwarded is None else forwarded[0].callee(session, *forwarded[1:])
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         special = session.special_function(self.object)
+        if special is None and id(self.code) in SPECIAL_CODES:
+            return SPECIAL_CODES[id(self.code)](session, self, args, kwargs)
         return special(session, args, kwargs) if special else session.inline(self, args, kwargs)
 
 
@@ -427,8 +450,6 @@ class GeneratorValue(Value):
         return self.method_send(session, NONE)
 
     def method_throw(self, session: Session, error: Value, value: Value = NONE, traceback: Value = NONE) -> Value:
-        if traceback.identity() is not None:
-            raise session.unsupported("a traceback is thrown into a generator")
         if issubclass(error.python_type(), type):
             is_instance = isinstance(value.identity(), Value) and issubclass(value.python_type(), error.constant())
             args = [] if value.identity() is None else [value]
@@ -498,4 +519,8 @@ _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
         else session.wrap_global(f.namespace, "__name__", f.namespace.get("__name__", "")) or NONE
     ),
 }
+if hasattr(FunctionType, "__type_params__"):
+    _FIELDS["__type_params__"] = lambda f, session: (
+        f._slot(session, "__type_params__") if f.object is not None else session.tuple_of_values([])
+    )
 """What every function has, besides what is in its `__dict__`."""

@@ -177,8 +177,11 @@ def _dict_under(iterator: Any) -> Any:
 
 
 def _left_of_dict(iterator: Any) -> int:
-    """How many elements an iterator over a dict has left. Raises RuntimeError where the dict has changed its size."""
-    return len(iterator.__reduce__()[1][0])
+    """How many elements an iterator over a dict has left; -1 where the dict has changed its size."""
+    try:
+        return len(iterator.__reduce__()[1][0])
+    except RuntimeError:
+        return -1
 
 
 class OutsideDictIterator(_Outside, DictIterator):
@@ -190,13 +193,15 @@ class OutsideDictIterator(_Outside, DictIterator):
         self.object, self.source, self.taken = object_, source, 0
 
     def next(self, session: Session) -> Value | None:
+        if self.position > len(self.owner.entries):
+            raise session.raised(RuntimeError, "dictionary changed size during iteration")
         return self.take(session, DictIterator.next(self, session))
 
 
 @wraps(*_DICT_ITERATORS)
 def wrap_dict_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    left = session.python(_left_of_dict, object_)
+    left = _left_of_dict(object_)
     session.guard(DerivedSource(source, _left_of_dict), Kind.EQUALS, left)
     owner = session.realize(session.wrap(_dict_under(object_), DerivedSource(source, _dict_under)))
     if not isinstance(owner, DictValue):

@@ -7,7 +7,8 @@ import functools
 import inspect
 import operator
 import re
-from types import FunctionType, MappingProxyType, MethodType
+import sys
+from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import polyfills
@@ -16,8 +17,10 @@ from ingot.capture.sources import AttrSource, ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import POLYFILLS, PURE, RULES, call_pure, rule
 from ingot.capture.values.classes import ClassValue
-from ingot.capture.values.containers import DictValue
-from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
+from ingot.capture.values.constant import NONE
+from ingot.capture.values.containers import DictValue, OutsideDict
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.functions import SPECIAL_CODES, BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -34,6 +37,45 @@ def partial(session: Session, function: Value, *args: Value, **kwargs: Value) ->
     return PartialValue(function, args, kwargs)
 
 
+def _dispatch(session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:
+    """`dispatch(cls)` inside functools.singledispatch: the implementation for a class, as long as the registry has the
+    same classes."""
+    if function.object is None or len(args) != 1 or kwargs:
+        raise session.unsupported("functools.singledispatch inside the compiled function")
+    place = function.code.co_freevars.index("registry")
+    registry = session.realize(function.cells[place].content)
+    implementation = function.object(session.known(args[0]))
+    assert isinstance(registry, OutsideDict)
+    key = next(key for key, held in registry.object.items() if held is implementation)
+    return session.realize(registry.entries[session.wrap_constant(key).key(session)])
+
+
+_DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
+SPECIAL_CODES[id(_DISPATCH_CODE)] = _dispatch
+
+# -- types, sys --------------------------------------------------------------------------------------------------------
+
+
+@rule(MethodType)
+def method(session: Session, function: Value, instance: Value) -> Value:
+    return BoundMethod(function, instance)
+
+
+@rule(sys.exc_info)
+def exc_info(session: Session) -> Value:
+    handled = session.handled
+    if not isinstance(handled, ExceptionValue):
+        return session.tuple_of_values([NONE, NONE, NONE])
+    return session.tuple_of_values([session.wrap_constant(handled.python_type()), handled, handled.traceback()])
+
+
+if hasattr(sys, "exception"):
+
+    @rule(sys.exception)
+    def exception(session: Session) -> Value:
+        return session.handled
+
+
 # -- dataclasses -------------------------------------------------------------------------------------------------------
 
 
@@ -48,23 +90,63 @@ def fields(session: Session, class_or_instance: Value) -> Value:
 # -- inspect -----------------------------------------------------------------------------------------------------------
 
 
-@rule(inspect.signature)
+@rule(inspect.signature, inspect._signature_from_callable)  # type: ignore[attr-defined]
 def signature(session: Session, obj: Value, **options: Value) -> Value:
-    """The signature of a function or method from outside."""
-    function = obj
-    bound = isinstance(function, BoundMethod)
-    plain = session.realize(function.function) if isinstance(function, BoundMethod) else function
-    if not isinstance(plain, FunctionValue) or plain.object is None or options:
-        raise session.unsupported(f"inspect.signature() of {function.describe()}")
-    session.guard(plain.source, Kind.IDENTITY, plain.object)
-    found = session.python(inspect.signature, MethodType(plain.object, 0) if bound else plain.object)
+    """The signature of a function, method or class."""
+    known = {name: session.known(value) for name, value in options.items()}
+    plain = session.realize(obj.function) if isinstance(obj, BoundMethod) else obj
+    if known.get("eval_str") or known.get("globals") or known.get("locals"):
+        raise session.unsupported("inspect.signature() with evaluated annotations")
+    read = functools.partial(inspect._signature_from_callable, **{"sigcls": inspect.Signature, **_read_as(known)})  # type: ignore[attr-defined]
+    if isinstance(plain, FunctionValue) and plain.object is None:
+        return _signature_of_inner(session, plain, isinstance(obj, BoundMethod), read)
+    if isinstance(plain, FunctionValue):
+        for field in ("__defaults__", "__kwdefaults__"):
+            session.guard(AttrSource(plain.source, field, "slot"), Kind.IDENTITY, getattr(plain.object, field))  # type: ignore[arg-type]
+        for name in ("__wrapped__", "__signature__"):
+            session.effects.own(session, plain, plain.object, name)
+        session.guard(plain.source, Kind.IDENTITY, plain.object)
+        target: Any = MethodType(plain.object, 0) if isinstance(obj, BoundMethod) else plain.object
+    elif isinstance(plain, ClassValue):
+        target = plain.object
+        for cls, name in ((type(target), "__call__"), (target, "__new__"), (target, "__init__"), (target, "__signature__")):
+            session.class_lookup(cls, name)
+    else:
+        raise session.unsupported(f"inspect.signature() of {obj.describe()}")
+    found = session.python(read, target)
     parameters = {name: session.wrap_constant(p) for name, p in found.parameters.items()}
+    held = DictValue(parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters)
+    return _signature_value(held, session.wrap_constant(found.return_annotation))
+
+
+def _read_as(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of inspect.signature as those of the function behind it."""
+    renamed = {"follow_wrapped": "follow_wrapper_chains"}
+    return {renamed.get(n, n): v for n, v in options.items() if n not in ("globals", "locals", "eval_str")}
+
+
+def _signature_value(parameters: Value, returns: Value) -> Value:
     made = ObjectValue(inspect.Signature)
-    made.members["_parameters"] = DictValue(
-        parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters
-    )
-    made.members["_return_annotation"] = session.wrap_constant(found.return_annotation)
+    made.members.update(_parameters=parameters, _return_annotation=returns)
     return made
+
+
+def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, read: Any) -> Value:
+    """Of a function made during capture: its defaults and annotations are values."""
+    model = FunctionType(function.code, {}, closure=tuple(CellType() for _ in function.code.co_freevars))
+    model.__defaults__ = tuple(function.defaults) or None
+    model.__kwdefaults__ = dict(function.keyword_defaults) or None
+    model.__annotations__ = dict(session.entries_of(function.annotation_dict(session)))
+    if function.attributes.keys() & {"__wrapped__", "__signature__"}:
+        raise session.unsupported(f"inspect.signature() of {function.describe()}, which wraps another function")
+    found = session.python(read, MethodType(model, 0) if bound else model)
+    parameters = {}
+    for name, parameter in found.parameters.items():
+        made = parameters[name] = ObjectValue(inspect.Parameter)
+        for member in inspect.Parameter.__slots__:
+            made.members[member] = session.wrap_constant(getattr(parameter, member))
+    held = DictValue(parameters.items(), MappingProxyType)
+    return _signature_value(held, session.wrap_constant(found.return_annotation))
 
 
 @rule(MappingProxyType)

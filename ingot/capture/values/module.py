@@ -145,7 +145,7 @@ def _wrapped_call(session: Session, args: Arguments, kwargs: Keywords) -> Forwar
 
 def _has_hooks(session: Session, hooks: Value) -> bool:
     """Whether a table of hooks has any. All that is asked of an empty one is that it stays empty."""
-    if isinstance(hooks, LazyValue) and not session.is_realized(hooks.source) and not hooks.object:
+    if isinstance(hooks, LazyValue) and not hooks.object and hooks.source and not session.is_realized(hooks.source):
         session.guard(hooks.source, Kind.DICT_EMPTY)
         return False
     return session.truth(hooks)
@@ -154,8 +154,8 @@ def _has_hooks(session: Session, hooks: Value) -> bool:
 def _refuse_lazy(session: Session, module: ModuleValue) -> None:
     """The first call of a lazy module makes its parameters and may change its class."""
     if isinstance(module.object, LazyModuleMixin) and "_initialize_hook" in (instance_dict(module.object) or {}):
-        hooks = AttrSource(module.source, "_forward_pre_hooks")  # type: ignore[arg-type]
-        session.guard(hooks, Kind.DICT_KEYS, tuple(module.object._forward_pre_hooks))
+        hooks: Any = (instance_dict(module.object) or {})["_forward_pre_hooks"]
+        session.guard(AttrSource(module.source, "_forward_pre_hooks"), Kind.DICT_KEYS, tuple(hooks))  # type: ignore[arg-type]
         raise session.unsupported(f"{module.describe()} has not got its parameters yet")
 
 

@@ -1,5 +1,5 @@
-"""Python numbers that are read from tensors while the program runs (`.item()`, `float(t)`, `int(t)`): in the graph they are
-tensors of rank 0, so that it goes on where they only meet other tensors.
+"""Python numbers that are read from tensors while the program runs (`.item()`, `float(t)`, `int(t)`): in the graph they
+are tensors of rank 0, so that it goes on where they only meet other tensors.
 
 An operation of a tensor and a Python number converts the number to the type it computes in, as it does with a tensor of
 rank 0 that holds it; it differs in the type of the result alone. So `t * number` is captured as the operation of two
@@ -80,7 +80,7 @@ class NumberValue(Value):
             return NumberValue(float, _converted(session, self.tensor, torch.float64))
         raise session.unsupported(f"{cls.__name__}() of {self.describe()}")
 
-    # -- alone -----------------------------------------------------------------------------------------------------------
+    # -- alone ---------------------------------------------------------------------------------------------------------
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         if function is operator.pos and self.cls is not bool:
@@ -114,7 +114,7 @@ class NumberValue(Value):
         number = other.constant()
         return ConstantValue(float(number)) if abs(number) < 2**53 or type(number) is float else None
 
-    # -- with a tensor -----------------------------------------------------------------------------------------------------
+    # -- with a tensor -------------------------------------------------------------------------------------------------
 
     def with_tensor(
         self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
@@ -145,9 +145,10 @@ class NumberValue(Value):
 
 
 class OutsideNumber(NumberValue):
-    """A float from outside that is seen to differ from call to call: where it only meets tensors and other numbers it is
-    an input of the graph. What needs its value breaks the graph in a continuation, where it is likely to have been read
-    from a tensor; elsewhere that compiles for the value."""
+    """A float from outside that is seen to differ from call to call: where it only meets tensors and other numbers it
+    is an input of the graph, and of a comparison with a constant the outcome alone is guarded. What needs its value
+    breaks the graph in a continuation, where it is likely to have been read from a tensor; elsewhere that compiles for
+    the value."""
 
     __slots__ = ("_session", "object")
 
@@ -159,7 +160,9 @@ class OutsideNumber(NumberValue):
     def tensor(self) -> TensorValue:
         if self._tensor is None:
             self._tensor = self._session.graph.input(
-                self._session, tensor_of(self.object), DerivedSource(self.source, tensor_of)  # type: ignore[arg-type]
+                self._session,
+                tensor_of(self.object),
+                DerivedSource(self.source, tensor_of),  # type: ignore[arg-type]
             )
         return self._tensor
 

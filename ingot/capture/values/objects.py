@@ -61,6 +61,24 @@ class IdentityKey:
         return isinstance(other, IdentityKey) and other.object is self.object
 
 
+class HashedKey(IdentityKey):
+    """An object whose class says how it hashes and compares, as a key of a captured dict."""
+
+    __slots__ = ("number", "session")
+
+    def __init__(self, session: Session, value: Value, number: int) -> None:
+        super().__init__(value.identity(), value)
+        self.session, self.number = session, number
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, IdentityKey):
+            return other.value is self.value or self.session.equal(self.value, other.value)
+        return self.session.equal(self.value, self.session.wrap_key(other))
+
+
 class ObjectValue(Value):
     """An instance of a class written in Python: from outside (`object`), or made during capture (`attributes` are those
     of its `__dict__`, `members` those of `__slots__`)."""
@@ -81,9 +99,10 @@ class ObjectValue(Value):
         return self if self.source is None else self.object
 
     def key(self, session: Session) -> Any:
-        if find_in_class(self.cls, "__hash__") is not object.__hash__:
-            raise session.unsupported(f"{self.describe()}, which defines __hash__, as a key of a dict or set")
-        return session.identity_key(self)
+        if find_in_class(self.cls, "__hash__") is object.__hash__:
+            return session.identity_key(self)
+        number = session.call(session.builtin(hash), [self], {})
+        return HashedKey(session, self, session.known(number))
 
     # -- attributes ----------------------------------------------------------------------------------------------------
 
@@ -388,6 +407,9 @@ class StandIn(ObjectValue):
 
     def describe(self) -> str:
         return f"a {self.python_type().__name__}"
+
+    def own_attribute(self, session: Session, name: str) -> Value | None:
+        return self.attributes.get(name)
 
     def iterate(self, session: Session) -> Value:
         return super().iterate(session) if find_missing(self.cls, "__next__") else self

@@ -74,7 +74,12 @@ class SequenceValue(Container):
             made = self._like(session.python(operator.getitem, self.items, bounds))
             made.cls = self.cls if self.cls.__name__ == "Size" else made.cls
             return made
-        return session.python(operator.getitem, self.items, session.index(key))
+        index = session.index(key)
+        try:
+            return self.items[index]
+        except (IndexError, TypeError):
+            stand_in: Any = self.items if isinstance(self, ListValue) else tuple(self.items)
+            return session.python(operator.getitem, stand_in, index)
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         items = [item.argument(leaf) for item in self.items]
@@ -89,8 +94,8 @@ class SequenceValue(Container):
         if function in (operator.add, operator.iadd) and isinstance(other, SequenceValue) and not reflected:
             if isinstance(self, ListValue) == isinstance(other, ListValue):
                 return self._like(self.items + other.items)
-        if function in (operator.mul, operator.imul) and other.is_constant():
-            return self._like(session.python(operator.mul, self.items, other.constant()))
+        if function in (operator.mul, operator.imul) and hasattr(other.python_type(), "__index__"):
+            return self._like(self.items * session.integer(other))
         if function in (operator.eq, operator.ne) and isinstance(other, SequenceValue):
             same = isinstance(self, ListValue) == isinstance(other, ListValue) and len(self.items) == len(other.items)
             same = same and all(
@@ -116,6 +121,17 @@ class SequenceValue(Container):
         return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.items))
 
 
+class TypedKey(tuple[Any, ...]):
+    """A torch.Size or named tuple as a key of a captured dict."""
+
+    cls: type
+
+    def __new__(cls, kind: type, keys: list[Any]) -> TypedKey:
+        made = super().__new__(cls, keys)
+        made.cls = kind
+        return made
+
+
 class TupleValue(SequenceValue):
     """A tuple, torch.Size or named tuple."""
 
@@ -134,7 +150,13 @@ class TupleValue(SequenceValue):
         return self._build([item.constant() for item in self.items])
 
     def key(self, session: Session) -> Any:
-        return tuple(session.realize(item).key(session) for item in self.items)
+        keys = [session.realize(item).key(session) for item in self.items]
+        return tuple(keys) if self.cls is tuple else TypedKey(self.cls, keys)
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if name in getattr(self.cls, "_fields", ()):
+            raise session.raised(AttributeError, "can't set attribute")
+        super().set_attribute(session, name, value)
 
     def get_attribute(self, session: Session, name: str) -> Value:
         fields = getattr(self.cls, "__match_args__", ())  # of named tuples, and of torch.return_types
@@ -149,6 +171,9 @@ class TupleValue(SequenceValue):
 
     def method__replace(self, session: Session, **changes: Value) -> Value:
         fields = self.cls._fields  # type: ignore[attr-defined]
+        unknown = dict.fromkeys(changes.keys() - set(fields))
+        if unknown:
+            session.python(self._build([None] * len(fields))._replace, **unknown)
         return TupleValue([changes.get(f, item) for f, item in zip(fields, self.items)], self.cls)
 
     def method_numel(self, session: Session) -> Value:
@@ -171,6 +196,11 @@ class ListValue(SequenceValue):
     ) -> Value | None:
         if function is operator.iadd and not reflected:
             self.method_extend(session, other)
+            return self
+        if function is operator.imul and not reflected and hasattr(other.python_type(), "__index__"):
+            items = self.items * session.integer(other)
+            self._writable(session)
+            self.items[:] = items
             return self
         return super().binary(session, function, other, reflected)
 
@@ -305,7 +335,7 @@ class SequenceIterator(Value):
         self.sequence, self.position, self.ended = sequence, 0, False
 
     def python_type(self) -> type:
-        return type(iter([]))
+        return type(iter([])) if isinstance(self.sequence, ListValue) else type(iter(()))
 
     def iterate(self, session: Session) -> Value:
         return self
@@ -316,6 +346,19 @@ class SequenceIterator(Value):
             return None
         self.position += 1
         return self.sequence.items[self.position - 1]
+
+
+class ConstantIterator(SequenceIterator):
+    """An iterator over a string or another constant."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, sequence: SequenceValue, cls: type) -> None:
+        super().__init__(sequence)
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
 
 
 class SliceValue(Value):
@@ -342,7 +385,15 @@ class SliceValue(Value):
         return super().get_attribute(session, name)
 
     def method_indices(self, session: Session, length: Value) -> Value:
-        return session.wrap_constant(session.python(self.constant().indices, length.constant()))
+        return session.wrap_constant(session.python(self.constant().indices, session.stand_in(length)))
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if not isinstance(other, SliceValue):
+            return None
+        first, second = (other, self) if reflected else (self, other)
+        return session.binary(function, TupleValue(first.parts, tuple), TupleValue(second.parts, tuple))
 
 
 class RangeValue(Value):

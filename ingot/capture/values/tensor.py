@@ -14,7 +14,9 @@ from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
+from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import IdentityKey, find_missing
+from ingot.capture.values.subclasses import BuiltinObject
 
 if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
@@ -123,7 +125,9 @@ class TensorValue(Value):
         elif session.graph.value_of(self).is_leaf:
             if name == "grad_fn":
                 return NONE
-            return session.realize(session.wrap(session.graph.value_of(self).grad, AttrSource(self.source, name, "slot")))
+            return session.realize(
+                session.wrap(session.graph.value_of(self).grad, AttrSource(self.source, name, "slot"))
+            )
         raise session.unsupported(f"Tensor.{name} of {self.describe()}")
 
     def instance_of(self, session: Session, classes: Any) -> bool:
@@ -189,6 +193,10 @@ class TensorValue(Value):
             return other.with_tensor(session, function, self, reflected)
         if hasattr(other, "as_operand"):
             other = other.as_operand(session)
+        if isinstance(other, BuiltinObject):
+            other = other.content
+        if isinstance(other, EnumValue) and isinstance(other.object, int):
+            other = ConstantValue(int(other.object))
         if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
             return None
         if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):

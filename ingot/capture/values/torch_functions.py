@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,10 @@ from ingot.capture.guards import Kind
 from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
 from ingot.capture.sources import AttrSource, FunctionFieldSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
-from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, RULES, BuiltinValue
+from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import OutsideNumber, with_number
-from ingot.capture.values.tensor import FUNCTIONS, SymIntValue
+from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 
 if TYPE_CHECKING:
@@ -36,8 +35,9 @@ _STATE_QUERIES = frozenset(
         torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
         torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
         torch.get_autocast_gpu_dtype,
-        torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack, torch._C._is_torch_function_mode_enabled,
-        torch._C._is_autocast_available, torch._C._get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
+        torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
+        torch._C._is_torch_function_mode_enabled, torch._C._is_autocast_available,
+        torch._C._get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
         torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
         torch.cuda.amp.common.amp_definitely_not_available,
     )
@@ -128,33 +128,56 @@ class StateQuery(BuiltinValue):
 
 
 _MAPPED = torch.vmap(torch.neg).__code__
-_INLINED_TRANSFORMS = frozenset(
-    {"torch._functorch.vmap", "torch._functorch.predispatch", "torch._higher_order_ops.associative_scan"}
+
+_MACHINERY = ("torch._functorch.", "torch._higher_order_ops.")
+_MACHINERY_OF_AUTOGRAD = frozenset(
+    {"torch.autograd", "torch.autograd.functional", "torch.autograd.forward_ad", "torch.autograd.graph"}
 )
-"""Modules of vmap and of what comes down to it: see `ingot.capture.values.transforms`."""
+_INLINED_ALL_THE_SAME = frozenset(
+    {
+        "torch._functorch.vmap",  # see `ingot.capture.values.transforms`
+        "torch._functorch.predispatch",
+        "torch._higher_order_ops.associative_scan",
+    }
+)
+_TOOLS = ("torch.profiler", "torch.autograd.profiler", "torch._inductor")
 
 
-def _transforms(function: FunctionType) -> bool:
-    """Whether the functions of its module set up a machinery of their own, in C, around the functions they are given."""
+def _why_whole(function: FunctionType) -> str:
+    """Why a function of torch is run for real, as a whole; "" for one that is captured."""
     module = function.__globals__.get("__name__", "")
-    if function is torch.vmap or function.__code__ is _MAPPED or module in _INLINED_TRANSFORMS:
-        return False
-    return module.startswith(("torch._functorch.", "torch._higher_order_ops.")) or module in (
-        "torch.autograd", "torch.autograd.functional", "torch.autograd.forward_ad", "torch.autograd.graph",
-    )  # fmt: skip
+    if not (module.startswith("torch.") or function is torch.compile):
+        return ""
+    if function is torch.vmap or function.__code__ is _MAPPED or module in _INLINED_ALL_THE_SAME:
+        return ""
+    if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:  # within it, tensors are not what they seem
+        return "runs functions in a way that is not captured"
+    if function is torch.compile or module.startswith(_TOOLS) and not function.__qualname__.startswith("record_f"):
+        return "is called, which watches or compiles programs"
+    return ""
 
 
-class Transform(BuiltinValue):
-    """A function that transforms others (grad, cond), or what one of these has made of a function. It is run for
-    real, as a whole: within it, tensors are not what they seem."""
+class WholeFunction(BuiltinValue):
+    """A function that is run for real, as a whole: one that transforms others (grad, cond), what one of these has made
+    of a function, a profiler's."""
 
-    __slots__ = ()
+    __slots__ = ("why",)
 
-    def describe(self) -> str:
-        return f"{self.object.__qualname__}()"
+    def __init__(self, function: FunctionType, why: str, source: Source) -> None:
+        super().__init__(function, source)
+        self.why = why
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raise session.unsupported(f"{self.describe()} runs functions in a way that is not captured")
+        raise session.unsupported(f"{self.object.__qualname__}() {self.why}")
+
+
+def _wrapped_by_dynamo(function: FunctionType) -> FunctionType | None:
+    """What torch.compile has wrapped, once it is loaded: some of torch's own functions, and `nn.Module.__init__`, where
+    it takes note of modules for itself."""
+    original = vars(function).get("_torchdynamo_orig_callable")
+    if function.__globals__.get("__name__") == "torch._dynamo.mutation_guard" and function.__closure__:
+        original = function.__closure__[0].cell_contents
+    return original if isinstance(original, FunctionType) else None
 
 
 @wraps(FunctionType)
@@ -162,15 +185,14 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     answer = _answer(session, object_, source)
     if answer is not None:
         return answer
-    original = vars(object_).get(
-        "_torchdynamo_orig_callable"
-    )  # torch.compile, once loaded, wraps some of torch's own functions
-    if isinstance(original, FunctionType):
+    original = _wrapped_by_dynamo(object_)
+    if original is not None:
         session.guard(source, Kind.IDENTITY, object_)
         return session.builtin(original)
-    if _transforms(object_):
+    why = _why_whole(object_)
+    if why:
         session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__)
-        return Transform(object_, source)
+        return WholeFunction(object_, why, source)
     made = wrap_function(session, object_, source)
     if object_.__module__ in _WHOLE_MODULES and object_ not in _INLINED:
         session.guard(source, Kind.IDENTITY, object_)
@@ -236,7 +258,6 @@ WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_held))
 PURE.update({torch.device, torch.finfo, torch.iinfo})
 
 
-
 def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported(f"a {cls.__qualname__} is made")
 
@@ -257,14 +278,6 @@ def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported("side effect: the random state is read or set (torch.manual_seed and its kin)")
 
 
-def _index(session: Session, value: Value) -> Value:
-    return (
-        value
-        if isinstance(value, SymIntValue)
-        else session.wrap_constant(session.python(operator.index, value.constant()))
-    )
-
-
 POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
 SPECIAL_FUNCTIONS[torch._assert] = _assert
 for _function in (
@@ -276,7 +289,6 @@ for _function in (
     torch.cuda.manual_seed,
 ):
     SPECIAL_FUNCTIONS[_function] = _random_state
-RULES[operator.index] = _index
 
 _CHECKPOINT_OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "early_stop"})
 """Those that say how the backward pass is to run the function again."""
@@ -297,6 +309,6 @@ def _call_checkpointed(session: Session, args: Arguments, kwargs: Keywords) -> V
     return session.call(target, args, kwargs)
 
 
-for _function in (checkpoint, inspect.unwrap(checkpoint)):
-    FORWARDING[_function] = _checkpointed
-    SPECIAL_FUNCTIONS[_function] = _call_checkpointed
+for _checkpoint in (checkpoint, inspect.unwrap(checkpoint)):
+    FORWARDING[_checkpoint] = _checkpointed
+    SPECIAL_FUNCTIONS[_checkpoint] = _call_checkpointed

@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import functools
 import threading
+import typing
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import (
@@ -28,6 +29,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source, find_in_class
 from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
+from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet, RangeValue, SliceValue, TupleValue
 from ingot.capture.values.foreign import ForeignValue
@@ -75,25 +77,22 @@ def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
     return ConstantValue(object_, source)
 
 
-@wraps(enum.Enum, CodeType, UnionType, GenericAlias)
+@wraps(enum.Enum, CodeType)
 def wrap_held(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
     return EnumValue(object_, source) if isinstance(object_, enum.Enum) else ConstantValue(object_, source)
 
 
-class EnumValue(ConstantValue):
-    """A member of an Enum: its methods and properties are Python."""
+@wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)  # type: ignore[attr-defined]
+def wrap_alias(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return AliasValue(object_, source)
 
-    __slots__ = ()
 
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("name", "value", "_value_", "_name_"):
-            return session.wrap_constant(getattr(self.object, name))
-        return session.class_attribute(type(self.object), name, self)
-
-    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
-        known = isinstance(other, ConstantValue)
-        return super().binary(session, function, other, reflected) if known else None
+@wraps(staticmethod, classmethod)
+def wrap_member(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return MemberValue(object_, source)
 
 
 @wraps(tuple)
@@ -256,9 +255,7 @@ def wrap_thread_local(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(object)
 def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
-    if type(object_) is object:  # a sentinel
-        return wrap_held(session, object_, source)
-    if not type(object_).__flags__ & HEAP_TYPE:
+    if not type(object_).__flags__ & HEAP_TYPE and type(object_) is not object:
         session.guard(source, Kind.TYPE, type(object_))
         return ForeignValue(object_, source)
     session.guard(source, Kind.TYPE, type(object_))

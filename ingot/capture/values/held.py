@@ -1,0 +1,112 @@
+"""Objects that are held as they are, and never change: members of enums, what typing makes of classes, static and class
+methods."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.objects import BINARY_METHODS, UNARY_METHODS, ObjectValue, bind_member
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class EnumValue(ConstantValue):
+    """A member of an Enum: the methods and properties that the user wrote are Python."""
+
+    __slots__ = ()
+
+    def special(self, session: Session, name: str, *args: Value) -> Value | None:
+        """Calls a special method that the user wrote; None if there is none."""
+        raw = session.class_lookup(type(self.object), name)
+        if not isinstance(raw, FunctionType) or session.is_trusted(raw.__module__):
+            return None
+        return session.call(session.wrap_class_member(raw), [self, *args], {})
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("name", "value", "_value_", "_name_"):
+            return session.wrap_constant(getattr(self.object, name))
+        if name in vars(self.object):
+            return session.wrap_constant(vars(self.object)[name])
+        raw = session.class_lookup(type(self.object), name)
+        if isinstance(raw, (FunctionType, property, classmethod, staticmethod)) and not self._is_known(session, raw):
+            return session.class_attribute(type(self.object), name, self)
+        return super().get_attribute(session, name)
+
+    @staticmethod
+    def _is_known(session: Session, raw: Any) -> bool:
+        """Whether a member of the class is Python's own."""
+        inner = getattr(raw, "__func__", getattr(raw, "fget", raw))
+        return session.is_trusted(getattr(inner, "__module__", None))
+
+    def has_format(self) -> bool:
+        """Whether the user wrote a `__format__`."""
+        return type(self.object).__format__.__module__ != "enum"
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        return self.special(session, UNARY_METHODS[function]) or super().unary(session, function)
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        answer = self.special(session, BINARY_METHODS[function][reflected], other) if function in BINARY_METHODS else None
+        if answer is not None:
+            return None if answer.python_type() is type(NotImplemented) else answer
+        return super().binary(session, function, other, reflected) if isinstance(other, ConstantValue) else None
+
+    def truth(self, session: Session) -> bool:
+        answer = self.special(session, "__bool__") or self.special(session, "__len__")
+        return super().truth(session) if answer is None else session.truth(answer)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        raw = session.class_lookup(type(self.object), "__call__")
+        if not isinstance(raw, FunctionType):
+            return super().call(session, args, kwargs)
+        return session.call(session.wrap_class_member(raw), [self, *args], kwargs)
+
+
+class AliasValue(ConstantValue):
+    """list[int], typing.Optional[int], a TypeVar, ..."""
+
+    __slots__ = ()
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        origin = typing.get_origin(self.object)
+        if not isinstance(origin, type):
+            raise session.unsupported(f"a call of {self.describe()}")
+        made = session.construct(origin, args, kwargs)
+        if isinstance(made, ObjectValue) and made.cls.__dictoffset__:
+            made.set_attribute(session, "__orig_class__", self)
+        return made
+
+
+class MemberValue(ConstantValue):
+    """A staticmethod or classmethod object."""
+
+    __slots__ = ()
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("__func__", "__wrapped__"):
+            return session.realize(session.wrap_class_member(self.object.__func__))
+        if name == "__get__":
+            return NativeMethod(self, name, MemberValue.get)
+        return session.realize(session.wrap_class_member(self.object.__func__)).get_attribute(session, name)
+
+    def get(self, session: Session, instance: Value, owner: Value = NONE) -> Value:
+        """`__get__`."""
+        cls = instance.python_type() if owner.identity() is None else session.known(owner)
+        found = bind_member(session, self.object, None if instance.identity() is None else instance, cls, "")
+        return session.realize(found)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if isinstance(self.object, staticmethod):
+            return session.call(session.wrap_class_member(self.object.__func__), args, kwargs)
+        return super().call(session, args, kwargs)

@@ -1,0 +1,142 @@
+"""Small programs that random ones were reduced to, each of which once did something else compiled than in eager.
+
+The text of each defines `program` and `arguments(other)`, and `reset()` where the module has state: see
+tests/random_python.py. What is compared, and after which calls: see tests/test_random_python.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.random_python import RandomPython
+from tests.random_python_parts import IMPORTS
+from tests.test_random_python import check
+
+ARGUMENTS = """
+def arguments(other):
+    g = torch.Generator().manual_seed(3 + other)
+    return (torch.randn(2 + other, 3, generator=g), torch.randn(3, generator=g)), {}
+"""
+RESET = "def reset(): pass\n"
+
+FOUND = {
+    "a key that is there, and whose value is not used, is a fact": """
+TABLE = {}
+
+def program(m, v):
+    TABLE.setdefault(v.numel(), m.sum())
+    return v + 1
+
+def reset():
+    TABLE.clear()
+""",
+    "a bound method of a C class, on the stack at a break": """
+def program(m, v):
+    items = []
+    items.append(copy.copy(v.sum().item()))
+    queue = collections.deque([v])
+    queue.append(operator.methodcaller('abs')(v))
+    return items, queue, v.tanh()
+""",
+    "tensors of one name on both sides of a break": """
+def program(m, v):
+    def scaled(v):
+        time.sleep(0)
+        return v * 2
+    return scaled(v) + scaled(v + 1) + scaled(m)
+""",
+    "max over what breaks": """
+def program(m, v):
+    return max([v, v + 1], key=lambda t: t.sum().item()), min(v), max(m[0])
+""",
+    "a write to an expanded tensor": """
+LOG = []
+
+def program(m, v):
+    LOG.append('before')
+    print('before')
+    wide = v.expand(2, 3)
+    wide[()] = 0.5
+    LOG.append('after')
+    return wide
+
+def reset():
+    LOG.clear()
+""",
+    "a write to an expanded tensor, handled": """
+def program(m, v):
+    try:
+        v.expand(2, 3).add_(1)
+    except RuntimeError as error:
+        print(error)
+    return v + 1
+""",
+    "a generator from before a break, which prints and ends": """
+def program(m, v):
+    def rows():
+        yield operator.methodcaller('sin')
+        yield print('printed')
+        yield m[0]
+        print('last')
+    return [row for row in rows()][-1], v * 2
+""",
+    "a generator that has ended is returned": """
+def rows(m):
+    yield m[0]
+    yield m[1]
+
+def program(m, v):
+    it = rows(m)
+    return list(it), it
+""",
+    "a frozenset and a sentinel across a break": """
+def program(m, v):
+    few, sentinel = frozenset({1, m.shape[0]}), object()
+    time.sleep(0)
+    found = {1: v, 2: v + 1}.get(9, sentinel)
+    return v * len(few), found is sentinel
+""",
+    "an exception that a callee has handled is not its caller's": """
+CACHE = {}
+
+def look(k):
+    try:
+        return CACHE[k]
+    except KeyError:
+        time.sleep(0)
+        made = 1
+    return made
+
+def fails():
+    try:
+        missing
+    except NameError as error:
+        print(repr(error.__context__))
+
+def program(m, v):
+    look(3)
+    eval('1 + 1')
+    fails()
+    return v + 1
+""",
+    "what an operation refuses for its dtypes": """
+LOG = []
+
+def program(m, v):
+    LOG.append('before')
+    made = torch.zeros(3).index_add(0, torch.arange(3), v.double())
+    m += 1
+    return made
+
+def reset():
+    LOG.clear()
+""",
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "ingot"])
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str, backend: str) -> None:
+    text = FOUND[name]
+    text += (RESET if "def reset" not in text else "") + (ARGUMENTS if "def arguments" not in text else "")
+    check(RandomPython(0, IMPORTS + text), backend)
