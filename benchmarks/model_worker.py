@@ -187,11 +187,17 @@ def torch_breaks(_: Any) -> list[str]:
 
 
 def own_backend(case: Case) -> str:
-    """The results of Ingot's own backend beside eager's."""
+    """The results of Ingot's own backend beside eager's; why part of the model was left to eager, if any was."""
     import ingot
+    from ingot.compiler import Compiler
 
     try:
-        return case.difference(ingot.compile(case.model))
+        compiled = ingot.compile(case.model)
+        found = case.difference(compiled)
+        compiler = Compiler.of(compiled)
+        assert compiler is not None
+        skipped = [compilation.skipped for compilation in compiler.compilations if compilation.skipped is not None]
+        return f"EAGER: {skipped[0]}" if skipped else found
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"[:200]

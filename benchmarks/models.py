@@ -8,7 +8,8 @@ environment beside the project's own:
     models/bin/pip install transformers scipy llvmlite==0.50.0 rich
     PYTHONPATH=. models/bin/python -m benchmarks.models
 
-in a checkout whose extension is built for that Python (`make lint` does so). Each model runs in a process of its own with weights drawn at random: nothing is downloaded.
+in a checkout whose extension is built for that Python (`make lint` does so). Each model runs in a process of its own
+with weights drawn at random: nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def signature(failure: str) -> str:
         return "crash"
     if text.startswith("compiles again"):
         return "compiles again"
-    root, kind = re.match(r"(\w+)\S* (.*)", text).groups()  # type: ignore[union-attr]
-    return root + " " + re.sub(r"[^a-z ].*", "", kind)[:24]
+    root, _, kind = text.partition(" ")
+    return re.sub(r"\W.*", "", root) + " " + re.sub(r"[^a-z ].*", "", kind)[:24]
 
 
 def here(text: str, backend: str) -> str:

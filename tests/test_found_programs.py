@@ -119,6 +119,17 @@ def program(m, v):
     fails()
     return v + 1
 """,
+    "an index that eager refuses": """
+LOG = []
+
+def program(m, v):
+    for i in range(2):
+        print('before', i)
+        m.copy_(m[v])
+
+def reset():
+    LOG.clear()
+""",
     "what an operation refuses for its dtypes": """
 LOG = []
 

@@ -178,6 +178,10 @@ class Effects:
         """Whether an outside object was changed."""
         return id(object_) in self._changed.get(type(object_), {})
 
+    def has_changed(self, *classes: type) -> bool:
+        """Whether some instance of these classes was changed."""
+        return any(issubclass(cls, classes) for cls in self._changed)
+
     def found(self, object_: Any, source: Source) -> Value:
         """What was found under a name or key: that it is there is a fact, even if it is never used."""
         self._paths[source] = None

@@ -90,6 +90,14 @@ def behind_lazy_disable(function: FunctionType) -> FunctionType | None:
     return inner if isinstance(inner, FunctionType) else None
 
 
+def behind_tagging(function: FunctionType) -> FunctionType | None:
+    """What torch.compile, once it has run, wraps to take note for itself of every module that is made."""
+    if function.__module__ != "torch._dynamo.mutation_guard":
+        return None
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    return next((inner for inner in held if isinstance(inner, FunctionType)), None)
+
+
 _allowed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

@@ -38,6 +38,9 @@ _PINNED = frozenset({Kind.TYPE, Kind.IDENTITY, Kind.EQUALS, Kind.IS_NONE, Kind.T
 _TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy"}
 """Packages whose module attributes are taken as they are: functions, classes and modules in them are not guarded."""
 
+_REPLACEABLE = frozenset({"sys", "warnings"})
+"""Those of them with functions that programs replace: sys.excepthook, warnings.showwarning."""
+
 _LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
 
 SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
@@ -253,7 +256,8 @@ class Session(Semantics):
         if name not in namespace:
             return None
         found = namespace[name]
-        if self.is_trusted(module) and (callable(found) or isinstance(found, ModuleType)):
+        fixed_there = self.is_trusted(module) and module not in _REPLACEABLE
+        if fixed_there and (callable(found) or isinstance(found, ModuleType)):
             return self.wrap(found, ConstSource(found))
         return self.effects.found(found, GlobalSource(namespace, name))
 

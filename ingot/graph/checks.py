@@ -51,7 +51,12 @@ def _gather(x: Tensor, dim: int, index: Tensor, **_: Any) -> str:
     return "the index is larger than the tensor" if large else ""
 
 
+_INDEX_TYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
 def _index(x: Tensor, indices: Sequence[Tensor | None]) -> str:
+    if any(i is not None and i.dtype not in _INDEX_TYPES for i in indices):
+        return "an index that is neither an integer (of 32 or 64 bits) nor a mask"
     missing = any(
         i is not None and isinstance(size, int) and size == 0 and not geometry.is_empty(i)
         for i, size in zip(indices, x.shape)
@@ -212,5 +217,5 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::linear": _linear,
     **{f"aten::{name}": _source_like("source") for name in ("index_add", "index_copy", "masked_scatter")},
     **{f"aten::{name}": _source_like("src") for name in ("scatter", "scatter_add", "scatter_reduce")},
-    "aten::index_put": _source_like("values"),
+    "aten::index_put": lambda x, indices, values, **_: _index(x, indices) or _source_like("values")(x, values=values),
 }

@@ -431,3 +431,44 @@ def test_text_is_no_break() -> None:
     assert compiled(X)[0] == "2.50"
     assert compiled(X * 2)[0] == "5.00"
     assert len(Compiler.of(compiled).compilations) == 1
+
+
+# -- programs that change who sees what --------------------------------------------------------------------------------
+
+
+def quietens_warnings(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("hidden", stacklevel=1)
+    warnings.warn("shown", stacklevel=1)
+    return x
+
+
+def test_filters_that_are_changed() -> None:
+    compiled = ingot.compile(quietens_warnings, backend="eager")
+    for _ in range(3):
+        seen = []
+        for run in (quietens_warnings, compiled):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run(X)
+            seen.append(shown(caught))
+        assert seen[0] == seen[1] and [text for _, text, *_ in seen[0]] == ["shown"]
+
+
+def test_levels_that_are_changed(caplog: Any) -> None:
+    def fn(x, level):
+        before = log.level
+        log.setLevel(level)
+        log.info("at %d", level)
+        enabled = log.isEnabledFor(logging.INFO)
+        log.setLevel(before)
+        return enabled, x
+
+    compiled = ingot.compile(fn, backend="eager")
+    for level in (logging.INFO, logging.ERROR, logging.INFO, logging.DEBUG):
+        caplog.clear()
+        expected, wanted = fn(X, level)[0], [record_of(record) for record in caplog.records]
+        caplog.clear()
+        assert compiled(X, level)[0] is expected
+        assert [record_of(record) for record in caplog.records] == wanted

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -272,3 +274,22 @@ def test_a_count_that_is_looked_at_is_guarded() -> None:
 def test_a_count_may_be_printed(capsys: Any) -> None:
     assert compilations(same_world(counts_and_prints, lambda: (X.clone(), Box(n=0)), calls=4)) == 1
     assert capsys.readouterr().out.splitlines() == [f"call {i}" for i in range(1, 5) for _ in range(2)]
+
+
+def test_nothing_of_a_call_is_kept_by_its_compilation() -> None:
+    def fn(x, box):
+        box.n += 1
+        box.items.append(x + 1)
+        box.made = [box.items, lambda: box]
+        return x + len(box.items)
+
+    compiled, x, box = ingot.compile(fn, backend="eager"), torch.ones(3), Box(n=0, items=[])
+    gone = weakref.ref(x), weakref.ref(box)
+    gc.collect()
+    gc.disable()
+    try:
+        compiled(x, box)
+        del box.made, x, box
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()

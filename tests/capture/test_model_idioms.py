@@ -172,6 +172,19 @@ def test_a_slice_follows_its_bound() -> None:
             assert_same(compiled(x), model(x))
 
 
+def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo import mutation_guard
+
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(nn.Module, name, vars(nn.Module)[name])
+    monkeypatch.setattr(nn.Module, "___needs_generation_tag_patch", True, raising=False)
+    mutation_guard.install_generation_tagging_init()
+    assert nn.Module.__init__.__module__ == mutation_guard.__name__
+    model, x = MakesModules(), torch.randn(2, 4)
+    with torch.no_grad():
+        assert_same(ingot.compile(model, backend="eager", fullgraph=True)(x), model(x))
+
+
 # -- functions with a forward and a backward of their own --------------------------------------------------------------
 
 

@@ -503,3 +503,67 @@ def test_modes_tell_what_changed() -> None:
         ]
         before.set()
         assert Modes.now() == before
+
+
+def lookup_behind_a_break(table: Tensor, index: Tensor) -> Any:
+    try:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+            pause()
+            rows = table[index]
+            return rows @ rows.T
+    except IndexError:
+        return modes(), autocast_depth_now()
+
+
+def lookup_in_contexts(table: Tensor, index: Tensor) -> Any:
+    with torch.no_grad():
+        pause()
+        with torch.autocast("cpu"):
+            rows = table[index] + 1
+        pause()
+    return rows
+
+
+def lookup_between_calls(table: Tensor, index: Tensor) -> Any:
+    torch.set_grad_enabled(False)
+    rows = table[index] + 1
+    torch.set_grad_enabled(True)
+    return rows
+
+
+@ingot.disable
+def autocast_depth_now() -> int:
+    return autocast_depth()
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+@pytest.mark.parametrize("fn", [lookup_behind_a_break, lookup_in_contexts, lookup_between_calls])
+def test_an_error_of_the_graph_leaves_the_modes_that_eager_leaves(fn: Any, backend: str) -> None:
+    compiled = ingot.compile(fn, backend=backend)
+    for position in (1, 7, 1, 7):
+        found = []
+        for function in (fn, compiled):
+            with preserved():
+                try:
+                    result = function(X, torch.tensor([position]))
+                except IndexError:
+                    result = IndexError
+                found.append((result, modes(), autocast_depth()))
+        assert_same(found[1], found[0], rtol=1e-2)
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+def test_inference_tensors(backend: str) -> None:
+    @torch.inference_mode()
+    def fn(x: Tensor) -> Tensor:
+        return LINEAR(x).relu() + 1
+
+    compiled = ingot.compile(fn, backend=backend)
+    for _ in range(2):
+        assert_same(compiled(X), fn(X))
+        assert compiled(X).is_inference() and not torch.is_inference_mode_enabled()
+    with torch.inference_mode():
+        inside = ingot.compile(lambda x: x * 2, backend=backend)
+        assert inside(X).is_inference() and inside(inside(X)).is_inference()
+    with torch.no_grad():
+        assert not inside(X).is_inference()

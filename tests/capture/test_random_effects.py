@@ -18,7 +18,7 @@ import ingot
 from ingot.compiler import Compiler
 from tests.capture.worlds import Mirror, outcome
 
-PROGRAMS = 4000
+PROGRAMS = 150
 
 
 class Box:

@@ -196,6 +196,8 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     given = {**dict(zip(names, args)), **kwargs}
     if len(args) > len(names) or given.keys() - set(names) or "message" not in given:
         raise session.unsupported("side effect: warnings.warn with other arguments than it knows")
+    if session.effects.is_changed(warnings.filters) or session.effects.fields(vars(warnings)) is not None:
+        raise session.unsupported("side effect: warnings.warn, where the filters of warnings were changed")
     if _raises(warnings.filters):  # type: ignore[arg-type]
         session.guard(_FILTERS, Kind.EQUALS, True)
         raise session.unsupported("side effect: warnings.warn, where warnings are raised as errors")
@@ -311,7 +313,8 @@ def _question(method: Callable[..., Any]) -> Callable[[Session, Arguments, Keywo
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         logger, known = session.realize(args[0]), tuple(session.known(a) for a in [*args[1:], *kwargs.values()])
-        if not _is_logger(logger):
+        changed = session.effects.has_changed(logging.Logger, logging.Manager)
+        if changed or not _is_logger(logger):
             raise session.unsupported(f"a question to {logger.describe()}")
         ask = _answer_of(method, known)
         answer = session.python(ask, logger.object)  # type: ignore[attr-defined]

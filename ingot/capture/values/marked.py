@@ -65,7 +65,7 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     if marks.is_constant(object_):
         session.guard(source, Kind.IDENTITY, object_)
         return ConstantFunction(object_)
-    inner = marks.behind_lazy_disable(object_)
+    inner = marks.behind_lazy_disable(object_) or marks.behind_tagging(object_)
     if inner is not None:
         session.guard(source, Kind.IDENTITY, object_)
         return session.builtin(inner)
