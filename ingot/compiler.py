@@ -25,11 +25,10 @@ from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
 from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
-from ingot.explain.compilation import Compilation
+from ingot.explain.compilation import Compilation, stage
 from ingot.graph.ambient import snapshot
-from ingot.native import Dispatcher, GuardTree
+from ingot.native import Dispatcher, GuardTree, _native
 from ingot.options import Options
-from ingot.pipeline import compile_graph, stage
 from ingot.stance import DEFAULT, FAIL, current_stance
 
 log = logging.getLogger("ingot")
@@ -187,6 +186,8 @@ class Compiler:
         if not captured.ops:
             target: Any = tuple  # called without arguments: no outputs
         elif self.options.is_native:
+            from ingot.pipeline import compile_graph  # another backend needs nothing of what it imports
+
             target = compile_graph(captured, compilation, self.options).native
         else:
             with stage(compilation, "backend"):
@@ -266,8 +267,11 @@ class Compiler:
             compilation = self._new_compilation("")
             compilation.skipped = self.overflow
             self.compilations.append(compilation)
-            log.warning("%s: %s; further ones run in eager", compilation.name, self.overflow)
+            self._report_overflow(compilation)
         return self.overflow
+
+    def _report_overflow(self, compilation: Compilation) -> None:
+        log.warning("%s: %s; further ones run in eager", compilation.name, compilation.skipped)
 
     def _watched(self) -> Unsupported:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
@@ -315,6 +319,12 @@ class Continuation(Compiler):
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)
+
+    def _report_overflow(self, compilation: Compilation) -> None:
+        if self.chain.is_call:  # one of the functions that a broken instruction called: nobody asked to compile it
+            _native.set_code_entry(self.chain.points[0].code, None)
+        else:
+            super()._report_overflow(compilation)
 
 
 @contextmanager

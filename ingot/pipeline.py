@@ -3,31 +3,17 @@ one."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
 from ingot.capture import Captured
 from ingot.codegen.llvm import compile_kernels
 from ingot.errors import Unsupported
-from ingot.explain.compilation import Compilation
+from ingot.explain.compilation import Compilation, stage
 from ingot.graph import trace
 from ingot.loops.lowering import lower
 from ingot.options import Options
 from ingot.runtime.program import Program
 from ingot.schedule import schedule
-
-
-@contextmanager
-def stage(compilation: Compilation, name: str) -> Iterator[None]:
-    """Add the seconds spent inside to the stage's, also when it raises."""
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        compilation.seconds[name] = compilation.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def _refuse_other_devices(captured: Captured) -> None:

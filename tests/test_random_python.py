@@ -42,12 +42,12 @@ CALLS = [(False, True), (False, True), (False, True), (False, False), (True, Tru
 class Outcome:
     """What a call did: its result or error, what it printed, and what it left behind."""
 
-    def __init__(self, module: types.ModuleType, function: Any, other: bool) -> None:
+    def __init__(self, module: types.ModuleType, function: Any, other: bool, within: Any = None) -> None:
         self.args, self.kwargs = module.arguments(other)
         self.error: BaseException | None = None
         self.result: Any = None
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), within or contextlib.nullcontext():
             try:
                 self.result = function(*self.args, **self.kwargs)
             except Exception as error:
@@ -157,9 +157,10 @@ def check(program: RandomPython, backend: str = "eager") -> Report:
                 raise Mismatch(f"call {number}: {error}") from None
             if number == 0:
                 report.in_graphs = graphs.ran
-    with Counting() as counting, torch.no_grad():
+    counting = Counting()
+    with torch.no_grad():
         eager.reset()
-        Outcome(eager, eager.program, False)
+        Outcome(eager, eager.program, False, counting)
     report.operations = counting.calls
     report.compilations = len(compiler.compilations)
     report.skips = [c.skipped.reason for c in compiler.compilations if c.skipped is not None]

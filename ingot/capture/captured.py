@@ -24,6 +24,7 @@ from ingot.capture.sources import ArgSource, ConstSource, Source
 from ingot.capture.values import (
     arrays,
     autograd_functions,
+    contexts,
     deferred,
     library,
     slots,
@@ -47,6 +48,7 @@ _TABLES = (  # imported for the rows that they add
     handlers,
     arrays,
     autograd_functions,
+    contexts,
     deferred,
     generators,
     iterators,
@@ -173,7 +175,7 @@ def capture_continuation(
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
-        session.varying, session.breaks_on_numbers = varying, True
+        session.varying, session.continues = varying, True
         return enter_chain(session, chain, state)
 
     return _capture(enter, options, continuations)

@@ -23,6 +23,7 @@ from ingot.capture.sources import (
     CellSource,
     ConstSource,
     FunctionFieldSource,
+    GlobalSource,
     InstanceDictSource,
     ItemSource,
     Source,
@@ -62,10 +63,27 @@ class Fields:
     what is still to be done: by key, the value, and whether the key goes to the end.
     """
 
-    __slots__ = ("_remove", "_store", "cleared", "entries", "moved", "pending", "pending_clear", "written")
+    __slots__ = (
+        "_done",
+        "_remove",
+        "_source_of",
+        "_store",
+        "cleared",
+        "entries",
+        "moved",
+        "pending",
+        "pending_clear",
+        "written",
+    )
 
-    def __init__(self, store: Callable[[Any, Value], Operation], remove: Callable[[Any], Operation]) -> None:
-        self._store, self._remove = store, remove
+    def __init__(
+        self,
+        store: Callable[[Any, Value], Operation],
+        remove: Callable[[Any], Operation],
+        source_of: Callable[[Any], Source | None],
+    ) -> None:
+        self._store, self._remove, self._source_of = store, remove, source_of
+        self._done: set[Any] = set()  # keys that an operation before the pending ones writes
         self.written: dict[Any, Value] = {}
         self.moved: set[Any] = set()
         self.cleared = False
@@ -115,12 +133,20 @@ class Fields:
         if self.pending_clear is not None:
             yield self.pending_clear
         for key, (value, moved) in self.pending.items():
+            if not moved and self._is_as_before(key, value):
+                continue
+            self._done.add(key)
             if value is NULL or moved:
                 yield self._remove(key)
             if value is not NULL:
                 yield self._store(key, value)
         self.pending_clear = None
         self.pending.clear()
+
+    def _is_as_before(self, key: Any, value: Value) -> bool:
+        """Whether a key has what it had before the call, all the time as others can see it."""
+        untouched = not self.cleared and key not in self._done and value.source is not None
+        return untouched and value.source is self._source_of(key)
 
 
 class _Nothing:
@@ -140,6 +166,7 @@ class Effects:
         self._log: list[Operation] = []
         self._segment: dict[int, Change] = {}  # by id of the change, in the order of the first write
         self._fields: dict[int, Fields] = {}  # by id of the storage
+        self._slots: dict[int, Fields] = {}  # by id of the instance
         self._known: dict[int, Value] = {}  # by id of the outside object
         self._by_type: dict[type, list[Any]] = {}
         self._changed: dict[type, dict[int, Any]] = {}
@@ -200,6 +227,10 @@ class Effects:
         """What was written to a dict or namespace; None where nothing was."""
         return self._fields.get(id(storage))
 
+    def slots(self, object_: Any) -> Fields | None:
+        """What was written to the `__slots__` of an instance; None where nothing was."""
+        return self._slots.get(id(object_))
+
     def items_of(self, owner: Any) -> Fields:
         """The fields of a dict from outside (`owner.object`, of value `owner`)."""
         base = dict_base(type(owner.object))
@@ -210,7 +241,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(id(owner.object), Fields(store, remove))
+        return self._fields.setdefault(id(owner.object), Fields(store, remove, owner.item_source))
 
     def members_of(self, owner: Any) -> Fields:
         """The members of a set from outside (`owner.object`, of value `owner`), each its own key."""
@@ -221,7 +252,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(set.discard, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(id(owner.object), Fields(store, remove))
+        return self._fields.setdefault(id(owner.object), Fields(store, remove, lambda _: None))
 
     def set_attribute(self, session: Session, owner: ObjectValue, name: str, value: Value) -> None:
         """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__ does."""
@@ -270,7 +301,10 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (dict_of(), ConstantValue(key)))
 
-        return self._fields.setdefault(id(namespace), Fields(store, remove))
+        return self._fields.setdefault(
+            id(namespace),
+            Fields(store, remove, lambda key: AttrSource(owner.source, key)),  # type: ignore[arg-type]
+        )
 
     def slots_of(self, owner: Any) -> Fields:
         """The fields of the `__slots__` of an instance."""
@@ -281,7 +315,9 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_slot, (owner, ConstantValue(key)))
 
-        return self._fields.setdefault(id(owner.object), Fields(store, remove))
+        return self._slots.setdefault(
+            id(owner.object), Fields(store, remove, lambda key: AttrSource(owner.source, key, "slot"))
+        )
 
     def names_of(self, namespace: dict[str, Any]) -> Fields:
         """The fields of a module's globals."""
@@ -293,7 +329,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (held, ConstantValue(key)))
 
-        return self._fields.setdefault(id(namespace), Fields(store, remove))
+        return self._fields.setdefault(id(namespace), Fields(store, remove, lambda key: GlobalSource(namespace, key)))
 
     def set_name(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         """Sets or deletes (NULL) a global of a module."""
@@ -306,7 +342,9 @@ class Effects:
         fields = self._fields.get(id(cell.object))
         if fields is None:
             fields = self._fields[id(cell.object)] = Fields(
-                lambda _, value: Operation(_CELL.__set__, (cell, value)), lambda _: Operation(_unbind, (cell,))
+                lambda _, value: Operation(_CELL.__set__, (cell, value)),
+                lambda _: Operation(_unbind, (cell,)),
+                lambda _: None,
             )
         fields.write(None, content)
         self.change(session, cell, cell.object, fields)

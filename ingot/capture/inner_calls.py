@@ -3,16 +3,20 @@ each is captured as a function of its own."""
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any
+
+import torch
 
 from ingot.capture.chain import Chain, Continuations, Point
 from ingot.capture.marks import DISABLED_CODE, why_disabled
 from ingot.capture.session import is_trusted
 from ingot.capture.steps import is_step
+from ingot.capture.values.objects import instance_dict
 from ingot.native import _native, call_eager, runs_eager
 
 _GENERATORS = 0x2A0  # flags of generators and coroutines, which are captured where they are called, or not at all
@@ -35,22 +39,46 @@ def captured_by(continuations: Continuations | None) -> Iterator[None]:
 def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations: Continuations) -> Any:
     """What a step gives, the functions that it calls being captured."""
     with captured_by(continuations):
-        _native.hook_enter()
-        try:
-            return step(*operands)
-        finally:
-            _native.hook_leave()
+        return _native.call_hooked(step, operands)
 
 
 def _call(function: FunctionType, *parameters: Any) -> Any:
     """What a call of the user's gives, or NULL for a frame that is to run as it is."""
     continuations = getattr(_thread, "continuations", None)
-    if continuations is None or runs_eager():
+    if continuations is None or runs_eager() or not _may_have_tensors(function, parameters):
         return _native.NULL
     with captured_by(None):  # the compiler, and what it made, run as they are; a break in there begins anew
         # Reading __code__ can call an audit hook, so it has its place here as well.
         chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
         return continuations(chain)(function, *parameters)
+
+
+_FEW = 16
+_TENSORS = (torch.Tensor, torch.nn.Module)
+
+
+def _may_have_tensors(function: FunctionType, parameters: tuple[Any, ...]) -> bool:
+    """Whether tensors or modules are near at hand: to capture what has none, an import for example, is a waste."""
+    return any(
+        isinstance(item, _TENSORS)
+        for value in itertools.chain(parameters, _variables(function))
+        for item in itertools.chain((value,), itertools.islice(_held(value), _FEW))
+    )
+
+
+def _variables(function: FunctionType) -> Iterator[Any]:
+    """What the closure of a function holds."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # empty
+            yield cell.cell_contents
+
+
+def _held(value: Any) -> Iterable[Any]:
+    """What a container or an instance holds, read without code of the user's."""
+    for kind in (list, tuple):
+        if isinstance(value, kind):
+            return kind.__iter__(value)
+    return dict.values(value if isinstance(value, dict) else instance_dict(value) or {})
 
 
 def _call_disabled(function: FunctionType, *parameters: Any) -> Any:

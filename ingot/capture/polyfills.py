@@ -197,6 +197,22 @@ def getstate(self: Any, /) -> Any:
 FUNCTIONS[object.__getstate__] = getstate  # type: ignore[attr-defined]
 
 
+@_replaces(set.__reduce__, frozenset.__reduce__)
+def reduce_set(self: Any, /) -> Any:
+    return type(self), (list(self),), self.__getstate__()
+
+
+@_replaces(collections.OrderedDict.__reduce__)
+def reduce_ordered(self: Any, /) -> Any:
+    return type(self), (), self.__getstate__(), None, iter(self.items())
+
+
+@_replaces(collections.defaultdict.__reduce__)
+def reduce_defaultdict(self: Any, /) -> Any:
+    args = () if self.default_factory is None else (self.default_factory,)
+    return type(self), args, None, None, iter(self.items())
+
+
 # -- functools, collections, heapq -------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.classes import SuperValue
-from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.exceptions import ExceptionValue, TracebackValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
@@ -299,7 +299,7 @@ class Results:
     # -- objects -------------------------------------------------------------------------------------------------------
 
     def _object(self, value: ObjectValue) -> Recipe:
-        made = residual.instance(value.cls, {})
+        made = residual.instance(value.cls, {}, base=plain_base(value.cls))
         self._later(lambda: self._fill_attributes(made, value))
         return made
 
@@ -318,17 +318,23 @@ class Results:
 
     def _builtin_object(self, value: BuiltinObject) -> Recipe:
         base: Any = plain_base(value.cls)
-        mutable = base in (list, set)
+        mutable = base in (list, set, deque)
         content = () if mutable else (self._recipe(value.content),)
         made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *content)), [])
 
         def fill() -> None:
             if mutable:
-                made.steps.append((base.extend if base is list else base.update, (self._recipe(value.content),)))
+                args = (self._recipe(value.content),)
+                if isinstance(value.content, DequeValue):
+                    args = (*args, residual.Constant(value.content.held.maxlen))
+                made.steps.append((base.__init__, args))
             self._fill_attributes(made, value)
 
         self._later(fill)
         return made
+
+    def _traceback(self, value: TracebackValue) -> Recipe:
+        return Call(_traceback_of, (self._recipe(value.error),))
 
     def _identity_number(self, value: IdentityNumber) -> Recipe:
         return Call(id, (self._recipe(value.owner),))
@@ -363,6 +369,8 @@ class Results:
         made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)])
 
         def fill() -> None:
+            if value.was_raised and value.raised_at is not None:
+                made.steps.append((_give_traceback, (residual.Constant(value.raiser()),)))
             for name, part in value.remaining_parts().items():
                 made.steps.append((vars(BaseException)[name].__set__, (self._recipe(part),)))
             self._fill_attributes(made, value)
@@ -373,6 +381,19 @@ class Results:
 
 _CELL: Any = vars(CellType)["cell_contents"]
 _FACTORY: Any = vars(defaultdict)["default_factory"]
+
+
+def _give_traceback(error: BaseException, raiser: Any) -> None:
+    """Lets an exception be raised where the user's code raised it."""
+    try:
+        raiser(error)
+    except BaseException:
+        assert error.__traceback__ is not None
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def _traceback_of(error: BaseException) -> Any:
+    return error.__traceback__
 
 
 def _put(instance: Any, name: Any, value: Any) -> None:
@@ -444,6 +465,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     StandIn: Results._stand_in,
     BuiltinObject: Results._builtin_object,
     IdentityNumber: Results._identity_number,
+    TracebackValue: Results._traceback,
     DictObject: Results._mapping,
     AttributesDict: Results._attributes_dict,
     OwnItems: Results._own_items,

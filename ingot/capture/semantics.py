@@ -23,6 +23,7 @@ from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
+from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -64,6 +65,15 @@ class _Shown:
 
     def __format__(self, spec: str) -> str:
         return self._session.format_of(self._value, spec)
+
+
+def _stand_in_for(function: Value) -> Callable[..., Any]:
+    """A function in place of one that only capture can call."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise NotConstant(function)
+
+    return call
 
 
 class Semantics:
@@ -240,6 +250,9 @@ class Semantics:
     def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
         """format() of a value."""
         value = self.realize(value)
+        content = getattr(value, "content", None) if isinstance(value, ObjectValue) else None
+        if content is not None and not isinstance(self.class_lookup(value.cls, "__format__"), FunctionType):
+            return self.format_of(content, spec) if spec else self.text_of(value, str)
         if isinstance(value, EnumValue):
             own = value.special(self, "__format__", ConstantValue(spec)) or value.special(self, "__str__")
             if own is not None:
@@ -375,7 +388,23 @@ class Semantics:
             return cls()
         if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
             return type(cls.__name__, (), {})()
-        return _UNKNOWN if not isinstance(value, FunctionValue) else (lambda: None)
+        return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
+
+    def really(self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:  # type: ignore[misc]
+        """What a pure function gives for real. Where an argument is not known, it is only called to see whether it
+        refuses what is like it."""
+        values, unknown = [*args, *kwargs.values()], None
+        known: list[Any] = []
+        for value in values:
+            try:
+                known.append(self.known(value))
+            except Unsupported as reason:
+                known.append(self.stand_in(value))
+                unknown = reason
+        result = self.python(function, *known[: len(args)], **dict(zip(kwargs, known[len(args) :])))
+        if unknown is not None:
+            raise unknown
+        return result
 
     def stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """The Python object of a value, or one that a C function refuses as it does the value's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from ingot.capture.bytecode import program_of
@@ -22,7 +22,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.sequences import TypedKey
 from ingot.capture.values.arguments import bind
-from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue
+from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member
@@ -79,7 +79,7 @@ class Session(Semantics):
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at = -1  # the number of instructions after which capture ends in a graph break
         self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
-        self.breaks_on_numbers = False  # whether what needs the value of one of them breaks the graph
+        self.continues = False  # whether it begins behind a graph break
         self.effects = Effects()
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}
@@ -343,6 +343,12 @@ class Session(Semantics):
     def class_attribute(self, cls: type, name: str, instance: Value) -> Value:
         """An attribute that an instance finds on its class."""
         return bind_member(self, self.class_lookup(cls, name), instance, cls, name)
+
+    def native_method(self, owner: Value, raw: Any) -> Value | None:
+        """A C method of a value, where a polyfill has its meaning."""
+        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)) and raw in builtin_functions.POLYFILLS:
+            return BoundMethod(self.builtin(raw), owner)
+        return None
 
     def native_slot(self, raw: Any) -> Value | None:
         """A C method of a class, where capture knows its meaning."""

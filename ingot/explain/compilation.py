@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import Unsupported
-from ingot.loops.expr import Symbol
-from ingot.loops.ir import LoopGraph
-from ingot.schedule.plan import KernelStep, Plan
+
+if TYPE_CHECKING:
+    from ingot.loops.expr import Symbol
+    from ingot.loops.ir import LoopGraph
+    from ingot.schedule.plan import KernelStep, Plan
 
 
 @dataclass
@@ -64,4 +69,16 @@ class Compilation:
     @property
     def kernel_steps(self) -> list[KernelStep]:
         """The launches of fused kernels, in run order."""
+        from ingot.schedule.plan import KernelStep
+
         return [step for step in self.plan.steps if isinstance(step, KernelStep)] if self.plan else []
+
+
+@contextmanager
+def stage(compilation: Compilation, name: str) -> Iterator[None]:
+    """Add the seconds spent inside to the stage's, also when it raises."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        compilation.seconds[name] = compilation.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -8,13 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation
-from ingot.explain.stages import function_name, stage_text
-from ingot.explain.traffic import step_bytes
-from ingot.schedule.plan import KernelStep, LibraryStep
+
+if TYPE_CHECKING:
+    from ingot.schedule.plan import KernelStep, LibraryStep
 
 WIDTH, HEIGHT = 120, 40
 
@@ -115,6 +115,8 @@ class Report:
 
     def stage(self, name: str) -> str:
         """The artefact of one stage (a key of `explain.stages.STAGES`) of every compilation, as text."""
+        from ingot.explain.stages import stage_text
+
         return "\n\n".join(stage_text(compilation, name) for compilation in self.compilations)
 
     def __str__(self) -> str:
@@ -167,6 +169,10 @@ def kernel_reports(compilation: Compilation) -> list[KernelReport]:
 
 
 def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> KernelReport:
+    from ingot.explain.stages import function_name
+    from ingot.explain.traffic import step_bytes
+    from ingot.schedule.plan import KernelStep
+
     assert compilation.plan is not None
     reads, writes = step_bytes(step, compilation.plan.graph, compilation.sizes)
     if isinstance(step, KernelStep):

@@ -300,6 +300,19 @@ static PyObject *hook_unpause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
     Py_RETURN_NONE;
 }
 
+/* In C, where no signal handler runs between the two. */
+static PyObject *call_hooked(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count != 2 || !PyTuple_Check(args[1]))
+        return PyErr_SetString(PyExc_TypeError, "call_hooked takes a callable and a tuple"), NULL;
+    Py_DECREF(hook_enter(module, NULL));
+    PyObject *result = PyObject_Call(args[0], args[1], NULL), *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_XDECREF(hook_leave(module, NULL));
+    if (type != NULL)
+        PyErr_Restore(type, value, traceback);
+    return result;
+}
+
 static PyObject *hook_active(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     return PyBool_FromLong(here.active > 0 && here.paused == 0);
 }
@@ -361,6 +374,8 @@ static PyMethodDef methods[] = {
     {"hook_enter", hook_enter, METH_NOARGS,
      "Makes this thread active: its frames are looked at until as many calls of hook_leave."},
     {"hook_leave", hook_leave, METH_NOARGS, "Ends what hook_enter began."},
+    {"call_hooked", (PyCFunction)(void (*)(void))call_hooked, METH_FASTCALL,
+     "call_hooked(callable, args): what the callable gives, called between hook_enter and hook_leave."},
     {"hook_pause", hook_pause, METH_NOARGS, "Frames of this thread run as they are until as many calls of hook_unpause."},
     {"hook_unpause", hook_unpause, METH_NOARGS, "Ends what hook_pause began."},
     {"hook_active", hook_active, METH_NOARGS, "hook_active() -> bool: are this thread's frames looked at?"},

@@ -281,4 +281,7 @@ _COMPARISONS: list[tuple[Any, Any]] = [
 
 def _plain(value: Any) -> Any:
     """The built-in value of an instance of a subclass of str, int or float."""
-    return next(base(base.__str__(value)) for base in (str, int, float) if isinstance(value, base))
+    return next(base(show(value)) for base, show in _SHOWN.items() if isinstance(value, base))
+
+
+_SHOWN: dict[type, Any] = {str: str.__str__, int: int.__repr__, float: float.__repr__}

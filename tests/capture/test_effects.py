@@ -554,6 +554,23 @@ def test_a_flag_that_is_put_back_leaves_nothing_to_do() -> None:
 
     compiler = same_world(fn, lambda: (X.clone(), Box(flag=False)))
     assert compilations(compiler) == 1
+    captured = compiler.compilations[0].captured
+    assert captured is not None and captured.residual.kind == "tensor"
+
+
+def test_a_flag_that_others_see_is_put_back(capsys: Any) -> None:
+    class Loud:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    def fn(x, box):
+        before, box.flag = box.flag, Loud("during")
+        print("now")
+        box.flag = before
+        return x
+
+    same_world(fn, lambda: (X.clone(), Box(flag=Loud("before"))), calls=2)
+    assert capsys.readouterr().out == "now\n" * 4
 
 
 # -- which objects are the same ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.base import NULL, Raised, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import CellValue
 
@@ -141,4 +141,10 @@ def import_name(frame: InterpreterFrame, name: str) -> None:
 
 @handles("IMPORT_FROM")
 def import_from(frame: InterpreterFrame, name: str) -> None:
-    frame.push(frame.peek().get_attribute(frame.session, name))
+    session, module = frame.session, frame.peek()
+    try:
+        frame.push(module.get_attribute(session, name))
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), AttributeError):
+            raise
+        raise session.unsupported(f"{name!r} is imported from {module.describe()}, which does not have it") from None

@@ -101,13 +101,16 @@ class Value:
         if name == "__class__":
             return session.wrap_constant(self.python_type())
         cls = self.python_type()
-        if not hasattr(cls, name):
+        if find_missing(cls, name):
             raise session.raised(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
         method = getattr(type(self), f"method_{name}", None)
         if method is not None:
             return NativeMethod(self, name, method)
         if isinstance(getattr(getattr(cls, name), "__self__", None), type):  # a class method
             return session.builtin(getattr(cls, name))
+        native = session.native_method(self, getattr(cls, name))
+        if native is not None:
+            return native
         slot = SLOTS.get(name)
         if slot is not None:
             return NativeMethod(self, name, slot)

@@ -9,6 +9,7 @@ import cmath
 import functools
 import math
 import operator
+import os
 import typing
 from collections.abc import Callable
 from types import FunctionType, UnionType
@@ -48,6 +49,7 @@ PURE: set[Any] = {
     *(f for module in (math, cmath) for name, f in vars(module).items() if callable(f) and not name.startswith("_")),
     str.maketrans,
     bytes.maketrans,
+    os.fspath,
 }
 """Called for real when all their arguments are known; none changes what it is given."""
 
@@ -66,8 +68,12 @@ POLYFILLS: dict[Any, Any] = {**polyfills.FUNCTIONS, **iterators.REPLACEMENTS}
 CONSTRUCTORS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] = {}
 """By class and its bases, for classes that have no rule: what calling them gives."""
 
+CONTENTS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] = {}
+"""By built-in class: what its `__new__` gives for a subclass."""
+
 _OPERATORS = set(BINARY_METHODS) | set(INPLACE_METHODS)
-_UNARY = {operator.neg, operator.pos, operator.invert, operator.inv, builtins.abs}
+_UNARY: dict[Any, Any] = {f: f for f in (operator.neg, operator.pos, operator.invert, builtins.abs)}
+_UNARY.update({operator.inv: operator.invert, operator.abs: builtins.abs})
 
 
 def knows(function: Any) -> bool:
@@ -161,7 +167,7 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
         return session.binary(function, args[0], args[1])
     args = [session.realize(a) for a in args]
     if function in _UNARY and len(args) == 1:
-        return args[0].unary(session, operator.invert if function is operator.inv else function)
+        return args[0].unary(session, _UNARY[function])
     owner = getattr(function, "__objclass__", None)
     if owner is not None and args and issubclass(args[0].python_type(), owner):
         first = args[0]
@@ -473,7 +479,9 @@ def hash_(session: Session, value: Value) -> Value:
         return ConstantValue(hash(_Hashed(session.known(answer))))
     if raw is None or find_missing(value.python_type(), "__hash__") or value.python_type().__hash__ is None:
         raise session.raised(TypeError, f"unhashable type: '{value.python_type().__name__}'")
-    return ConstantValue(session.python(hash, value.constant()))
+    content = getattr(value, "content", None)  # of an instance of a subclass of a built-in class
+    known = value if content is None or raw is object.__hash__ else content
+    return ConstantValue(session.python(hash, known.constant()))
 
 
 class _Hashed:

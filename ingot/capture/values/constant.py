@@ -43,11 +43,9 @@ class ConstantValue(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         found = session.python(getattr, self.object, name)
-        return (
-            ConstantMethod(self, name)
-            if callable(found) and not isinstance(found, type)
-            else session.wrap_constant(found)
-        )
+        if getattr(found, "__self__", self) is self.object:
+            return ConstantMethod(self, name)
+        return session.wrap_constant(found)
 
     def get_item(self, session: Session, key: Value) -> Value:
         return session.wrap_constant(session.python(lambda o, k: o[k], self.object, session.known(key)))
@@ -113,8 +111,10 @@ class ConstantMethod(Value):
         if type(self.owner.object) is str and self.name in ("join", "format", "format_map"):
             return ConstantValue(self._text(session, self.owner.object, args, kwargs))
         method = getattr(self.owner.object, self.name)
-        known = [session.known(a) for a in args]
-        return session.wrap_constant(session.python(method, *known, **{k: session.known(v) for k, v in kwargs.items()}))
+        result = session.really(method, args, kwargs)
+        if hasattr(type(result), "__next__"):
+            return session.constant_iterator(tuple(result), type(result))
+        return session.wrap_constant(result)
 
     def _text(self, session: Session, text: str, args: Arguments, kwargs: Keywords) -> str:
         """The methods of str that are given other objects than text."""

@@ -7,13 +7,14 @@ import collections
 import dataclasses
 import enum
 import types
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING
-from ingot.capture.values.base import NULL, Arguments, Keywords, Value
+from ingot.capture.values.base import NULL, Arguments, Keywords, Value, find_missing
 from ingot.capture.values.builtins import (
     CONSTRUCTORS,
+    CONTENTS,
     POLYFILLS,
     PURE,
     RULES,
@@ -29,7 +30,8 @@ from ingot.capture.values.containers import DictValue, ListValue, RangeValue, Se
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import CellValue
 from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
-from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.mappings import DictObject
+from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -39,9 +41,6 @@ def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) ->
     """What calling a class gives."""
     if cls in RULES or cls in POLYFILLS or cls in PURE:
         return call_builtin(session, cls, args, kwargs)
-    for base in cls.__mro__:
-        if base in CONSTRUCTORS:
-            return CONSTRUCTORS[base](session, cls, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         return call_pure(session, cls, args, kwargs)
     meta = session.class_lookup(type(cls), "__call__") if type(cls) is not type else MISSING
@@ -59,6 +58,9 @@ def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> V
 
 def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
+    for base in cls.__mro__:
+        if base in CONSTRUCTORS:
+            return CONSTRUCTORS[base](session, cls, args, kwargs)
     raw = session.class_lookup(cls, "__new__")
     maker = raw.__func__ if isinstance(raw, staticmethod) else raw
     if isinstance(maker, FunctionType):
@@ -101,8 +103,8 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
             return _exception_with_keywords(session, cls, native, args, kwargs)
         return _new_exception(session, cls, native, args)
     for owner in native.__mro__:
-        if owner in _CONTENTS:
-            return _CONTENTS[owner](session, cls, args, kwargs)
+        if owner in CONTENTS:
+            return CONTENTS[owner](session, cls, args, kwargs)
     raise session.unsupported(f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}")
 
 
@@ -173,12 +175,16 @@ def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
     return BuiltinObject(cls, TupleValue(items, tuple))
 
 
-_CONTENTS: dict[type, Any] = {
-    tuple: _new_tuple,
-    list: lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue([], list)),
-    set: lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set)),
-    **{base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)},
-}
+CONTENTS.update(
+    {
+        tuple: _new_tuple,
+        list: lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue([], list)),
+        set: lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set)),
+        dict: lambda session, cls, args, kwargs: DictObject(cls),
+        SimpleNamespace: lambda session, cls, args, kwargs: NamespaceObject(cls),
+        **{base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)},
+    }
+)
 
 
 # -- the built-in classes ----------------------------------------------------------------------------------------------
@@ -219,8 +225,7 @@ def _number(cls: type, *methods: str) -> Rule:
                 found = special_first(session, value, name)
                 if found is not None:
                     return _checked(session, cls, name, session.realize(found))
-        known, named = [session.stand_in(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
-        return session.wrap_constant(session.python(cls, *known, **named))
+        return session.wrap_constant(session.really(cls, args, kwargs))
 
     return convert
 
@@ -242,8 +247,7 @@ RULES[complex] = _number(complex, "__complex__", "__float__", "__index__")
 @rule(str)
 def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
     if rest or named:
-        args = [session.stand_in(v) for v in ((object, *rest) if object is not None else rest)]
-        return session.wrap_constant(session.python(str, *args, **{k: session.known(v) for k, v in named.items()}))
+        return session.wrap_constant(session.really(str, (object, *rest) if object is not None else rest, named))
     return ConstantValue("" if object is None else session.text_of(object, str))
 
 
@@ -262,8 +266,8 @@ RULES.update({type(value): lambda session, _v=value: ConstantValue(_v) for value
 
 @rule(range)
 def range_(session: Session, *bounds: Value) -> Value:
-    known = [session.integer(b) if isinstance(b, ObjectValue) else session.stand_in(b) for b in bounds]
-    return RangeValue(session.python(range, *known))
+    known = [ConstantValue(session.integer(b)) if isinstance(b, ObjectValue) else b for b in bounds]
+    return RangeValue(session.really(range, known, {}))
 
 
 @rule(slice)
@@ -311,7 +315,7 @@ RULES[dict], RULES[collections.OrderedDict] = _dict_class(dict), _dict_class(col
 
 @rule(collections.defaultdict)
 def defaultdict_(session: Session, factory: Value = NONE, items: Value | None = None, /, **named: Value) -> Value:
-    if factory.python_type() is not type(None) and not hasattr(factory.python_type(), "__call__"):
+    if factory.python_type() is not type(None) and find_missing(factory.python_type(), "__call__"):
         raise session.raised(TypeError, "first argument must be callable or None")
     args = [] if items is None else [items]
     made = _dict_class(collections.defaultdict)(session, *args, **named)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,11 @@ class DictValue(Container):
 
     def python_type(self) -> type:
         return self.cls
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name == "default_factory" and self.cls is defaultdict:
+            return session.realize(self.factory)
+        return super().get_attribute(session, name)
 
     # -- one key -------------------------------------------------------------------------------------------------------
 

@@ -12,14 +12,16 @@ from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
 from ingot.capture.values.base import LazyValue, Value
-from ingot.capture.values.builtins import RULES
+from ingot.capture.values.builtins import CONTENTS, RULES
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import Container, ListValue
+from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
+CONTENTS[deque] = lambda session, cls, args, kwargs: BuiltinObject(cls, DequeValue(deque()))
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 

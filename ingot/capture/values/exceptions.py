@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
+from ingot.capture.steps import user_function
 from ingot.capture.values.base import Arguments, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
@@ -23,7 +24,11 @@ _LOOKED_UP = (AttributeError, NameError, ImportError)
 class TracebackValue(Value):
     """The traceback of an exception: it may be passed along, but nothing in it is known."""
 
-    __slots__ = ()
+    __slots__ = ("error",)
+
+    def __init__(self, error: ExceptionValue) -> None:
+        super().__init__()
+        self.error = error
 
     def python_type(self) -> type:
         return TracebackType
@@ -33,13 +38,14 @@ class ExceptionValue(ObjectValue):
     """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and guarded, when they are
     asked for; None stands for one that was not read."""
 
-    __slots__ = ("_parts", "_session", "_traceback", "was_raised")
+    __slots__ = ("_parts", "raised_at", "_session", "_traceback", "was_raised")
 
     def __init__(self, cls: type, args: Arguments = (), source: Source | None = None, object: Any = None) -> None:
         super().__init__(cls, source, object)
         self.was_raised = source is not None
         self._session: Session | None = None
         self._traceback: Value | None = None
+        self.raised_at: Any = None  # code, line and globals of where it was raised
         self._parts: dict[str, Any] = {}
         if source is None:
             self._parts = {"args": list(args), "cause": NONE, "context": NONE, "suppressed": ConstantValue(False)}
@@ -106,6 +112,9 @@ class ExceptionValue(ObjectValue):
 
     def raise_while(self, session: Session, handled: Value) -> None:
         """Takes note that it is raised while another one, or none, is handled."""
+        if not self.was_raised and session.frames:
+            frame = session.frames[-1]
+            self.raised_at = (frame.program.code, frame.line, frame.function.namespace)
         self.was_raised = True
         if not isinstance(handled, ExceptionValue) or handled is self:
             return
@@ -119,9 +128,17 @@ class ExceptionValue(ObjectValue):
 
     def traceback(self) -> Value:
         """Its `__traceback__`."""
+        if self.source is not None:
+            assert self._session is not None
+            return self._session.realize(self._load("__traceback__"))
         if self.was_raised and self._traceback is None:
-            self._traceback = TracebackValue()
+            self._traceback = TracebackValue(self)
         return NONE if self._traceback is None or not self.was_raised else self._traceback
+
+    def raiser(self) -> Any:
+        """A function that raises it where the user's code did."""
+        code, line, namespace = self.raised_at
+        return user_function(code, line, "raise error", ["error"], namespace, {})
 
     # -- attributes ----------------------------------------------------------------------------------------------------
 

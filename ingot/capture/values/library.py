@@ -11,11 +11,12 @@ import sys
 from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture import polyfills
+from ingot.capture import residual
 from ingot.capture.guards import Kind
+from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import POLYFILLS, PURE, RULES, call_pure, rule
+from ingot.capture.values.builtins import call_pure, rule
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue, OutsideDict
@@ -87,6 +88,14 @@ def fields(session: Session, class_or_instance: Value) -> Value:
     )
 
 
+# -- re ----------------------------------------------------------------------------------------------------------------
+
+
+@rule(re.compile, re._compile)  # type: ignore[attr-defined]
+def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
+    return call_pure(session, re.compile, args, kwargs)
+
+
 # -- inspect -----------------------------------------------------------------------------------------------------------
 
 
@@ -149,16 +158,60 @@ def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, 
     return _signature_value(held, session.wrap_constant(found.return_annotation))
 
 
+class ProxyValue(Value):
+    """A types.MappingProxyType of a dict: what is asked of it is asked of the dict."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: DictValue) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return MappingProxyType
+
+    def truth(self, session: Session) -> bool:
+        return self.owner.truth(session)
+
+    def length(self, session: Session) -> int:
+        return self.owner.length(session)
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return self.owner.get_item(session, key)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return self.owner.contains(session, item)
+
+    def iterate(self, session: Session) -> Value:
+        return self.owner.iterate(session)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name in ("get", "keys", "values", "items", "copy"):
+            return self.owner.get_attribute(session, name)
+        return super().get_attribute(session, name)
+
+    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+        if isinstance(other, ProxyValue):
+            other = other.owner
+        return self.owner.binary(session, operator.or_ if function is operator.ior else function, other, reflected)
+
+    def recipe(self, results: Any) -> Any:
+        """How it is made again after the graph has run."""
+        return residual.Call(MappingProxyType, (results.recipe(self.owner),))
+
+
+RECIPES[ProxyValue] = lambda results, value: value.recipe(results)
+
+
 @rule(MappingProxyType)
 def mapping_proxy(session: Session, mapping: Value) -> Value:
-    if not isinstance(mapping, DictValue) or mapping.source is None:
+    if not isinstance(mapping, DictValue):
         raise session.unsupported(f"a view of {mapping.describe()} is made")
-    return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
+    if mapping.cls is MappingProxyType and mapping.source is not None:
+        return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
+    return ProxyValue(mapping)
 
 
 @rule(property, staticmethod, classmethod)
 def descriptor(session: Session, *args: Value) -> Value:
     raise session.unsupported("a descriptor is made")
-
-
-_ = (FunctionType, Any, operator, re, polyfills, AttrSource, Arguments, Keywords, POLYFILLS, PURE, RULES, call_pure, ClassValue)

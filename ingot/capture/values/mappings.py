@@ -9,13 +9,10 @@ from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
-from ingot.capture.guards import MISSING
 from ingot.capture.sources import AttrSource, InstanceDictSource, Source
-from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
-from ingot.capture.values.builtins import CONSTRUCTORS
+from ingot.capture.values.base import NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, OutsideDict
-from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.objects import ObjectValue, instance_dict
 
 if TYPE_CHECKING:
@@ -211,21 +208,3 @@ _METHODS: dict[str, Callable[..., Value]] = {
 _OF_ITEMS = frozenset("keys values items pop popitem clear move_to_end setdefault copy".split())
 _BY_OWN_METHODS = frozenset({"setdefault", "copy"})
 """Methods of OrderedDict that call those which a subclass defines."""
-
-
-def _construct_mapping(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    """An instance of a subclass of dict or OrderedDict, its `__init__` inlined."""
-    if type(cls).__call__ is not type.__call__:
-        raise session.unsupported(f"an instance of {cls.__qualname__} is made: its metaclass defines __call__")
-    if session.class_lookup(cls, "__new__") is not dict_base(cls).__new__:
-        raise session.unsupported(f"an instance of {cls.__qualname__} is made: it defines __new__")
-    made, init = DictObject(cls), session.class_lookup(cls, "__init__")
-    assert init is not MISSING
-    if isinstance(init, FunctionType):
-        session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
-    else:
-        session.call(made.bind(session, init, "__init__"), args, kwargs)
-    return made
-
-
-CONSTRUCTORS[dict] = _construct_mapping

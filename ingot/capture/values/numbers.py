@@ -145,32 +145,34 @@ class NumberValue(Value):
 
 
 class OutsideNumber(NumberValue):
-    """A float from outside that is seen to differ from call to call: where it only meets tensors and other numbers it
-    is an input of the graph, and of a comparison with a constant the outcome alone is guarded. What needs its value
-    breaks the graph in a continuation, where it is likely to have been read from a tensor; elsewhere that compiles for
-    the value."""
+    """A float from outside that may differ from call to call: one that a graph break left behind, or that was seen to
+    (`varies`). Beside a tensor it is an input of the graph, and of a comparison with a constant the outcome alone is
+    guarded. Other uses compile for its value; in a continuation, one that varies breaks the graph there."""
 
-    __slots__ = ("_session", "object")
+    __slots__ = ("_session", "object", "varies")
 
-    def __init__(self, session: Session, number: float, source: Source) -> None:
+    def __init__(self, session: Session, number: float, source: Source, varies: bool) -> None:
         super().__init__(float, None, source)
-        self._session, self.object = session, number
+        self._session, self.object, self.varies = session, number, varies
 
     @property
     def tensor(self) -> TensorValue:
         if self._tensor is None:
-            self._tensor = self._session.graph.input(
-                self._session,
-                tensor_of(self.object),
-                DerivedSource(self.source, tensor_of),  # type: ignore[arg-type]
-            )
+            assert self.source is not None
+            held = DerivedSource(self.source, tensor_of)
+            self._tensor = self._session.graph.input(self._session, tensor_of(self.object), held)
         return self._tensor
 
+    @property
+    def breaks(self) -> bool:
+        return self.varies and self._session.continues
+
     def describe(self) -> str:
-        return f"the varying float {self.source.name}"  # type: ignore[union-attr]
+        assert self.source is not None
+        return f"the varying float {self.source.name}"
 
     def constant(self) -> Any:
-        if self._session.breaks_on_numbers:
+        if self.breaks:
             return super().constant()
         self._session.guard(self.source, Kind.EQUALS, self.object)
         return self.object
@@ -183,32 +185,34 @@ class OutsideNumber(NumberValue):
 
     def _answer(self, question: Question) -> bool:
         """What the answer is now, which is guarded in place of the number."""
+        assert self.source is not None
         answer = question(self.object)
-        self._session.guard(DerivedSource(self.source, question), Kind.EQUALS, answer)  # type: ignore[arg-type]
+        self._session.guard(DerivedSource(self.source, question), Kind.EQUALS, answer)
         return answer
 
     def convert(self, session: Session, cls: type) -> Value:
-        if cls is float or session.breaks_on_numbers:
+        if cls is float or self.breaks:
             return super().convert(session, cls)
         return session.wrap_constant(session.python(cls, self.constant()))
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        try:
+        if self.breaks:
             return super().unary(session, function)
-        except Unsupported:
-            return ConstantValue(self.constant()).unary(session, function)
+        return ConstantValue(self.constant()).unary(session, function)
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         if function in _COMPARISONS and isinstance(other, ConstantValue) and type(other.object) in (int, float, bool):
             return ConstantValue(self._answer(Question(function, other.object, reflected)))
+        known = not self.breaks and isinstance(other, ConstantValue)
         try:
-            return super().binary(session, function, other, reflected)
+            if not known or self.varies:
+                return super().binary(session, function, other, reflected)
         except Unsupported:
-            if session.breaks_on_numbers or not other.is_constant():
+            if not known:
                 raise
-            return ConstantValue(self.constant()).binary(session, function, other, reflected)
+        return ConstantValue(self.constant()).binary(session, function, other, reflected)
 
     def with_tensor(
         self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
@@ -216,7 +220,7 @@ class OutsideNumber(NumberValue):
         try:
             return super().with_tensor(session, function, tensor, reflected)
         except Unsupported:
-            if session.breaks_on_numbers:
+            if self.breaks:
                 raise
             made = tensor.binary(session, function, ConstantValue(self.constant()), reflected)
             assert made is not None

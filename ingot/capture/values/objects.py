@@ -182,7 +182,7 @@ class ObjectValue(Value):
         """What a member of `__slots__` holds."""
         found = self.members.get(name) if self.source is None else None
         if self.source is not None:
-            written = session.effects.fields(self.object)
+            written = session.effects.slots(self.object)
             found = None if written is None else written.written.get(name)
             if found is None:
                 is_set = has_member(name)(self.object)

@@ -71,6 +71,8 @@ class SequenceValue(Container):
     def get_item(self, session: Session, key: Value) -> Value:
         if isinstance(key, SliceValue):
             bounds = key.constant()
+            if self.cls is tuple and bounds.indices(len(self.items)) == (0, len(self.items), 1):
+                return self  # all of a tuple is the tuple
             made = self._like(session.python(operator.getitem, self.items, bounds))
             made.cls = self.cls if self.cls.__name__ == "Size" else made.cls
             return made
@@ -229,7 +231,7 @@ class ListValue(SequenceValue):
 
     def method_insert(self, session: Session, index: Value, item: Value) -> Value:
         self._writable(session)
-        self.items.insert(session.index(index), item)
+        session.python(self.items.insert, session.index(index), item)
         return NONE
 
     def method_pop(self, session: Session, index: Value | None = None) -> Value:
@@ -385,7 +387,7 @@ class SliceValue(Value):
         return super().get_attribute(session, name)
 
     def method_indices(self, session: Session, length: Value) -> Value:
-        return session.wrap_constant(session.python(self.constant().indices, session.stand_in(length)))
+        return session.wrap_constant(session.really(self.constant().indices, [length], {}))
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool

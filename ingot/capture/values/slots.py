@@ -74,14 +74,6 @@ for _name, _converter in {
         SLOTS[_name] = lambda value, session, *args, _c=_converter: session.call(session.builtin(_c), [value, *args], {})
 
 
-@_slot("__init__")
-def _init(value: Value, session: Session, *items: Value) -> Value:
-    if items or value.length(session):
-        value.get_attribute(session, "clear").call(session, [], {})
-        value.get_attribute(session, "extend" if value.python_type() is list else "update").call(session, items, {})
-    return NONE
-
-
 @_slot("__next__")
 def _next(value: Value, session: Session) -> Value:
     return session.call(session.builtin(next), [value], {})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
+from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.sources import Source
 from ingot.capture.values.base import NativeMethod, NotConstant, Value
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue, plain_base
 
 if TYPE_CHECKING:
@@ -66,6 +66,35 @@ class BuiltinObject(ObjectValue):
         return made
 
 
+class NamespaceObject(ObjectValue):
+    """A types.SimpleNamespace."""
+
+    __slots__ = ()
+
+    def method___init__(self, session: Session, **attributes: Value) -> Value:
+        for name, value in attributes.items():
+            self.put(session, name, value)
+        return NONE
+
+    def _entries(self, session: Session) -> dict[str, Value]:
+        return session.entries_of(self.all_attributes(session))
+
+    def text(self, session: Session, make: Any) -> str:
+        """What repr() gives."""
+        texts = [f"{name}={session.text_of(value, repr)}" for name, value in self._entries(session).items()]
+        name = "namespace" if self.cls is SimpleNamespace else self.cls.__name__
+        return f"{name}({', '.join(texts)})"
+
+    def method___repr__(self, session: Session) -> Value:
+        return ConstantValue(self.text(session, repr))
+
+    def method___eq__(self, session: Session, other: Value) -> Value:
+        if not isinstance(other, NamespaceObject):
+            return ConstantValue(NotImplemented)
+        both = [session.dict_of_values(owner._entries(session)) for owner in (self, other)]
+        return session.binary(operator.eq, *both)
+
+
 class _OnContent:
     """A method of the built-in class, applied to the content."""
 
@@ -73,6 +102,9 @@ class _OnContent:
         self.name = name
 
     def __call__(self, owner: BuiltinObject, session: Session, *args: Value, **kwargs: Value) -> Value:
+        if self.name == "__init__" and owner.source is None:
+            owner.content = session.realize(session.construct(plain_base(owner.cls), args, kwargs))
+            return NONE
         method = owner.content.get_attribute(session, self.name)
         if self.name in _OPERATORS:
             args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind
 from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
-from ingot.capture.sources import AttrSource, FunctionFieldSource, Source
+from ingot.capture.sources import ArgSource, AttrSource, FunctionFieldSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -246,10 +246,11 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(float)
 def wrap_float(session: Session, object_: Any, source: Source) -> Value:
-    """A float, compiled for its value unless that is seen to vary."""
-    if type(object_) is float and source in session.varying:
+    """A float, compiled for its value unless that varies, or may well do so."""
+    varies = source in session.varying
+    if type(object_) is float and (varies or session.continues and isinstance(source, ArgSource)):
         session.guard(source, Kind.TYPE, float)
-        return OutsideNumber(session, object_, source)
+        return OutsideNumber(session, object_, source, varies)
     return wrap_literal(session, object_, source)
 
 

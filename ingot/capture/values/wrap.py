@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
+import re
 import threading
 import typing
 from collections import OrderedDict, defaultdict
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source, find_in_class
+from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
@@ -35,9 +37,10 @@ from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.mappings import DictObject
+from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.capture.values.classes import ClassValue, ModuleObject
 from ingot.capture.values.exceptions import ExceptionValue
-from ingot.capture.values.objects import HEAP_TYPE, ObjectValue
+from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
 from ingot.native import Dispatcher
 
 if TYPE_CHECKING:
@@ -70,14 +73,37 @@ def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
     if isinstance(object_, enum.Enum):
         return wrap_held(session, object_, source)
     if type(object_) not in WRAPPERS:
-        raise session.unsupported(
-            f"{source.name}, a {type(object_).__name__}: a subclass of {type(object_).__mro__[1].__name__}"
-        )
+        base = plain_base(type(object_))
+        if base not in _PLAIN:
+            raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}")
+        session.guard(source, Kind.TYPE, type(object_))
+        session.guard(DerivedSource(source, _PLAIN[base]), Kind.EQUALS, _PLAIN[base](object_))
+        return BuiltinObject(type(object_), ConstantValue(_PLAIN[base](object_)), source, object_)
     session.guard(source, Kind.EQUALS, object_)
     return ConstantValue(object_, source)
 
 
-@wraps(enum.Enum, CodeType)
+def plain_text(value: Any) -> str:
+    """The str that an instance of a subclass of str holds."""
+    return "".join((value,))
+
+
+def plain_bytes(value: Any) -> bytes:
+    """The bytes that an instance of a subclass of bytes holds."""
+    return b"".join((value,))
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__pos__,
+    float: float.__pos__,
+    complex: complex.__pos__,
+    str: plain_text,
+    bytes: plain_bytes,
+}
+"""What an instance of a subclass of these holds, as an instance of the class itself."""
+
+
+@wraps(enum.Enum, CodeType, re.Pattern, re.Match)
 def wrap_held(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
     return EnumValue(object_, source) if isinstance(object_, enum.Enum) else ConstantValue(object_, source)
@@ -97,17 +123,27 @@ def wrap_member(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(tuple)
 def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
-    session.guard(source, Kind.LENGTH, len(object_))
-    items = [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(object_)]
-    return TupleValue(items, type(object_), source, object_)
+    cls = type(object_)
+    session.guard(source, Kind.TYPE, cls)
+    session.guard(source, Kind.LENGTH, tuple.__len__(object_))
+    items = [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(tuple.__iter__(object_))]
+    if cls is tuple or hasattr(cls, "_fields") or not cls.__flags__ & HEAP_TYPE or session.is_trusted(cls.__module__):
+        return TupleValue(items, cls, source, object_)
+    return BuiltinObject(cls, TupleValue(items, tuple, source, object_), source, object_)
 
 
 @wraps(list)
 def wrap_list(session: Session, object_: Any, source: Source) -> Value:
-    _refuse_subclass(session, object_, source, (list,))
+    content = OutsideList(session, source, object_)
+    return _container(session, object_, source, list, content)
+
+
+def _container(session: Session, object_: Any, source: Source, base: type, content: Value) -> Value:
+    """A list or set, or an instance of a subclass that the user wrote: its content and attributes."""
+    if type(object_) is not base and plain_base(type(object_)) is not base:
+        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}")
     session.guard(source, Kind.TYPE, type(object_))
-    return OutsideList(session, source, object_)
+    return content if type(object_) is base else BuiltinObject(type(object_), content, source, object_)
 
 
 @wraps(dict)
@@ -127,10 +163,9 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(set, frozenset)
 def wrap_set(session: Session, object_: Any, source: Source) -> Value:
-    _refuse_subclass(session, object_, source, (set, frozenset))
-    if type(object_) is set:
-        session.guard(source, Kind.TYPE, set)
-        return OutsideSet(session, source, object_)
+    if isinstance(object_, set):
+        return _container(session, object_, source, set, OutsideSet(session, source, object_))
+    _refuse_subclass(session, object_, source, (frozenset,))
     if is_plain_constant(tuple(object_)):
         session.guard(source, Kind.TYPE, frozenset)
         session.guard(DerivedSource(source, tuple), Kind.EQUALS, tuple(object_))
@@ -209,17 +244,16 @@ def _method_of(function: Any) -> Any:
     owner = getattr(function, "__self__", None)
     if not isinstance(function, (BuiltinFunctionType, MethodWrapperType)) or isinstance(owner, (type, ModuleType)):
         return None
-    try:
-        found = find_in_class(type(owner), function.__name__)
-    except AttributeError:
-        return None
-    bound = isinstance(found, (MethodDescriptorType, WrapperDescriptorType)) and found.__get__(owner) == function
-    return found if bound else None
+    for cls in type(owner).__mro__:
+        found = vars(cls).get(function.__name__)
+        if isinstance(found, (MethodDescriptorType, WrapperDescriptorType)) and found.__get__(owner) == function:
+            return found
+    return None
 
 
 def _wrap_bound_builtin(session: Session, object_: Any, method: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
+    session.guard(AttrSource(source, "__qualname__", "slot"), Kind.EQUALS, object_.__qualname__)
     owner = session.wrap(object_.__self__, AttrSource(source, "__self__", "slot"))
     return BoundMethod(session.builtin(method), owner, source)
 
@@ -239,7 +273,18 @@ def wrap_module(session: Session, object_: Any, source: Source) -> Value:
 @wraps(SimpleNamespace)
 def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    return ObjectValue(type(object_), source, object_)
+    return NamespaceObject(type(object_), source, object_)
+
+
+@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    make, args = object_.__reduce__()[:2]
+    kwargs = make.keywords if isinstance(make, functools.partial) else {}
+    held = [session.wrap_constant(arg) for arg in (*(make.args if kwargs else ()), *args)]
+    made = session.construct(type(object_), held, {name: session.wrap_constant(v) for name, v in kwargs.items()})
+    made.source = source
+    return made
 
 
 @wraps(BaseException)
