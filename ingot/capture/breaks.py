@@ -134,7 +134,7 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
         index = frame.index if innermost else frame.index - 1
         stack = frame.stack[: len(frame.stack) - broken.popped] if innermost else frame.stack
         point = _point(frame, index, stack)
-        points.append(point._replace(index=index + 1))
+        points.append(point._replace(position=index + 1))
         values += [frame.function, *(frame.slots[i] for i in point.variables), *(v for v in stack if v is not NULL)]
     chain = Chain(tuple(points), handles, False)
     ending = Ending(
@@ -225,10 +225,10 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
     def at(index: int, drops: int, pushes: int) -> Any:
         innermost = chain.points[-1]
         operands = innermost.operands[: len(innermost.operands) - drops] + (True,) * pushes
-        point = innermost._replace(index=index, operands=operands)
+        point = innermost._replace(position=index, operands=operands)
         return continuations(chain._replace(points=(*chain.points[:-1], point)))
 
-    behind = chain.points[-1].index
+    behind = chain.points[-1].position
     if instruction.op == "RAISE_VARARGS":
         return {}
     if instruction.op == "FOR_ITER":
@@ -275,6 +275,6 @@ def enter_chain(session: Session, chain: Chain, state: Sequence[Any]) -> tuple[l
         if point.code.co_freevars:
             frame.slots[len(frame.slots) - len(point.code.co_freevars) :] = function.cells
         frame.stack = [take("an operand") if is_value else NULL for is_value in point.operands]
-        frame.index = point.index
+        frame.index = point.position
         frames.append(frame)
     return frames, session.realize(take("the exception")) if chain.raises else None

@@ -14,7 +14,7 @@ class Point(NamedTuple):
     which of its operands are values (the others are NULL markers)."""
 
     code: CodeType
-    index: int
+    position: int
     variables: tuple[int, ...]
     operands: tuple[bool, ...]
 
@@ -28,7 +28,7 @@ class Chain(NamedTuple):
     """The frames of a state, outermost first. All but the innermost wait for what the next one returns.
 
     `handles`: the state begins with the exception that is being handled. `raises`: it ends with one that the innermost
-    frame's instruction before `index` has raised.
+    frame's instruction before `position` has raised.
     """
 
     points: tuple[Point, ...]
@@ -43,14 +43,14 @@ class Chain(NamedTuple):
     @property
     def is_call(self) -> bool:
         """Whether it is a function at its very beginning, its parameters bound."""
-        return len(self.points) == 1 and self.points[0].index == 0 and not self.raises
+        return len(self.points) == 1 and self.points[0].position == 0 and not self.raises
 
     @property
     def where(self) -> str:
         """The user's "file:line" where it goes on."""
         innermost = self.points[-1]
         instructions = program_of(innermost.code).instructions
-        return f"{innermost.code.co_filename}:{instructions[min(innermost.index, len(instructions) - 1)].line}"
+        return f"{innermost.code.co_filename}:{instructions[min(innermost.position, len(instructions) - 1)].line}"
 
 
 Continuations = Callable[[Chain], Any]

@@ -75,9 +75,10 @@ def _variables(function: FunctionType) -> Iterator[Any]:
 
 def _held(value: Any) -> Iterable[Any]:
     """What a container or an instance holds, read without code of the user's."""
-    for kind in (list, tuple):
-        if isinstance(value, kind):
-            return kind.__iter__(value)
+    if isinstance(value, list):
+        return list.__iter__(value)
+    if isinstance(value, tuple):
+        return tuple.__iter__(value)
     return dict.values(value if isinstance(value, dict) else instance_dict(value) or {})
 
 

@@ -15,7 +15,7 @@ from ingot.native import _native
 class _Frame(NamedTuple):
     """A frame as it stands: its function, variables and operands."""
 
-    function: FunctionType
+    function: Any
     point: Point
     slots: list[Any]
     stack: list[Any]
@@ -69,7 +69,7 @@ def _frames(chain: Chain, state: Sequence[Any]) -> list[_Frame]:
 
 
 def _resume(frame: _Frame, result: Any, error: BaseException | None, handled: BaseException | None) -> Any:
-    program, index = program_of(frame.point.code), frame.point.index
+    program, index = program_of(frame.point.code), frame.point.position
     if error is not None:
         offset = program.instructions[index - 1].offset
         return _native.resume(frame.function, offset, tuple(frame.slots), tuple(frame.stack), error, handled)
@@ -84,7 +84,7 @@ def _handled_outside(frame: _Frame, handled: BaseException | None) -> BaseExcept
     """The exception that a frame's caller handles, where the frame itself handles `handled`: the outermost of its
     except blocks keeps the caller's on the stack."""
     program = program_of(frame.point.code)
-    handler = program.handler_at(frame.point.index - 1)
+    handler = program.handler_at(frame.point.position - 1)
     while handler is not None:
         op = program.instructions[handler.target].op
         if op == "COPY":  # the end of an except block, which puts it back

@@ -77,7 +77,7 @@ class Session(Semantics):
         self.handles = False  # whether there are exception handlers in the code that was met
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
-        self.stop_at = -1  # the number of instructions after which capture ends in a graph break
+        self.stop_at: int | None = None  # the number of instructions after which capture ends in a graph break
         self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
         self.continues = False  # whether it begins behind a graph break
         self.effects = Effects()

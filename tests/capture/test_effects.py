@@ -42,6 +42,10 @@ class Ordered(OrderedDict):
         super().__setitem__(str(key), value)
 
 
+class SlottedDict(dict):
+    __slots__ = ("a", "b")
+
+
 @dataclass
 class State:
     step: int = 0
@@ -323,6 +327,16 @@ def slots_deleted(x, box):
     if value == 1:
         del box.a
     return x * value, getattr(box, "a", None)
+
+
+@program(boxed(table=SlottedDict))
+def keys_and_members_of_one_name(x, box):
+    table = box.table
+    table["a"] = x
+    table.a = 1
+    table.b = getattr(table, "b", 0) + 1
+    table["c"] = len(table)
+    return table["a"], table.a, "b" in table, table.b, list(table)
 
 
 @program(boxed(a=1))

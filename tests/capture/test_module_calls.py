@@ -730,3 +730,41 @@ def test_shared_module_and_parameters() -> None:
     pair.settles(X)
     pair.change(lambda m: setattr(m.c, "weight", nn.Parameter(torch.ones(4, 4))))
     pair.settles(X)
+
+
+class Managing(nn.Module):
+    """Manages its own parts while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.rounds = Net(), 0
+
+    def forward(self, x: Tensor) -> Any:
+        self.rounds += 1
+        self.apply(lambda part: setattr(part, "visited", True))
+        self.net.requires_grad_(self.rounds % 2 == 0)
+        wanted = [p.requires_grad for p in self.net.parameters()]
+        self.net.to(torch.float64)
+        y = self.net(x.double())
+        self.net.float().zero_grad()
+        self.net.first.weight.data.clamp_(-1, 1)
+        return y, wanted, self.net.visited, [p.dtype for p in self.net.parameters()], str(self.net.first)
+
+
+def test_parts_managed_within() -> None:
+    pair = Pair(Managing)
+    for _ in range(4):
+        pair(X)
+    assert pair.module.rounds == 4
+
+
+def test_weights_initialized_within() -> None:
+    class Initializing(Net):
+        def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+            with torch.no_grad():
+                nn.init.constant_(self.first.weight, 0.5)
+                nn.init.normal_(self.second.weight)
+                self.first.bias.copy_(x.mean(0))
+            return super().forward(x)
+
+    whole(Initializing)

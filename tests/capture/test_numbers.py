@@ -3,6 +3,7 @@ value; what needs their value is asked as little as it can be."""
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from typing import Any
@@ -271,3 +272,35 @@ def test_a_tensor_of_rank_0_computes_as_the_number_does(dtype: torch.dtype, name
         expected = function(values, number.item())
         assert torch.equal(function(values, number), expected)
         assert torch.equal(compiled(values, number), expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "ingot"])
+def test_a_float_that_a_broken_instruction_gives_is_an_input_at_once(backend: str) -> None:
+    given: list[float] = []
+
+    @ingot.disable
+    def measure() -> float:
+        return given[-1]
+
+    def fn(x: Tensor) -> Any:
+        seconds = measure()
+        y = x * seconds + 1
+        time.sleep(0)
+        return (y - seconds, seconds) if seconds > 0 else (y / seconds, seconds)
+
+    tracked, counts = Tracked(fn, backend=backend), []
+    for value in (0.5, 0.25, 3.0, -1.0, -2.0):
+        given.append(value)
+        counts.append(tracked(X))
+    assert counts == [3, 0, 0, 1, 0]
+    assert tracked.skips == []
+
+
+def test_a_float_behind_a_break_that_is_needed_for_its_value_stays_a_constant() -> None:
+    def fn(x: Tensor) -> Any:
+        rate = 0.5
+        time.sleep(0)
+        return torch.nn.functional.dropout(x, rate * 0, True).clamp(max=rate), math.sqrt(rate), rate * 2
+
+    tracked = Tracked(fn)
+    assert (tracked(X), tracked(X)) == (2, 0)
