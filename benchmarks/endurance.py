@@ -1,8 +1,8 @@
 """`python -m benchmarks.endurance`: calls without end must leak nothing.
 
-Each scenario makes the same call many times over. After a tenth of the calls the clock starts: from there on the resident
-memory, the memory blocks that Python has handed out, the objects that its collector tracks, and the references to the
-arguments, the function, its code and what it uses must stay as they are.
+Each scenario makes the same call many times over. After a tenth of the calls the clock starts: from there on the
+resident memory, the memory blocks that Python has handed out, the objects that its collector tracks (frames among them),
+and the references to the arguments, the function, its code and what it uses must stay as they are.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def too_many_variants() -> tuple[Call, list[Any]]:
     return lambda: compiled(x, -1), [compiled, x]
 
 
-# -- measuring -----------------------------------------------------------------------------------------------------------
+# -- measuring --------------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -93,6 +93,8 @@ class Compiler:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
         if current_stance() != DEFAULT:
             return self._run_uncompiled(slots, args, kwargs)
+        if len(self.guards) >= self.max_entries:  # as it stays: no need to wait for the lock
+            return self._run_eager(self._overflow(), args, kwargs)
         if operations_are_watched():
             return self._run_eager(self._watched(), args, kwargs)
         start, known = time.perf_counter(), len(self.guards)
@@ -198,6 +200,7 @@ class Compiler:
         failed = captured.guards.check_python(slots)
         if failed is not None:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
+        tree.collect(slots)  # learns at once what a call looks like in which nothing has changed
         residual = captured.residual
         replays = not captured.writes and not draws_random_numbers(compilation.aten)
         self.dispatcher.add_entry(tree, target, residual, replays=replays, handles=captured.handles)

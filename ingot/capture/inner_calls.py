@@ -79,7 +79,8 @@ def _held(value: Any) -> Iterable[Any]:
         return list.__iter__(value)
     if isinstance(value, tuple):
         return tuple.__iter__(value)
-    return dict.values(value if isinstance(value, dict) else instance_dict(value) or {})
+    held = value if isinstance(value, dict) else instance_dict(value)
+    return dict.values(held) if isinstance(held, dict) else ()  # that of a class is no dict
 
 
 def _call_disabled(function: FunctionType, *parameters: Any) -> Any:

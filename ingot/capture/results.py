@@ -16,6 +16,7 @@ from ingot.capture import residual
 from ingot.capture.effects import dict_base
 from ingot.capture.residual import Call, Recipe
 from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value
+from ingot.capture.values.classes import SuperValue
 from ingot.capture.values.constant import NONE, ConstantMethod
 from ingot.capture.values.containers import (
     DictIterator,
@@ -31,6 +32,7 @@ from ingot.capture.values.containers import (
     TupleValue,
 )
 from ingot.capture.values.deques import DequeIterator, DequeValue
+from ingot.capture.values.exceptions import ExceptionValue, TracebackValue
 from ingot.capture.values.functions import (
     INHERITED,
     BoundMethod,
@@ -40,8 +42,6 @@ from ingot.capture.values.functions import (
     PartialValue,
 )
 from ingot.capture.values.generators import standing
-from ingot.capture.values.classes import SuperValue
-from ingot.capture.values.exceptions import ExceptionValue, TracebackValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
@@ -324,7 +324,7 @@ class Results:
 
         def fill() -> None:
             if mutable:
-                args = (self._recipe(value.content),)
+                args: tuple[Recipe, ...] = (self._recipe(value.content),)
                 if isinstance(value.content, DequeValue):
                     args = (*args, residual.Constant(value.content.held.maxlen))
                 made.steps.append((base.__init__, args))

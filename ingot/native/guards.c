@@ -216,7 +216,6 @@ bool ingot_guard_tree_check(PyObject *object, PyObject *const *slots, PyObject *
     if (verdict != CHANGED)
         return verdict == HOLDS;
 #endif
-    around->read = false; /* a walk may run code of the user's */
     return walk(tree, slots, inputs);
 }
 

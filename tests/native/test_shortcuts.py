@@ -594,15 +594,19 @@ def test_random_changes_against_the_oracle(seed: int) -> None:
     tree = _native.GuardTree(guards.native_spec(inputs))
     assert tree.collect(graph.slots) is not None
     undo: list[Any] = []
-    for step in range(60):
-        if undo and graph.random.random() < 0.5:
+    try:
+        for step in range(60):
+            if undo and graph.random.random() < 0.5:
+                undo.pop()()
+            elif graph.random.random() < 0.8:
+                undo.append(graph.change())
+            holds = guards.check_python(graph.slots) is None
+            collected = tree.collect(graph.slots)
+            assert (collected is not None) == holds, (seed, step, guards.describe_difference(graph.slots))
+            if holds:
+                assert all(got is source.load(graph.slots) for got, source in zip(collected, inputs, strict=True))
+            if graph.random.random() < 0.02:
+                gc.collect(0)
+    finally:  # classes of torch's are among what is changed
+        while undo:
             undo.pop()()
-        elif graph.random.random() < 0.8:
-            undo.append(graph.change())
-        holds = guards.check_python(graph.slots) is None
-        collected = tree.collect(graph.slots)
-        assert (collected is not None) == holds, (seed, step, guards.describe_difference(graph.slots))
-        if holds:
-            assert all(got is source.load(graph.slots) for got, source in zip(collected, inputs, strict=True))
-        if graph.random.random() < 0.02:
-            gc.collect(0)
