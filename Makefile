@@ -2,6 +2,7 @@
 #
 #   make demo     compile and run the examples       make lint    formatting, types, import rules
 #   make test     lint, then the whole suite         make bench   the benchmark table
+#   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
 #
 # PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
 
@@ -15,7 +16,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench sanitize
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
@@ -27,6 +28,14 @@ lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m pytest tests/test_house.py
+
+# Python takes each object from malloc, so that the sanitizer sees every one of them end.
+SANITIZED ?= tests/native tests/test_guards_hold.py tests/test_modules.py tests/test_threads.py
+sanitize: $(STAMP)
+	INGOT_SANITIZE=address,undefined $(RUN) setup.py -q build_ext --inplace --force
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
+		ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 $(RUN) -X faulthandler -m pytest $(SANITIZED); \
+		status=$$?; $(RUN) setup.py -q build_ext --inplace --force; exit $$status
 
 bench: $(STAMP)
 	$(RUN) -m benchmarks

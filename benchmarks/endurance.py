@@ -1,8 +1,8 @@
 """`python -m benchmarks.endurance`: calls without end must leak nothing.
 
 Each scenario makes the same call many times over. After a tenth of the calls the clock starts: from there on the
-resident memory, the memory blocks that Python has handed out, the objects that its collector tracks (frames among them),
-and the references to the arguments, the function, its code and what it uses must stay as they are.
+resident memory, the memory blocks that Python has handed out, the objects that its collector tracks (frames among
+them), and the references to the arguments, the function, its code and what it uses must stay as they are.
 """
 
 from __future__ import annotations

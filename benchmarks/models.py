@@ -105,8 +105,8 @@ with torch {torch} and transformers {transformers}; `benchmarks/models.py` says 
   largest error. torch.compile's row of Mamba differs in the same way: compiled, the model takes another algorithm.
 - *compiled*: the same for Ingot's own backend.
 - *graphs*: how many graphs the call became.
-- *ops*: calls of torch in these graphs. *ATen*: the ATen ops that they run. In eager there are at times more, as models
-  skip checks of their inputs when they are compiled.
+- *ops*: calls of torch in these graphs. *ATen*: the ATen ops that they run. Eager runs more where a model checks its
+  inputs, and fewer where it keeps a cache: compiled, models skip both.
 - *ratio*: Ingot's ops over torch.compile's, the lesser of the two ways of counting.
 - *again*: graphs that two more calls made, an unchanged one and one with other values.
 - *breaks*: the reasons for those of Ingot's graph breaks.

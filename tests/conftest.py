@@ -1,11 +1,20 @@
-"""For every test: the loop IR of each compilation goes through its verifier. (That of the ATen graph always runs.)"""
+"""For every test: the loop IR of each compilation goes through its verifier. (That of the ATen graph always runs.)
+
+INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the whole walk as well.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 import ingot.pipeline
 from ingot.loops.verify import verify
+from ingot.native import _native
+
+if "INGOT_VERIFY_GUARDS" in os.environ:
+    _native._verify_shortcuts(True)
 
 
 @pytest.fixture(autouse=True)

@@ -46,14 +46,16 @@ class Matcher:
         self._match(a, e, path)
         while self.iterators:  # consumed last, as that changes them
             a, e, path = self.iterators.pop()
-            self._match(list(itertools.islice(a, 20)), list(itertools.islice(e, 20)), f"list({path})")
+            self._match(taken(a), taken(e), f"list({path})")
 
     def _fail(self, path: str, a: Any, e: Any) -> None:
         raise Mismatch(f"{path} is {shown(a)}, in eager {shown(e)}")
 
     def _match(self, a: Any, e: Any, path: str) -> None:
         if type(a).__qualname__ != type(e).__qualname__ or type(a).__module__ != type(e).__module__:
-            raise Mismatch(f"{path} is a {type(a).__qualname__} {shown(a)}, in eager a {type(e).__qualname__} {shown(e)}")
+            raise Mismatch(
+                f"{path} is a {type(a).__qualname__} {shown(a)}, in eager a {type(e).__qualname__} {shown(e)}"
+            )
         if isinstance(e, ATOMIC):
             return self._match_atom(a, e, path)
         if isinstance(e, types.MethodType):
@@ -80,7 +82,9 @@ class Matcher:
             self.pairs[id(e)], self.answers[id(a)] = a, e
             return False
         if known is not a or answer is not e:
-            raise Mismatch(f"{path} is {'another' if known is not None else 'the same'} object, unlike eager: {shown(e)}")
+            raise Mismatch(
+                f"{path} is {'another' if known is not None else 'the same'} object, unlike eager: {shown(e)}"
+            )
         return True
 
     def _match_atom(self, a: Any, e: Any, path: str) -> None:
@@ -208,7 +212,9 @@ class Matcher:
             first, at = self.storages.setdefault((side, storage._cdata), (path, start))
             places.append((first, start - at))
         if places[0] != places[1]:
-            raise Mismatch(f"{path} lies {places[0][1]} bytes behind {places[0][0]}, in eager {places[1][1]} {places[1][0]}")
+            raise Mismatch(
+                f"{path} lies {places[0][1]} bytes behind {places[0][0]}, in eager {places[1][1]} {places[1][0]}"
+            )
 
 
 MATCHES: dict[type, Any] = {
@@ -235,6 +241,17 @@ def attempt(function: Any, *args: Any) -> Any:
         return function(*args)
     except AttributeError:
         return "unset"
+
+
+def taken(iterator: Any) -> list[Any]:
+    """What an iterator has still to give, and how it fails."""
+    found = []
+    try:
+        for element in itertools.islice(iterator, 20):
+            found.append(element)
+    except Exception as error:
+        found.append(error)
+    return found
 
 
 def shown(o: Any) -> str:

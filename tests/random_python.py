@@ -297,7 +297,12 @@ class Writer:
         items = [rng.choice(visible[-6:] if rng.random() < 0.7 else visible) for _ in range(rng.randint(1, 4))]
         items.append(self.expression("V", scope, 1))
         rng.shuffle(items)
-        forms = ["({0}, {rest})", "[{0}, {rest}]", "{{'out': {0}, 'rest': [{rest}]}}", "({0}, ({rest}), {{'first': {0}}})"]
+        forms = [
+            "({0}, {rest})",
+            "[{0}, {rest}]",
+            "{{'out': {0}, 'rest': [{rest}]}}",
+            "({0}, ({rest}), {{'first': {0}}})",
+        ]
         forms += ["{0}", "[{0}, {0}, ({rest},)]", "dict(first={0}, rest=({rest},))"]
         return rng.choice(forms).format(items[0], rest=", ".join(items[1:]))
 
@@ -393,7 +398,11 @@ class Writer:
             return lines + self._compound(f"for <new V> in {name}():\n    <block loop>", scope)
         uses = [f"<new V> = next({name}())", f"<new list[V]> = [*{name}()]", f"<new iter> = {name}()"]
         if not generator:
-            uses = [f"<new V> = {name}(<V>)", f"<V=> = {name}(<V>) + <V>", f"<new list[V]> = [{name}(<V>), {name}(<V>)]"]
+            uses = [
+                f"<new V> = {name}(<V>)",
+                f"<V=> = {name}(<V>) + <V>",
+                f"<new list[V]> = [{name}(<V>), {name}(<V>)]",
+            ]
         return lines + (self._simple(rng.choice(uses), scope) if rng.random() < 0.8 else [])
 
     # -- the module ----------------------------------------------------------------------------------------------------
@@ -478,7 +487,9 @@ class Writer:
         """The text of `arguments`, for a program whose parameters are `head`."""
         rng = self.rng
         rows, cols = rng.randint(1, 3), 3
-        change = rng.choice(["rows", "cols", "both", "none"]) if "nn.Module" not in head else rng.choice(["rows", "none"])
+        change = (
+            rng.choice(["rows", "cols", "both", "none"]) if "nn.Module" not in head else rng.choice(["rows", "none"])
+        )
         sizes = [f"a = {rows} + other" if change in ("rows", "both") else f"a = {rows}"]
         sizes += [f"b = {cols} + 2 * other" if change in ("cols", "both") else f"b = {cols}"]
         names = [n for n, _ in parameters]
@@ -496,7 +507,9 @@ class Writer:
         for helper, call in zip(self.helpers, calls):
             use = self.rng.choice(loops) if helper.returns == "iter" else "<new V> = {}"
             lines += self.statements(scope, self.rng.randint(1, 3))
-            lines += self._compound(use.format(call), scope) if "block" in use else self._simple(use.format(call), scope)
+            lines += (
+                self._compound(use.format(call), scope) if "block" in use else self._simple(use.format(call), scope)
+            )
         lines += self.statements(scope, self.rng.randint(4, 9))
         lines.append(f"return {self._result(scope)}")
         return textwrap.indent("\n".join(lines), "    ")
@@ -528,9 +541,8 @@ class Writer:
         head = ", ".join(["self", *(n for n, _ in parameters)])
         forward = textwrap.indent(f"def forward({head}):\n{self._body(scope, lines)}", "    ")
         text = f"class Net(torch.nn.Module):\n    def __init__(self):\n{textwrap.indent(chr(10).join(init), ' ' * 8)}\n"
-        return (
-            f"{text}\n{forward}\n\ntorch.manual_seed(0)\nprogram = Net()\n\n"
-            + self._arguments(parameters, made, "nn.Module")
+        return f"{text}\n{forward}\n\ntorch.manual_seed(0)\nprogram = Net()\n\n" + self._arguments(
+            parameters, made, "nn.Module"
         )
 
 
@@ -585,6 +597,7 @@ MEMBERS = {
     "activation": ("fn", False, "self.activation = torch.tanh", "activation = torch.tanh"),
     "norm": ("fn", False, "self.norm = torch.nn.LayerNorm(3)", ""),
 }  # fmt: skip
+
 
 def _refill(name: str, first: str) -> str:
     return f"{name}.clear()" + (f"; {name}.update({first})" if first.startswith("{'") else "")

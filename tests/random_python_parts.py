@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 # Name -> (text, classes it needs); only those that a program uses are written.
 PARTS = {
-    "Vec": '''
+    "Vec": """
 class Vec:
     label = 'vec'
 
@@ -52,8 +52,8 @@ class Vec:
     @staticmethod
     def of(data):
         return Vec(data)
-''',
-    "Named": '''
+""",
+    "Named": """
 class Named(Vec):
     def __init__(self, data, name='named'):
         super().__init__(data)
@@ -66,8 +66,8 @@ class Named(Vec):
     @property
     def doubled(self):
         return super().doubled + 1
-''',
-    "Stack": '''
+""",
+    "Stack": """
 class Stack:
     def __init__(self, items):
         self.items = list(items)
@@ -94,9 +94,9 @@ class Stack:
 
     def __contains__(self, n):
         return 0 <= n < len(self)
-''',
+""",
     "Pair": "Pair = collections.namedtuple('Pair', 't n')",
-    "Config": '''
+    "Config": """
 @dataclasses.dataclass
 class Config:
     scale: float
@@ -106,8 +106,8 @@ class Config:
     def apply(self, v):
         self.shift += 1
         return v * self.scale + self.shift
-''',
-    "Meter": '''
+""",
+    "Meter": """
 class Meter:
     __slots__ = ('count', 'last', '__dict__')
 
@@ -125,8 +125,8 @@ class Meter:
         if name == 'data':
             raise AttributeError(name)
         return len(name)
-''',
-    "Tracker": '''
+""",
+    "Tracker": """
 class Tracker:
     def __init__(self, log, swallows=()):
         self.log, self.swallows = log, swallows
@@ -138,8 +138,8 @@ class Tracker:
     def __exit__(self, kind, value, traceback):
         self.log.append('leave' if kind is None else kind.__name__)
         return kind is not None and issubclass(kind, self.swallows)
-''',
-    "section": '''
+""",
+    "section": """
 @contextlib.contextmanager
 def section(log, v):
     log.append('begin')
@@ -147,8 +147,8 @@ def section(log, v):
         yield v * 2
     finally:
         log.append('end')
-''',
-    "make_scaler": '''
+""",
+    "make_scaler": """
 def make_scaler(k):
     calls = 0
 
@@ -158,13 +158,13 @@ def make_scaler(k):
         return v * k + calls
 
     return scaler
-''',
-    "vectors": '''
+""",
+    "vectors": """
 def vectors(v, n):
     for i in range(n % 3 + 1):
         v = v * 0.5 + i
         yield v
-''',
+""",
     "counted": """
 def counted(f):
     @functools.wraps(f)

@@ -220,10 +220,8 @@ import math as maths; <new float> = maths.cos(<float>)
 from collections import deque as dq; <new deque> = dq([<V>])
 <new list[int]> = [(last := k) + 1 for k in <list[int]!>]
 <new V> = [acc := <V>, *[acc := acc * 0.5 + t for t in <list[V]!>]][-1]
-<new int> = eval('1 + 1')
 <new dict[int]> = dict(<dict[int]!>, **{'kw': <int>})
 <new any> = functools.singledispatch(lambda o: o)
-<new any> = type('Dynamic', (), {'n': <int>})
 <new any> = (<V>, [<V>], {'t': <V>})
 <new any> = slice(<int>, None)
 <new any> = range(<int>)
@@ -268,6 +266,10 @@ sys.getrefcount(<any!>)
 <new str> = json.dumps(<list[int]>)
 
 gc.isenabled()
+
+<new int> = eval('1 + 1')
+
+<new any> = type('Dynamic', (), {'n': <int>})
 
 <new V> = torch.from_numpy(np.sin(<V>.numpy()))
 

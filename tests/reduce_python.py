@@ -104,13 +104,18 @@ def changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr) and not isinstance(node, ast.Attribute):
                 yield from _changes_of_expression(node, name, value)
-            elif isinstance(value, list) and value and isinstance(value[0], (ast.expr, ast.arg, ast.keyword, ast.withitem)):
+            elif (
+                isinstance(value, list)
+                and value
+                and isinstance(value[0], (ast.expr, ast.arg, ast.keyword, ast.withitem))
+            ):
                 yield from (lambda value=value, i=i: value.pop(i) for i in range(len(value)))  # type: ignore[misc]
 
 
 def _changes_of_block(node: ast.AST, field: str, block: list) -> Iterator[Callable[[], None]]:
     for i, statement in enumerate(block):
         if not isinstance(statement, ast.Pass) and not (isinstance(node, ast.Module) and _needed(statement)):
+
             def delete(i: int = i) -> None:
                 block[i : i + 1] = [] if len(block) > 1 or field not in ("body",) else [ast.Pass()]
 

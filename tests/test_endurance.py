@@ -55,8 +55,14 @@ def test_frames_are_not_left_behind() -> None:
             assert frames() <= before
 
 
+class Settings:
+    """What a function reads an attribute of."""
+
+    scale = 2.0
+
+
 def compiled_function() -> tuple[Any, list[weakref.ref[Any]]]:
-    weight, marker = torch.randn(4), types.SimpleNamespace(scale=2.0)
+    weight, marker = torch.randn(4), Settings()
 
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x * weight * marker.scale

@@ -119,6 +119,55 @@ def program(m, v):
     fails()
     return v + 1
 """,
+    "an iterator over a list that grew before it": """
+ITEMS = []
+
+def program(m, v):
+    ITEMS[-1:] = m[:2]
+    for row, i in zip(ITEMS, range(3)):
+        print(i)
+        time.sleep(0)
+        m = m + row
+    return m
+
+def reset():
+    ITEMS.clear()
+""",
+    "an iterator over a dict that grew before it": """
+TABLE = {}
+
+def program(m, v):
+    TABLE['a'] = v
+    TABLE['b'] = m
+    for key in TABLE:
+        print(key)
+        time.sleep(0)
+        m = m + TABLE[key]
+    return m
+
+def reset():
+    TABLE.clear()
+""",
+    "a bound C method of an object whose __getattr__ makes tensors": """
+class Table(dict):
+    def __getattr__(self, name):
+        return self['a']
+
+def program(m, v):
+    table = Table(a=v)
+    table.update(c=v.numpy())
+    return table, v + 1
+""",
+    "a built-in whose iterable breaks, and goes on in eager": """
+def stream(v):
+    yield v if v.sum() > 9 else v + 1
+
+def program(m, v):
+    eval('1 + 1')
+    total = sum(stream(v))
+    eval('1 + 1')
+    return total, max(stream(v)), sorted(stream(v), key=len), sum([1, 2.5], 1)
+""",
     "an index that eager refuses": """
 LOG = []
 

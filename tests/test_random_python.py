@@ -54,8 +54,12 @@ class Outcome:
                 self.error = error
         self.printed = out.getvalue()
         own = {n: v for n, v in vars(module).items() if not n.startswith("__") and n not in PLAIN}
-        self.left = {n: v for n, v in own.items() if not isinstance(v, types.ModuleType) or isinstance(v, torch.nn.Module)}
-        self.left |= {n: {k: x for k, x in vars(v).items() if k[0] != "_"} for n, v in own.items() if isinstance(v, type)}
+        self.left = {
+            n: v for n, v in own.items() if not isinstance(v, types.ModuleType) or isinstance(v, torch.nn.Module)
+        }
+        self.left |= {
+            n: {k: x for k, x in vars(v).items() if k[0] != "_"} for n, v in own.items() if isinstance(v, type)
+        }
 
 
 PLAIN = {"arguments", "reset", "describe"}

@@ -33,6 +33,7 @@ from ingot.capture.values import (
     marked,
     modes,
     module,
+    outside_iterators,
     torch_functions,
     transforms,
 )
@@ -56,6 +57,7 @@ _TABLES = (  # imported for the rows that they add
     marked,
     modes,
     module,
+    outside_iterators,
     slots,
     torch_functions,
     transforms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import CellType, FunctionType, MappingProxyType, MethodType
@@ -66,6 +67,7 @@ class Results:
         self._made: dict[int, tuple[Value, Recipe | None]] = {}
         self._unfilled: list[Callable[[], None]] = []
         self._filling = False
+        self._last: list[Call] = []  # what is to be done once all that was changed is as it should be
 
     def recipe(self, value: Value) -> Recipe:
         """How to make the object of a value."""
@@ -81,10 +83,11 @@ class Results:
 
     def effects(self) -> list[Call]:
         """What is to be done to the world outside, in order."""
-        return [
+        made = [
             Call(operation.function, tuple([self.recipe(value) for value in operation.args]))
             for operation in self.session.effects.operations()
         ]
+        return [*made, *self._last]
 
     def _recipe(self, value: Value) -> Recipe:
         known = self._made.get(id(value))
@@ -188,6 +191,7 @@ class Results:
 
     def _deque_iterator(self, value: DequeIterator) -> Recipe:
         where = (residual.Constant(value.position), residual.Constant(value.ended))
+        self._refuse_changed(value.owner)
         start = Call(reversed if value.backwards else iter, (self._recipe(value.owner),))
         return Call(_advanced, (start, *where))
 
@@ -210,17 +214,32 @@ class Results:
 
     def _sequence_iterator(self, value: SequenceIterator) -> Recipe:
         where = (residual.Constant(value.position), residual.Constant(value.ended))
-        return Call(_iterator_at, (self._recipe(value.sequence), *where))
+        made = residual.Filled(Call(_iterator_of, (self._recipe(value.sequence),)), [])
+        if self._is_changed(value.sequence):  # which may not reach so far before that
+            self._last.append(Call(_place, (made, *where)))
+        elif value.position or value.ended:
+            made.steps.append((_place, where))
+        return made
+
+    def _is_changed(self, container: Any) -> bool:
+        return container.source is not None and self.session.effects.is_changed(container.object)
+
+    def _refuse_changed(self, container: Any) -> None:
+        """An iterator over a dict, set or deque must not be there when that changes."""
+        if self._is_changed(container):
+            raise self.session.unsupported(f"an iterator over {container.describe()}, which is changed, is alive")
 
     def _range_iterator(self, value: RangeIterator) -> Recipe:
         return Call(copy.copy, (residual.Constant(copy.copy(value.iterator)),))
 
     def _dict_iterator(self, value: DictIterator) -> Recipe:
+        self._refuse_changed(value.owner)
         view = self._view(DictView(value.owner, value.kind))
         return Call(_advanced, (view, residual.Constant(value.position), residual.Constant(value.ended)))
 
     def _set_iterator(self, value: SetIterator) -> Recipe:
         members = value.owner
+        self._refuse_changed(members)
         if members.source is None and list(set(iter(members.entries))) != list(members.hashed) and value.position:
             raise self.session.unsupported("an iterator over a set is alive at the end of a graph")
         where = (residual.Constant(value.position), residual.Constant(value.ended))
@@ -324,14 +343,22 @@ class Results:
 
         def fill() -> None:
             if mutable:
-                args: tuple[Recipe, ...] = (self._recipe(value.content),)
-                if isinstance(value.content, DequeValue):
-                    args = (*args, residual.Constant(value.content.held.maxlen))
-                made.steps.append((base.__init__, args))
+                self._fill_content(made, base, value.content)
             self._fill_attributes(made, value)
 
         self._later(fill)
         return made
+
+    def _fill_content(self, made: residual.Filled, base: Any, content: Value) -> None:
+        """Puts into an instance of a subclass of list, set or deque what it holds."""
+        if isinstance(content, DequeValue):
+            limit = residual.Constant(content.held.maxlen)
+            made.steps.append((base.__init__, (residual.Constant(()), limit)))
+            items = list(content.held)
+        else:
+            items = content.items if isinstance(content, ListValue) else list(content.entries.values())  # type: ignore
+        put = base.update if base is set else base.extend
+        made.steps.append((put, (residual.Collection(tuple, self._items(items)),)))
 
     def _traceback(self, value: TracebackValue) -> Recipe:
         return Call(_traceback_of, (self._recipe(value.error),))
@@ -401,14 +428,17 @@ def _put(instance: Any, name: Any, value: Any) -> None:
     object.__getattribute__(instance, "__dict__")[name] = value
 
 
-def _iterator_at(sequence: Any, position: int, ended: bool) -> Any:
-    """An iterator over a list or tuple that has given `position` elements already, and perhaps said that there are no
-    more."""
-    made: Any = (list if isinstance(sequence, list) else tuple).__iter__(sequence)
-    made.__setstate__(len(sequence) if ended else position)
+def _iterator_of(sequence: Any) -> Any:
+    """An iterator over a list or tuple."""
+    return (list if isinstance(sequence, list) else tuple).__iter__(sequence)
+
+
+def _place(iterator: Any, position: int, ended: bool) -> None:
+    """Puts an iterator over a list or tuple where it has given `position` elements already, and perhaps said that there
+    are no more."""
+    iterator.__setstate__(sys.maxsize if ended else position)  # which is cut to the length
     if ended:
-        next(made, None)
-    return made
+        next(iterator, None)
 
 
 _NOTHING: tuple[Any, ...] = ()

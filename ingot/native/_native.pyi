@@ -17,6 +17,7 @@ GuardTree: Any
 global_state_is_readable: Callable[[], bool]
 tensor_facts_are_slow: Callable[[], bool]
 _force_slow_tensor_facts: Callable[[bool], None]
+_verify_shortcuts: Callable[[bool], bool]
 
 NULL: Any
 

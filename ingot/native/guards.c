@@ -347,14 +347,18 @@ static PyObject *set_verify_shortcuts(PyObject *Py_UNUSED(module), PyObject *ver
     if (truth < 0)
         return NULL;
 #if INGOT_HAS_WORDS
+    PyObject *before = PyBool_FromLong(verify_shortcuts);
     verify_shortcuts = truth != 0;
+    return before;
+#else
+    Py_RETURN_FALSE;
 #endif
-    Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
     {"_verify_shortcuts", set_verify_shortcuts, METH_O,
-     "Whether the whole walk is taken after each shortcut, and must agree, else the process aborts; for tests."},
+     "Whether the whole walk is taken after each shortcut, and must agree, else the process aborts; for tests. Returns "
+     "whether it was."},
     {"_force_slow_tensor_facts", force_slow, METH_O,
      "Reads tensors through Python attributes from now on; for tests. Build trees after it."},
     {"tensor_facts_are_slow", facts_are_slow, METH_NOARGS, "Whether tensors are read through Python attributes."},

@@ -340,11 +340,14 @@ static Shortcut *make_room(const GuardTree *tree) {
 static bool decide_all(Learner *learner) {
     GuardTree *tree = learner->tree;
     Shortcut *made = learner->made;
+    made->knows_string_keys = ingot_string_keys_are_known();
     for (int i = 0; i < tree->node_count; i++) {
         made->pointers[i] = learner->values[i];
         made->natures[i] = (unsigned char)ingot_nature_of(learner->values[i]);
         made->standings[i] = (unsigned char)decide(learner, i);
-        made->leaves[i] = tree->nodes[i].first_child < 0;
+        made->leaves[i] = true;
+        if (made->standings[i] == COVERED && tree->nodes[i].parent >= 0)
+            made->leaves[tree->nodes[i].parent] = false;
     }
     for (int i = 0; i < made->word_count; i++)
         made->leaves[made->owners[i]] = false;
@@ -370,11 +373,12 @@ static bool is_confirmed(GuardTree *tree, Shortcut *made, PyObject *const *slots
     PyObject **values = PyMem_Malloc(((size_t)tree->node_count + 1) * sizeof *values);
     if (values == NULL)
         return false;
-    int held = ingot_walk_nodes(tree, slots, values), ignored;
+    int held = ingot_walk_nodes(tree, slots, values);
+    Progress progress = {0};
     bool same = held == tree->node_count;
     for (int i = 0; same && i < tree->node_count; i++)
         same = made->standings[i] == LATE || made->pointers[i] == values[i];
-    same = same && ingot_verify_shortcut(tree, made, slots, &ignored) == HOLDS;
+    same = same && ingot_verify_shortcut(tree, made, slots, &progress) == HOLDS;
     while (held > 0)
         Py_DECREF(values[--held]);
     PyMem_Free(values);

@@ -1,6 +1,8 @@
 /* Deciding a call by what the last walk found. */
 #include "guards_shortcut.h"
 
+#include <limits.h>
+
 #if INGOT_HAS_WORDS
 
 /* -- one pass ------------------------------------------------------------------------------------------------------ */
@@ -60,23 +62,20 @@ static Verdict verify_early(GuardTree *tree, Shortcut *shortcut, const Early *ea
     return HOLDS;
 }
 
-Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, int *node) {
+Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, Progress *progress) {
     const Word *words = shortcut->words;
-    int word = 0;
-    for (int i = 0; i <= shortcut->early_count; i++) {
-        const Early *early = &shortcut->early[i];
-        int end = i < shortcut->early_count ? early->word : shortcut->word_count;
-        for (; word < end; word++)
-            if (ingot_load_word(words[word].address) != words[word].expected) {
-                *node = shortcut->owners[word];
-                return CHANGED;
-            }
-        if (i < shortcut->early_count) {
-            *node = early->node;
-            Verdict verdict = verify_early(tree, shortcut, early, slots);
-            if (verdict != HOLDS)
-                return verdict;
-        }
+    for (; progress->early <= shortcut->early_count; progress->early++) {
+        const Early *early = &shortcut->early[progress->early];
+        bool last = progress->early == shortcut->early_count;
+        int word = progress->word, end = last ? shortcut->word_count : early->word;
+        while (word < end && ingot_load_word(words[word].address) == words[word].expected)
+            word++;
+        progress->word = word;
+        progress->differs = word < end ? &shortcut->words[word] : NULL;
+        progress->node = word < end ? shortcut->owners[word] : early->node;
+        Verdict verdict = word < end ? CHANGED : last ? HOLDS : verify_early(tree, shortcut, early, slots);
+        if (verdict != HOLDS)
+            return verdict;
     }
     for (int i = 0; i < shortcut->recheck_count; i++) {
         Recheck *recheck = &shortcut->rechecks[i];
@@ -95,48 +94,57 @@ static bool checks_hold(GuardTree *tree, int node, PyObject *value) {
     return check == end;
 }
 
-/* Reads a child of a changed dict or class anew. Facts of its own are checked; those below it have words, or are CHANGED. */
-static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObject *owner) {
+/* Whether looking a node's facts up runs no code of the user's: it compares no keys but strings, and allocates nothing. */
+static bool looks_up_strings(const GuardTree *tree, const Shortcut *shortcut, int node, PyObject *value) {
+    const Node *described = &tree->nodes[node];
+    for (int i = 0; i < described->check_count; i++) {
+        Proof proof = tree->checks[described->first_check + i].proof;
+        if (proof == NO_PROOF || proof == BY_CLASS || (proof == BY_KEYS && PyODict_Check(value)))
+            return false;
+        if (proof == BY_VERSION && !(shortcut->knows_string_keys && PyDict_Check(value) && ingot_has_string_keys(value)))
+            return false;
+    }
+    return true;
+}
+
+/* Reads a child of a changed dict or class anew. Its own facts are checked; those below it have words, or are CHANGED. */
+static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObject *owner, bool *quiet) {
     const Node *node = &tree->nodes[child];
     if (shortcut->standings[child] != COVERED)
         return HOLDS; /* it is read anew anyway */
     PyObject *value = node->access(owner, &node->key);
     if (value == NULL)
         return FAILS;
+    *quiet = *quiet && looks_up_strings(tree, shortcut, child, value);
     Verdict verdict = checks_hold(tree, child, value) ? HOLDS : FAILS;
     if (verdict == HOLDS && shortcut->leaves[child])
         shortcut->pointers[child] = value; /* the owner holds it */
-    else if (verdict == HOLDS && (value != shortcut->pointers[child] || ingot_nature_of(value) != shortcut->natures[child]))
+    else if (verdict == HOLDS &&
+             (value != shortcut->pointers[child] || ingot_nature_of(value) != shortcut->natures[child]))
         verdict = CHANGED;
     Py_DECREF(value);
     return verdict;
 }
 
-/* The word of a node that differs from what was learnt. */
-static Word *differing_word(Shortcut *shortcut, int node) {
-    Word *word = shortcut->words, *end = word + shortcut->word_count;
-    for (; word < end; word++)
-        if (shortcut->owners[word - shortcut->words] == node && ingot_load_word(word->address) != word->expected)
-            return word;
-    return NULL;
-}
-
-/* Checks the facts that the version tag of a node's dict or class stands for, and takes the new tag. CHANGED where it is
-   not a version tag that differs, or where more than that has changed: *node is then told more precisely. */
-static Verdict renew(GuardTree *tree, Shortcut *shortcut, int *node) {
-    Word *word = shortcut->standings[*node] == COVERED ? differing_word(shortcut, *node) : NULL;
+/* Checks the facts that a version tag stands for, the word that differs, and takes the new tag. CHANGED where it is another
+   kind of word, or where more than that has changed: *node is then told more precisely. *quiet: whether no code of the
+   user's ran, so that what was verified before still is. */
+static Verdict renew(GuardTree *tree, Shortcut *shortcut, Word *word, int *node, bool *quiet) {
     PyObject *owner = shortcut->pointers[*node];
-    if (word == NULL || (word->address != ingot_dict_version(owner) &&
-                         word->address != ingot_type_version((PyTypeObject *)owner)))
+    bool is_dict = word->address == ingot_dict_version(owner);
+    if (shortcut->standings[*node] != COVERED ||
+        !(is_dict || word->address == ingot_type_version((PyTypeObject *)owner)))
         return CHANGED;
     Py_INCREF(owner); /* alive, as the words before this one have shown */
+    *quiet = is_dict && shortcut->knows_string_keys && ingot_has_string_keys(owner) &&
+             looks_up_strings(tree, shortcut, *node, owner);
     uint64_t version = ingot_load_word(word->address); /* before the lookups: what changes meanwhile is seen */
     Verdict verdict = checks_hold(tree, *node, owner) ? HOLDS : FAILS;
     if (verdict == HOLDS && version == 0) /* a class gets its tag in the first lookup, if any is left */
         version = ingot_load_word(word->address);
     int child = tree->nodes[*node].first_child, parent = *node;
     for (; verdict == HOLDS && child >= 0; child = tree->nodes[child].next_sibling) {
-        verdict = renew_child(tree, shortcut, child, owner);
+        verdict = renew_child(tree, shortcut, child, owner, quiet);
         *node = verdict == CHANGED ? child : parent;
     }
     if (verdict == HOLDS && version == 0)
@@ -147,20 +155,32 @@ static Verdict renew(GuardTree *tree, Shortcut *shortcut, int *node) {
     return verdict;
 }
 
-#define MOST_RENEWALS 8
+/* What changes soon after it was learnt, again and again, is not covered any more. */
+static void note_surprise(GuardTree *tree, const Shortcut *shortcut, int node) {
+    unsigned char *count = &tree->surprises[node];
+    *count = shortcut->hits >= 16 ? 1 : (unsigned char)(*count + (*count < UCHAR_MAX));
+}
+
+#define MOST_PASSES 8
 
 static Verdict verify_and_renew(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots) {
-    for (int i = 0; i < MOST_RENEWALS; i++) {
-        int node = 0;
-        Verdict verdict = ingot_verify_shortcut(tree, shortcut, slots, &node);
-        if (verdict != CHANGED)
-            return verdict;
-        verdict = renew(tree, shortcut, &node);
-        if (verdict == CHANGED && tree->surprises != NULL && tree->surprises[node] < UCHAR_MAX)
-            tree->surprises[node] = shortcut->hits < 16 ? tree->surprises[node] + 1 : 1;
-        if (verdict != HOLDS)
-            return verdict;
+    Progress progress = {0};
+    for (int pass = 0; pass < MOST_PASSES; pass++) {
+        bool quiet = true;
+        progress = (Progress){0};
+        while (quiet) {
+            Verdict verdict = ingot_verify_shortcut(tree, shortcut, slots, &progress);
+            if (verdict != CHANGED)
+                return verdict;
+            if (progress.differs != NULL)
+                verdict = renew(tree, shortcut, progress.differs, &progress.node, &quiet);
+            if (verdict == CHANGED)
+                note_surprise(tree, shortcut, progress.node);
+            if (verdict != HOLDS)
+                return verdict;
+        }
     }
+    note_surprise(tree, shortcut, progress.node);
     return CHANGED;
 }
 

@@ -46,9 +46,16 @@ typedef struct Shortcut {
     PyObject **held;  /* owned: tuples of constants */
     PyObject **pointers; /* per node: borrowed; what was learnt, or read early in this call */
     unsigned char *standings, *natures; /* per node */
-    bool *leaves;                       /* per node: whether nothing is below it, and no word about it */
+    bool *leaves;                       /* per node: whether no word relies on its address, here or below */
+    bool knows_string_keys;
     unsigned long long hits;
 } Shortcut;
+
+/* How far a pass has come; where it ended by CHANGED, at which node, and by which word, NULL if by an early value. */
+typedef struct {
+    int word, early, node;
+    Word *differs;
+} Progress;
 
 /* What the words about an object take for granted: that it is large enough to have them. */
 typedef enum { ANY, DICT, FUNCTION } Nature;
@@ -63,8 +70,8 @@ typedef enum { HOLDS, FAILS, CHANGED } Verdict;
    tell, take the walk. Leaves no exception set. */
 Verdict ingot_take_shortcut(GuardTree *tree, PyObject *const *slots, PyObject **inputs);
 
-/* One pass over words, early nodes and rechecks. For CHANGED, *node is where. Runs no code of the user's. */
-Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, int *node);
+/* A pass over words, early nodes and rechecks, from where it was. Runs no code of the user's. */
+Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, Progress *progress);
 
 /* Makes a shortcut from the values of a walk that succeeded, and puts it in the tree's if a further walk agrees with it.
    Leaves no exception set. */

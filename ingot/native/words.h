@@ -40,6 +40,20 @@ static inline const void *ingot_dict_version(PyObject *dict) {
 
 static inline const void *ingot_dict_length(PyObject *dict) { return &((PyDictObject *)dict)->ma_used; }
 
+/* Whether all keys of a dict are exactly strings, so that looking one up runs no code of the user's: the byte dk_kind of
+   its table, which `ingot_string_keys_are_known` has found there. */
+static inline bool ingot_has_string_keys(PyObject *dict) {
+    return ((const uint8_t *)((PyDictObject *)dict)->ma_keys)[10] != 0;
+}
+
+static inline bool ingot_string_keys_are_known(void) {
+    PyObject *strings = Py_BuildValue("{s:i}", "a", 1), *others = Py_BuildValue("{i:i}", 1, 1);
+    bool known = strings != NULL && others != NULL && ingot_has_string_keys(strings) && !ingot_has_string_keys(others);
+    Py_XDECREF(strings);
+    Py_XDECREF(others);
+    return known;
+}
+
 /* Whether every change to this dict, the `__dict__` of an instance, gives it a new version tag. Since 3.13 an instance and
    its dict share the values, and attributes are set behind the dict's back, until the dict has a table of its own. To take
    the last item out and put it back gives it one, and changes nothing else. */

@@ -154,7 +154,8 @@ class _Comparison:
 
     def compare(self, a: Any, b: Any, path: str) -> None:
         assert type(a) is type(b), f"{path}: {a!r} is a {type(a)}, {b!r} a {type(b)}"
-        if type(a) in _ATOMS or isinstance(a, (type, types.ModuleType, types.BuiltinFunctionType)):
+        bound = not isinstance(getattr(a, "__self__", None), (types.ModuleType, type, type(None)))
+        if type(a) in _ATOMS or isinstance(a, (type, types.ModuleType)) or type(a) is type(len) and not bound:
             assert a == b or (a != a and b != b), f"{path}: {a!r} is not {b!r}"
             assert str(a) == str(b), f"{path}: {a!r} is not {b!r}"  # -0.0, True
             return
@@ -170,7 +171,8 @@ class _Comparison:
                 compare(self, a, b, path)
                 break
         else:
-            assert a is b or hasattr(a, "__dict__") or hasattr(type(a), "__slots__") or a == b, path
+            told_apart = type(a).__eq__ is object.__eq__  # by identity alone
+            assert a is b or hasattr(a, "__dict__") or hasattr(type(a), "__slots__") or told_apart or a == b, path
         self._attributes(a, b, path)
 
     def _attributes(self, a: Any, b: Any, path: str) -> None:

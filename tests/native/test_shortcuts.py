@@ -39,9 +39,9 @@ pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="dictionarie
 @pytest.fixture(autouse=True)
 def _verified() -> Iterator[None]:
     """Every shortcut is compared with the walk."""
-    _native._verify_shortcuts(True)
+    before = _native._verify_shortcuts(True)
     yield
-    _native._verify_shortcuts(False)
+    _native._verify_shortcuts(before)
 
 
 @pytest.fixture
@@ -132,6 +132,28 @@ class TestWalks:
         assert not checked()
         namespace["scale"] = 2.0
         assert checked.walks() == 0
+
+    def test_modules_that_keep_what_they_computed_cost_no_walk(self) -> None:
+        model = nn.ModuleList(nn.ReLU() for _ in range(30))
+        facts, inputs = module_facts(X, model)
+
+        def keep() -> None:
+            for layer in model:
+                layer.last, layer.pair, layer.count = torch.ones(2), (torch.ones(3), torch.ones(4)), layer.training + 1
+
+        for i in range(30):
+            layer = ItemSource(AttrSource(X, "_modules"), str(i))
+            pair = AttrSource(layer, "pair")
+            facts += [(pair, Kind.TYPE, tuple), (pair, Kind.LENGTH, 2)]
+            inputs += [AttrSource(layer, "last"), ItemSource(pair, 0), ItemSource(pair, 1)]
+        keep()
+        checked = Checked((model,), *facts, inputs=inputs)
+        for _ in range(10):
+            keep()
+            assert checked.walks(model) == 0
+            assert checked.tree.collect((model,))[-1] is model[29].pair[1]
+        model[7].pair = (torch.ones(3), torch.ones(5))
+        assert not checked(model)
 
     def test_a_call_that_fails_by_its_arguments_takes_no_walk(self) -> None:
         guards = GuardSet()

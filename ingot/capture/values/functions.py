@@ -42,6 +42,8 @@ class CellValue(Value):
         if name != "cell_contents":
             return super().get_attribute(session, name)
         if self.content is NULL:
+            if self.source is not None and session.effects.fields(self.object) is None:
+                raise session.unsupported("an empty closure cell is read")
             raise session.raised(ValueError, "Cell is empty")
         return session.realize(self.content)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class _Outside(Value):
+class OutsideIterator(Value):
     """The part of it that is the same for all kinds."""
 
     is_shared = True
@@ -75,7 +75,7 @@ def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
     return ahead
 
 
-class _LooksAhead(_Outside):
+class _LooksAhead(OutsideIterator):
     """An iterator that is read element by element, as long as few are taken and what it walks over stays as it is."""
 
     passed: int
@@ -184,7 +184,7 @@ def _left_of_dict(iterator: Any) -> int:
         return -1
 
 
-class OutsideDictIterator(_Outside, DictIterator):
+class OutsideDictIterator(OutsideIterator, DictIterator):
     """An iterator over the keys, values or items of a dict."""
 
     def __init__(self, owner: DictValue, left: int, object_: Any, source: Source) -> None:

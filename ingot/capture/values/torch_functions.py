@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -228,7 +228,8 @@ _OPERATION_OWNERS = frozenset(
 
 def _owner(function: Any) -> str:
     """The class or module that a C function of torch belongs to."""
-    return getattr(function.__self__, "__name__", None) or function.__qualname__.partition(".")[0]
+    owner = function.__self__
+    return owner.__name__ if isinstance(owner, (type, ModuleType)) else function.__qualname__.partition(".")[0]
 
 
 @wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)

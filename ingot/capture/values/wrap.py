@@ -13,6 +13,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
+    CellType,
     CodeType,
     FunctionType,
     GenericAlias,
@@ -38,7 +39,7 @@ from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
-from ingot.capture.values.classes import ClassValue, ModuleObject
+from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
 from ingot.native import Dispatcher
@@ -276,15 +277,45 @@ def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
     return NamespaceObject(type(object_), source, object_)
 
 
-@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
-def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    make, args = object_.__reduce__()[:2]
-    kwargs = make.keywords if isinstance(make, functools.partial) else {}
-    held = [session.wrap_constant(arg) for arg in (*(make.args if kwargs else ()), *args)]
-    made = session.construct(type(object_), held, {name: session.wrap_constant(v) for name, v in kwargs.items()})
+def _args_of(getter: Any) -> tuple[Any, ...]:
+    """What an operator.itemgetter, attrgetter or methodcaller was made of."""
+    make, args = getter.__reduce__()[:2]
+    return (*make.args, *args) if isinstance(make, functools.partial) else args
+
+
+def _keywords_of(getter: Any) -> dict[str, Any]:
+    """The keyword arguments that an operator.methodcaller was made with."""
+    make = getter.__reduce__()[0]
+    return make.keywords if isinstance(make, functools.partial) else {}
+
+
+@wraps(super)
+def wrap_super(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, super)
+    cls, instance = (
+        session.wrap(getattr(object_, name), AttrSource(source, name, "slot")) for name in ("__thisclass__", "__self__")
+    )
+    made = SuperValue(session.known(cls), session.realize(instance))
     made.source = source
     return made
+
+
+@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    args, kwargs = (
+        session.realize(session.wrap(part(object_), DerivedSource(source, part))) for part in (_args_of, _keywords_of)
+    )
+    made = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
+    assert isinstance(made, ObjectValue)
+    made.source, made.object = source, object_
+    return made
+
+
+@wraps(CellType)
+def wrap_cell(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, CellType)
+    return session.outside_cell(object_, AttrSource(source, "cell_contents", "slot"))
 
 
 @wraps(BaseException)

@@ -1,0 +1,189 @@
+"""C iterators over other iterators that existed before the call: enumerate, zip, reversed.
+
+What is taken from one is taken from the iterators beneath it as well. They are moved on by the outer one when it is
+moved on for real, so what is taken through it is not noted with them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.guards import Kind
+from ingot.capture.sources import DerivedSource, ItemSource, Source
+from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import SequenceValue, TupleValue
+from ingot.capture.values.foreign import ForeignValue
+from ingot.capture.values.iterators import (
+    OutsideDictIterator,
+    OutsideIterator,
+    OutsideRangeIterator,
+    OutsideSequenceIterator,
+)
+from ingot.capture.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class _Outer(OutsideIterator):
+    """What enumerate and zip share."""
+
+    __slots__ = ("ended", "inner", "object", "taken")
+
+    def __init__(self, inner: list[Value], object_: Any, source: Source) -> None:
+        super().__init__(source)
+        self.inner, self.object, self.taken, self.ended = inner, object_, 0, False
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+
+def _taken_through(session: Session, inner: Any) -> Value | None:
+    """The next element of an iterator that an outer one goes through."""
+    before = inner.taken
+    element = inner.next(session)
+    inner.taken = before
+    return element
+
+
+_INNER = (OutsideSequenceIterator, OutsideRangeIterator, OutsideDictIterator, _Outer)
+
+
+def _parts(iterator: Any) -> tuple[Any, ...]:
+    """What an enumerate or zip was made of."""
+    return tuple(iterator.__reduce__()[1])
+
+
+def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Value] | None:
+    """The values of the iterators beneath; None where one is of another kind."""
+    if not all(type(iterator) in _KINDS for iterator in iterators):
+        return None
+    parts = DerivedSource(source, _parts)
+    found = [session.realize(session.wrap(it, ItemSource(parts, i))) for i, it in enumerate(iterators)]
+    return found if all(isinstance(value, _INNER) for value in found) else None
+
+
+class OutsideEnumerate(_Outer):
+    """An enumerate. Its numbers are guarded when they are used."""
+
+    __slots__ = ("passed",)
+
+    def next(self, session: Session) -> Value | None:
+        element = _taken_through(session, self.inner[0])
+        if element is not None:
+            position = _position(self.passed)
+            number = session.wrap(position(self.object), DerivedSource(self.source, position))  # type: ignore[arg-type]
+            element = TupleValue([number, element], tuple)
+            self.passed += 1
+        return self.take(session, element)
+
+
+@functools.cache
+def _position(ahead: int) -> Callable[[Any], int]:
+    """A function that gives the number that an enumerate gives `ahead` elements later."""
+
+    def position(iterator: Any) -> int:
+        return iterator.__reduce__()[1][1] + ahead
+
+    return position
+
+
+@wraps(enumerate)
+def wrap_enumerate(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, enumerate)
+    inner = _inner_of(session, source, [_parts(object_)[0]])
+    if inner is None:
+        return ForeignValue(object_, source)
+    made = OutsideEnumerate(inner, object_, source)
+    made.passed = 0
+    return made
+
+
+class OutsideZip(_Outer):
+    """A zip."""
+
+    __slots__ = ("strict",)
+
+    def next(self, session: Session) -> Value | None:
+        row: list[Value] = []
+        for iterator in self.inner:
+            element = _taken_through(session, iterator)
+            if element is None:
+                if self.strict:
+                    raise session.unsupported(f"the end of {self.object!r}, which is strict")
+                return self.take(session, None)  # those before it have given an element each, for nothing
+            row.append(element)
+        return self.take(session, TupleValue(row, tuple) if row else None)
+
+
+def _is_strict(iterator: Any) -> bool:
+    """Whether a zip is strict."""
+    return len(iterator.__reduce__()) > 2
+
+
+@wraps(zip)
+def wrap_zip(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, zip)
+    session.guard(DerivedSource(source, _count), Kind.EQUALS, _count(object_))
+    inner = _inner_of(session, source, list(_parts(object_)))
+    if inner is None:
+        return ForeignValue(object_, source)
+    made = OutsideZip(inner, object_, source)
+    made.strict = _is_strict(object_)
+    session.guard(DerivedSource(source, _is_strict), Kind.EQUALS, made.strict)
+    return made
+
+
+def _count(iterator: Any) -> int:
+    """How many iterators a zip goes through."""
+    return len(_parts(iterator))
+
+
+class OutsideReversed(_Outer):
+    """A sequence from its end to its beginning."""
+
+    __slots__ = ("position", "sequence")
+
+    def next(self, session: Session) -> Value | None:
+        if self.position is None:
+            self.position = _place(self.object)
+            session.guard(DerivedSource(self.source, _place), Kind.EQUALS, self.position)  # type: ignore[arg-type]
+        if self.position < 0:
+            return self.take(session, None)
+        try:
+            element = session.get_item(self.sequence, ConstantValue(self.position))
+        except Raised:
+            self.position = -1
+            return self.take(session, None)
+        self.position -= 1
+        return self.take(session, element)
+
+
+def _sequence_of(iterator: Any) -> Any:
+    """The sequence that a reversed iterator goes through; an empty one at its end."""
+    return iterator.__reduce__()[1][0]
+
+
+def _place(iterator: Any) -> int:
+    """The index of the element that a reversed iterator gives next; -1 at its end."""
+    reduced = iterator.__reduce__()
+    return reduced[2] if len(reduced) > 2 else -1
+
+
+@wraps(reversed, type(reversed([])))
+def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    sequence = session.realize(session.wrap(_sequence_of(object_), DerivedSource(source, _sequence_of)))
+    if not isinstance(sequence, SequenceValue):
+        return ForeignValue(object_, source)
+    made = OutsideReversed([], object_, source)
+    made.sequence, made.position = sequence, None
+    return made
+
+
+_KINDS = frozenset(
+    [enumerate, zip, reversed, *(type(iter(c)) for c in ([], (), range(0), {}, {}.values(), {}.items())), type(reversed([]))]
+)
