@@ -168,6 +168,27 @@ def program(m, v):
     eval('1 + 1')
     return total, max(stream(v)), sorted(stream(v), key=len), sum([1, 2.5], 1)
 """,
+    "deep copies of tensors, shared and not": """
+class Node:
+    def __init__(self, t):
+        self.t, self.all = t, [t, {'a': t}]
+
+def program(m, v):
+    y = v * 2
+    copied = copy.deepcopy([v, y, {'v': v, 'all': [v, m]}])
+    copied[0].add_(1)
+    node = copy.deepcopy(Node(y))
+    rows = copy.deepcopy([m[0], m[1]])
+    rows[0].zero_()
+    y.note = 'noted'
+    return copied, node, node.t is node.all[0], rows, copy.deepcopy(y), copy.deepcopy(m.mT)
+""",
+    "texts of a defaultdict, and the integer of a truth": """
+def program(m, v):
+    table = collections.defaultdict(int, a=1)
+    print(table, [table], operator.index(True), operator.index(m.shape[0] == 2))
+    return f'{table} {table!r}', v + 1
+""",
     "an index that eager refuses": """
 LOG = []
 

@@ -25,21 +25,22 @@ from ingot.capture.values import (
     arrays,
     autograd_functions,
     contexts,
+    copies,
     deferred,
-    library,
-    slots,
     generators,
     iterators,
+    library,
     marked,
     modes,
     module,
     outside_iterators,
+    slots,
     torch_functions,
     transforms,
 )
 from ingot.capture.values.base import Raised, Value
-from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.functions import FunctionValue
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
@@ -50,6 +51,7 @@ _TABLES = (  # imported for the rows that they add
     arrays,
     autograd_functions,
     contexts,
+    copies,
     deferred,
     generators,
     iterators,
@@ -238,6 +240,7 @@ def _capture_to(
 
 
 def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported | None) -> Captured:
+    results.check_dropped()
     recorder: GraphRecorder = session.graph
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
     recorder.guard_memory(session)

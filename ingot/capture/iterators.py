@@ -1,8 +1,8 @@
 """Python versions of the C iterators (zip, map, itertools.chain, ...), run by the interpreter in their place.
 
-An instance passes for one of the class that it `replaces`. Where one is alive at the end of a captured region, `rebuild`
-makes the real iterator, in the same state, from the attributes that its parameters name. Nothing here is clever: these
-are loops of the user's.
+An instance passes for one of the class that it `replaces`. Where one is alive at the end of a captured region,
+`rebuild` makes the real iterator, in the same state, from the attributes that its parameters name. Nothing here is
+clever: these are loops of the user's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from ingot.capture.polyfills import fails
 
 _MISSING: Any = object()
+_NONE: Any = None
 REPLACEMENTS: dict[Any, Any] = {}
 """By C class or function: the class or function here."""
 
@@ -237,19 +238,19 @@ class _Backwards(Iterator):
 
 
 class list_reversed(_Backwards):
-    replaces = type(reversed([]))
+    replaces: Any = type(reversed([1]))
 
 
 class keys_reversed(_Backwards):
-    replaces = type(reversed({}))
+    replaces: Any = type(reversed({1: 1}))
 
 
 class values_reversed(_Backwards):
-    replaces = type(reversed({}.values()))
+    replaces: Any = type(reversed({1: 1}.values()))
 
 
 class items_reversed(_Backwards):
-    replaces = type(reversed({}.items()))
+    replaces: Any = type(reversed({1: 1}.items()))
 
 
 REPLACEMENTS.update(
@@ -295,7 +296,7 @@ class calls_until(Iterator):
 @_replaces(itertools.chain)
 class chain(Iterator):
     def __init__(self, *iterables: Any) -> None:
-        self.iterables, self.active = iter(iterables), None
+        self.iterables, self.active = iter(iterables), _NONE
 
     def __next__(self) -> Any:
         while True:
@@ -304,13 +305,13 @@ class chain(Iterator):
             item = next(self.active, _MISSING)
             if item is not _MISSING:
                 return item
-            self.active = None
+            self.active = _NONE
 
     @staticmethod
     def rebuild(iterables: Any, active: Any) -> Any:
         made = itertools.chain.from_iterable(iterables)
         if active is not None:
-            made.__setstate__((iterables, active))
+            made.__setstate__((iterables, active))  # type: ignore[attr-defined]
         return made
 
 
@@ -428,7 +429,8 @@ class count(Iterator):
 @_replaces(itertools.cycle)
 class cycle(Iterator):
     def __init__(self, iterable: Any) -> None:
-        self.iterator, self.saved, self.position = iter(iterable), [], -1
+        self.iterator, self.position = iter(iterable), -1
+        self.saved: list[Any] = []
 
     def __next__(self) -> Any:
         if self.position < 0:
@@ -501,7 +503,7 @@ class dropwhile(Iterator):
     def rebuild(predicate: Any, iterator: Any, dropping: Any) -> Any:
         made = itertools.dropwhile(predicate, iterator)
         if not dropping:
-            made.__setstate__(True)
+            made.__setstate__(True)  # type: ignore[attr-defined]
         return made
 
 
@@ -605,7 +607,7 @@ class groupby(Iterator):
         return self.wanted is self.current or self.wanted == self.current
 
 
-_tee_type = type(itertools.tee(())[0])
+_tee_type: Any = type(itertools.tee([1])[0])
 
 
 class _Tee(Iterator):
@@ -777,11 +779,11 @@ class permutations(_Counted):
 
 if hasattr(itertools, "batched"):  # from Python 3.12 on
 
-    @_replaces(itertools.batched)
+    @_replaces(getattr(itertools, "batched"))  # noqa: B009
     class batched(Iterator):
         def __init__(self, iterable: Any, n: Any, *, strict: Any = False) -> None:
             if n < 1:
-                fails(itertools.batched, (), n)
+                fails(itertools.batched, (), n)  # type: ignore[attr-defined]
             self.iterator, self.n, self.strict = iter(iterable), n, strict
 
         def __next__(self) -> Any:
@@ -799,4 +801,4 @@ if hasattr(itertools, "batched"):  # from Python 3.12 on
 
         @staticmethod
         def rebuild(iterator: Any, n: Any, strict: Any) -> Any:
-            return itertools.batched(iterator, n, **({"strict": strict} if strict else {}))
+            return itertools.batched(iterator, n, **({"strict": strict} if strict else {}))  # type: ignore[attr-defined]

@@ -59,6 +59,7 @@ class GraphRecorder:
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
+        self.copied: dict[tuple[int, int], Value] = {}  # by memo of copy.deepcopy and storage: the memo
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._by_fake: dict[int, TensorValue] = {}
         self._first: fx.Node | None = None

@@ -89,6 +89,13 @@ class Results:
         ]
         return [*made, *self._last]
 
+    def check_dropped(self) -> None:
+        """Raises Unsupported where a generator is dropped that stands in a try or with block: Python would leave the
+        block then."""
+        for generator in self.session.suspended:
+            if generator.in_block and generator.source is None and id(generator) not in self._made:
+                raise self.session.unsupported("a generator is dropped in a try or with block", skip=True)
+
     def _recipe(self, value: Value) -> Recipe:
         known = self._made.get(id(value))
         if known is None:

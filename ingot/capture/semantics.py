@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import reprlib
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,14 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
-from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
+from ingot.capture.values.sequences import ConstantIterator
+from ingot.capture.values.subclasses import BuiltinObject
 from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -250,9 +251,10 @@ class Semantics:
     def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
         """format() of a value."""
         value = self.realize(value)
-        content = getattr(value, "content", None) if isinstance(value, ObjectValue) else None
-        if content is not None and not isinstance(self.class_lookup(value.cls, "__format__"), FunctionType):
-            return self.format_of(content, spec) if spec else self.text_of(value, str)
+        if isinstance(value, BuiltinObject) and not isinstance(
+            self.class_lookup(value.cls, "__format__"), FunctionType
+        ):
+            return self.format_of(value.content, spec) if spec else self.text_of(value, str)
         if isinstance(value, EnumValue):
             own = value.special(self, "__format__", ConstantValue(spec)) or value.special(self, "__str__")
             if own is not None:
@@ -280,8 +282,10 @@ class Semantics:
         value = self.realize(value)
         if isinstance(value, (ListValue, TupleValue)):
             return value._build([self.shown(self.realize(item)) for item in value.items])
-        if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, MappingProxyType):
+        if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict, MappingProxyType):
             entries = {self._shown_key(k): self.shown(self.realize(v)) for k, v in value.entries.items()}
+            if value.cls is defaultdict:
+                return defaultdict(self.known(value.factory), entries)
             return entries if value.cls is dict else value.cls(entries)
         if isinstance(value, SetValue):
             return value.cls([self.shown(item) for item in value.entries.values()])

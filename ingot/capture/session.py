@@ -8,24 +8,24 @@ from collections.abc import Callable
 from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
+from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source, find_in_class
-from ingot.capture import iterators
 from ingot.capture.values import builtins as builtin_functions
 from ingot.capture.values import construction
+from ingot.capture.values.arguments import bind
 from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
-from ingot.capture.values.sequences import TypedKey
-from ingot.capture.values.arguments import bind
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
-from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member
+from ingot.capture.values.sequences import TypedKey
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 
@@ -136,12 +136,12 @@ class Session(Semantics):
     def root_frame(self, function: FunctionValue, arguments: list[Value]) -> InterpreterFrame:
         """The frame of the compiled function itself, its parameters bound already."""
         if self.special_function(function.object) is not None:  # nn.Module.__call__(self, *args, **kwargs)
-            args, kwargs = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
-            target = function.callee(self, args, kwargs)
+            given = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
+            target = function.callee(self, *given)
             if target is None:
                 raise self.unsupported(f"a call of {function.describe()}", skip=True)
-            function, args, kwargs = target
-            arguments = bind(self, function, args, kwargs)
+            function = target[0]
+            arguments = bind(self, *target)
         if function.code.co_flags & 0x2A0:
             raise self.unsupported("a generator or coroutine function", skip=True)
         return InterpreterFrame(self, program_of(function.code), function, arguments)

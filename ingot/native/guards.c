@@ -177,12 +177,19 @@ static bool walk(GuardTree *tree, PyObject *const *slots, PyObject **inputs) {
 
 static bool verify_shortcuts; /* for tests: takes the walk as well */
 
+/* Whether a value is made anew at each access, or found below one that is. */
+static bool is_made_anew(const GuardTree *tree, int node) {
+    while (node >= 0 && tree->nodes[node].reach != ANEW)
+        node = tree->nodes[node].parent;
+    return node >= 0;
+}
+
 /* The walk must agree with a shortcut in the verdict and in the inputs. */
 static void confirm(GuardTree *tree, PyObject *const *slots, Verdict verdict, PyObject **inputs) {
     PyObject **others = PyMem_Calloc((size_t)tree->input_count + 1, sizeof *others);
     bool same = others != NULL && walk(tree, slots, others) == (verdict == HOLDS);
     for (int i = 0; others != NULL && i < tree->input_count; i++) {
-        same = same && (verdict != HOLDS || inputs[i] == others[i]);
+        same = same && (verdict != HOLDS || inputs[i] == others[i] || is_made_anew(tree, tree->inputs[i]));
         Py_XDECREF(others[i]);
     }
     PyMem_Free(others);

@@ -1,6 +1,6 @@
 """PYTEST_DONT_REWRITE. Built-in types and functions, iterators, itertools, operator, math, text and numbers."""
 
-# ruff: noqa: B007, B015, B017, B018, B023, B905, C4, E501, E711, E721, E731, F811, F841, PLW, RUF, SIM, UP
+# ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
 
 import cmath

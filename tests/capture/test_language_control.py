@@ -1,6 +1,6 @@
 """PYTEST_DONT_REWRITE. Control flow: loops, match, assignment expressions, deletion, unpacking, slices, scopes."""
 
-# ruff: noqa: B007, B015, B018, B023, B905, C416, E501, E711, E721, F811, F841, SIM, UP
+# ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
 
 import collections

@@ -145,7 +145,8 @@ def _first_items(frame: InterpreterFrame, value: Value, limit: int) -> list[Valu
     if not _is_iterable(value):
         kind = value.python_type().__name__
         raise session.raised(TypeError, f"cannot unpack non-iterable {kind} object")
-    iterator, items = session.iterate(value), []
+    iterator = session.iterate(value)
+    items: list[Value] = []
     while len(items) < limit and (item := iterator.next(session)) is not None:
         items.append(item)
     return items

@@ -130,4 +130,3 @@ def with_except_start(frame: InterpreterFrame, _: Any) -> InterpreterFrame | Non
         return session.frame_of(*target)
     frame.push(session.call(leave, args, {}))
     return None
-

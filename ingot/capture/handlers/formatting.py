@@ -24,9 +24,7 @@ def format_simple(frame: InterpreterFrame, _: Any) -> None:
 @handles("FORMAT_WITH_SPEC")
 def format_with_spec(frame: InterpreterFrame, _: Any) -> None:
     session, spec, value = frame.session, frame.pop(), frame.pop()
-    frame.push(
-        late_text(session, format, value, spec) or ConstantValue(session.format_of(value, spec.constant()))
-    )
+    frame.push(late_text(session, format, value, spec) or ConstantValue(session.format_of(value, spec.constant())))
 
 
 @handles("BUILD_STRING")

@@ -1,5 +1,4 @@
-"""Built-in functions: the pure ones are called when all is known, the others have a rule here or a polyfill in Python.
-"""
+"""Built-in functions: the pure ones are called when all is known, the others have a rule or a polyfill in Python."""
 
 from __future__ import annotations
 
@@ -55,7 +54,8 @@ PURE: set[Any] = {
 
 _FLOAT_FUNCTIONS = frozenset(f for module in (math, cmath) for f in vars(module).values() if callable(f))
 _HARMLESS = frozenset(
-    getattr(builtins, n) for n in "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round".split()
+    getattr(builtins, n)
+    for n in "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round".split()
 )
 """May be called for real to see how they fail."""
 
@@ -306,9 +306,7 @@ def issubclass_(session: Session, cls: Value, classes: Value) -> Value:
     known = classes.constant()
     hook = _meta_hook(session, known, "__subclasscheck__") if isinstance(known, type) else None
     if hook is not None:
-        return ConstantValue(
-            session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {}))
-        )
+        return ConstantValue(session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {})))
     return ConstantValue(session.python(issubclass, session.stand_in(cls), known))
 
 
@@ -406,7 +404,7 @@ def object_ne(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(not session.truth(answer) if is_known else NotImplemented)
 
 
-@rule(object.__lt__, object.__le__, object.__gt__, object.__ge__)
+@rule(*(vars(object)[name] for name in ("__lt__", "__le__", "__gt__", "__ge__")))
 def object_order(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(NotImplemented)
 
@@ -610,7 +608,8 @@ _to_integer(math.trunc, "__trunc__")
 
 @rule(operator.index)
 def index(session: Session, value: Value) -> Value:
-    return value if hasattr(value, "specialize") else ConstantValue(session.integer(value))
+    varies = hasattr(value, "specialize") and value.python_type() is int
+    return value if varies else ConstantValue(operator.index(session.integer(value)))
 
 
 @rule(builtins.format)
@@ -663,5 +662,3 @@ def reversed_range(session: Session, value: Value) -> Value:
 @rule(typing.cast)
 def cast(session: Session, typ: Value, val: Value) -> Value:
     return val
-
-

@@ -265,5 +265,3 @@ class ModuleObject(Value):
         if session.is_trusted(self.object.__name__):
             return session.wrap(found, ConstSource(found))
         raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")
-
-

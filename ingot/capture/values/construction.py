@@ -29,8 +29,8 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import CellValue
-from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
 from ingot.capture.values.mappings import DictObject
+from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 
 if TYPE_CHECKING:
@@ -120,9 +120,7 @@ def _new_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) 
     return instance_of(cls)
 
 
-def _exception_with_keywords(
-    session: Session, cls: type, native: Any, args: Arguments, kwargs: Keywords
-) -> Value:
+def _exception_with_keywords(session: Session, cls: type, native: Any, args: Arguments, kwargs: Keywords) -> Value:
     """ImportError and its kin keep what they are given by name as attributes; the others refuse it."""
     try:
         native(**dict.fromkeys(kwargs))
@@ -175,16 +173,12 @@ def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
     return BuiltinObject(cls, TupleValue(items, tuple))
 
 
-CONTENTS.update(
-    {
-        tuple: _new_tuple,
-        list: lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue([], list)),
-        set: lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set)),
-        dict: lambda session, cls, args, kwargs: DictObject(cls),
-        SimpleNamespace: lambda session, cls, args, kwargs: NamespaceObject(cls),
-        **{base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)},
-    }
-)
+CONTENTS[tuple] = _new_tuple
+CONTENTS[list] = lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue([], list))
+CONTENTS[set] = lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set))
+CONTENTS[dict] = lambda session, cls, args, kwargs: DictObject(cls)
+CONTENTS[SimpleNamespace] = lambda session, cls, args, kwargs: NamespaceObject(cls)
+CONTENTS.update({base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)})
 
 
 # -- the built-in classes ----------------------------------------------------------------------------------------------
@@ -349,5 +343,3 @@ def _surrounding(session: Session) -> tuple[Value, Value]:
     if first is NULL:
         raise session.raised(RuntimeError, "super(): arg[0] deleted")
     return session.realize(cell.content), first
-
-

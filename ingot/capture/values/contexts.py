@@ -37,7 +37,8 @@ class ContextVariable(Value):
 
     def __init__(self, object_: Any, source: Source) -> None:
         super().__init__(source)
-        self.object, self.content = object_, None
+        self.object = object_
+        self.content: Value | None = None
 
     def python_type(self) -> type:
         return contextvars.ContextVar

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import operator
 from collections.abc import Callable
-from types import CellType, CodeType, FunctionType, GeneratorType, MethodType
+from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.bytecode import VERSION
+from ingot.capture.bytecode import VERSION, Program
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
 from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Raised, Value, find_missing
@@ -310,13 +311,11 @@ class GeneratorValue(Value):
 
     @property
     def in_block(self) -> bool:
-        """Whether it stands in a try or with block, which has to be left when it is dropped."""
-        if not self.has_begun:
+        """Whether it stands in a try or with block that has something to do when the generator is dropped."""
+        frame = self.frame
+        if frame is None or not self.has_begun:
             return False
-        assert self.frame is not None
-        program = self.frame.program
-        handler = program.handler_at(self.frame.index - 1)
-        return handler is not None and program.instructions[handler.target].op != "STOPITERATION_ERROR"
+        return not _leaves_quietly(frame.program, frame.index - 1, frame.function.namespace)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -484,6 +483,36 @@ class GeneratorValue(Value):
         return self.result if VERSION >= (3, 13) else NONE
 
 
+_HARMLESS = frozenset("PUSH_EXC_INFO POP_EXCEPT COPY SWAP POP_TOP NOP LOAD_CONST PUSH_NULL BUILD_TUPLE".split())
+
+
+def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> bool:
+    """Whether GeneratorExit, raised at an instruction, leaves the function without running anything of the user's: the
+    handlers on its way are for other exceptions."""
+    handler, named = program.handler_at(index), []
+    while handler is not None:
+        index = handler.target
+        while (op := program.instructions[index].op) != "RERAISE":
+            arg = program.instructions[index].arg
+            if op == "LOAD_GLOBAL":
+                named.append(namespace.get(arg, getattr(builtins, arg, None)))
+            elif op == "LOAD_ATTR" and named and isinstance(named[-1], ModuleType):
+                named.append(getattr(named.pop(), arg, None))
+            elif op == "CHECK_EXC_MATCH":
+                if not named or not all(isinstance(c, type) and not issubclass(GeneratorExit, c) for c in named):
+                    return False
+                named.clear()
+            elif op == "POP_JUMP_IF_FALSE":
+                index = arg - 1
+            elif op == "STOPITERATION_ERROR":
+                return True
+            elif op not in _HARMLESS:
+                return False
+            index += 1
+        handler = program.handler_at(index)
+    return True
+
+
 _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__code__": lambda f, session: ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code),
     "__globals__": lambda f, session: session.wrap(f.namespace, ConstSource(f.namespace)),
@@ -491,12 +520,16 @@ _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__defaults__": lambda f, session: (
         f._slot(session, "__defaults__")
         if f.object is not None
-        else session.tuple_of_values(f.defaults) if f.defaults else NONE
+        else session.tuple_of_values(f.defaults)
+        if f.defaults
+        else NONE
     ),
     "__kwdefaults__": lambda f, session: (
         f._slot(session, "__kwdefaults__")
         if f.object is not None
-        else session.dict_of_values(f.keyword_defaults) if f.keyword_defaults else NONE
+        else session.dict_of_values(f.keyword_defaults)
+        if f.keyword_defaults
+        else NONE
     ),
     "__annotations__": lambda f, session: (
         f._slot(session, "__annotations__") if f.object is not None else f.annotation_dict(session)

@@ -57,7 +57,9 @@ class EnumValue(ConstantValue):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        answer = self.special(session, BINARY_METHODS[function][reflected], other) if function in BINARY_METHODS else None
+        answer = (
+            self.special(session, BINARY_METHODS[function][reflected], other) if function in BINARY_METHODS else None
+        )
         if answer is not None:
             return None if answer.python_type() is type(NotImplemented) else answer
         return super().binary(session, function, other, reflected) if isinstance(other, ConstantValue) else None

@@ -115,10 +115,16 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
         for name in ("__wrapped__", "__signature__"):
             session.effects.own(session, plain, plain.object, name)
         session.guard(plain.source, Kind.IDENTITY, plain.object)
+        assert plain.object is not None
         target: Any = MethodType(plain.object, 0) if isinstance(obj, BoundMethod) else plain.object
     elif isinstance(plain, ClassValue):
         target = plain.object
-        for cls, name in ((type(target), "__call__"), (target, "__new__"), (target, "__init__"), (target, "__signature__")):
+        for cls, name in (
+            (type(target), "__call__"),
+            (target, "__new__"),
+            (target, "__init__"),
+            (target, "__signature__"),
+        ):
             session.class_lookup(cls, name)
     else:
         raise session.unsupported(f"inspect.signature() of {obj.describe()}")

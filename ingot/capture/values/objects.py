@@ -291,8 +291,8 @@ class ObjectValue(Value):
                 kind = answer.python_type().__name__
                 raise session.raised(TypeError, f"__bool__ should return bool, returned {kind}")
             return session.truth(answer)
-        answer = self._length(session)
-        return True if answer is None else answer > 0
+        length = self._length(session)
+        return True if length is None else length > 0
 
     def length(self, session: Session) -> int:
         answer = self._length(session)
@@ -483,7 +483,7 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a {kind}")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def has_member(name: str) -> Callable[[Any], bool]:
     """Tells whether a member of `__slots__` is set."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 class _Outer(OutsideIterator):
     """What enumerate and zip share."""
 
-    __slots__ = ("ended", "inner", "object", "taken")
-
     def __init__(self, inner: list[Value], object_: Any, source: Source) -> None:
         super().__init__(source)
         self.inner, self.object, self.taken, self.ended = inner, object_, 0, False
@@ -69,7 +67,7 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
 class OutsideEnumerate(_Outer):
     """An enumerate. Its numbers are guarded when they are used."""
 
-    __slots__ = ("passed",)
+    passed: int
 
     def next(self, session: Session) -> Value | None:
         element = _taken_through(session, self.inner[0])
@@ -105,7 +103,7 @@ def wrap_enumerate(session: Session, object_: Any, source: Source) -> Value:
 class OutsideZip(_Outer):
     """A zip."""
 
-    __slots__ = ("strict",)
+    strict: bool
 
     def next(self, session: Session) -> Value | None:
         row: list[Value] = []
@@ -145,7 +143,8 @@ def _count(iterator: Any) -> int:
 class OutsideReversed(_Outer):
     """A sequence from its end to its beginning."""
 
-    __slots__ = ("position", "sequence")
+    position: int | None
+    sequence: Value
 
     def next(self, session: Session) -> Value | None:
         if self.position is None:
@@ -173,7 +172,7 @@ def _place(iterator: Any) -> int:
     return reduced[2] if len(reduced) > 2 else -1
 
 
-@wraps(reversed, type(reversed([])))
+@wraps(reversed, type(reversed([1])))
 def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
     sequence = session.realize(session.wrap(_sequence_of(object_), DerivedSource(source, _sequence_of)))
@@ -184,6 +183,5 @@ def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
     return made
 
 
-_KINDS = frozenset(
-    [enumerate, zip, reversed, *(type(iter(c)) for c in ([], (), range(0), {}, {}.values(), {}.items())), type(reversed([]))]
-)
+_WALKED: tuple[Any, ...] = ([], (), range(0), {}, {}.values(), {}.items())
+_KINDS = frozenset([enumerate, zip, reversed, *(type(iter(c)) for c in _WALKED), type(reversed([1]))])

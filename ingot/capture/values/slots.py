@@ -1,4 +1,4 @@
-"""The special methods of built-in types, called by name: `items.__getitem__(0)`, `(1).__add__(2)`, `map(str.__len__, x)`."""
+"""The special methods of built-in types, called by name: `items.__getitem__(0)`, `map(int.__neg__, numbers)`."""
 
 from __future__ import annotations
 
@@ -65,13 +65,18 @@ SLOTS.update(
     __repr__=lambda value, session: ConstantValue(session.text_of(value, repr)),
     __reversed__=lambda value, session: session.call(session.builtin(reversed), [value], {}),
 )
+
+
+def _converted(function: Any) -> Slot:
+    return lambda value, session, *args: session.call(session.builtin(function), [value, *args], {})
+
+
 for _name, _converter in {
     "__int__": int, "__float__": float, "__complex__": complex, "__index__": operator.index, "__round__": round,
     "__trunc__": math.trunc, "__floor__": math.floor, "__ceil__": math.ceil, "__divmod__": divmod, "__dir__": dir,
-    "__format__": format, "__sizeof__": None, "__bytes__": bytes, "__length_hint__": operator.length_hint,
+    "__format__": format, "__bytes__": bytes, "__length_hint__": operator.length_hint,
 }.items():  # fmt: skip
-    if _converter is not None:
-        SLOTS[_name] = lambda value, session, *args, _c=_converter: session.call(session.builtin(_c), [value, *args], {})
+    SLOTS[_name] = _converted(_converter)
 
 
 @_slot("__next__")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import _string  # what string.Formatter itself is made with
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
@@ -11,7 +12,7 @@ from ingot.capture.values.constant import ConstantValue
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_CONVERSIONS = {"s": str, "r": repr, "a": ascii}
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 
 
 def format_template(session: Session, template: str, args: Arguments, kwargs: Keywords) -> str:

@@ -1,5 +1,5 @@
-"""torch.vmap: the Python of it is inlined. Its levels are entered for real while capture runs, as modes are, so that the
-shapes inside are those of one example; and by the graph, which calls the same functions of torch's."""
+"""torch.vmap: the Python of it is inlined. Its levels are entered for real while capture runs, as modes are, so that
+the shapes inside are those of one example; and by the graph, which calls the same functions of torch's."""
 
 from __future__ import annotations
 

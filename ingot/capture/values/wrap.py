@@ -32,16 +32,16 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.builtins import BuiltinValue
-from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
+from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet, RangeValue, SliceValue, TupleValue
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
+from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
 from ingot.capture.values.mappings import DictObject
-from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
-from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
-from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
+from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.native import Dispatcher
 
 if TYPE_CHECKING:

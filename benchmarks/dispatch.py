@@ -1,0 +1,170 @@
+"""`python -m benchmarks.dispatch`: what a compiled call costs beside the work it does.
+
+Dispatch overhead is the time of a compiled call whose backend returns outputs that were computed beforehand
+(`lambda *inputs: outs`), less the time of calling that lambda. Ingot and torch.compile take turns in one process, under
+no_grad; the figures are medians, the ratio is Ingot's overhead over torch.compile's, with its 90% interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import timeit
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import ingot
+from examples import gpt2
+from ingot.explain.cli import positive
+from ingot.explain.measure import ratio_interval
+
+SAMPLE = 0.002  # seconds that one sample takes at least
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`make()` returns (function or module, arguments). `limit`: the ratio that is to be kept."""
+
+    name: str
+    make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+    limit: float | None = None
+
+
+@dataclass
+class Finding:
+    """Seconds of overhead per call, a figure per round; the ratio is (low, middle, high)."""
+
+    name: str
+    parameters: int
+    modules: int
+    graph_inputs: int
+    ingot: list[float]
+    torch_compile: list[float]
+    ratio: tuple[float, float, float]
+    limit: float | None
+
+
+def eight_elements() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.relu(x * y + x)
+
+    return function, (torch.randn(8), torch.randn(8))
+
+
+def gpt2_124m() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    return gpt2.gpt2(), (gpt2.encode(gpt2.TEXT)[:, :8],)
+
+
+def submodules(count: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A model of so many submodules without parameters."""
+    return nn.Sequential(*[nn.ReLU() for _ in range(count)]), (torch.randn(8),)
+
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        Subject("8 elements", eight_elements, 0.4),
+        Subject("GPT-2 124M", gpt2_124m, 0.3),
+        Subject("10 submodules", lambda: submodules(10)),
+        Subject("100 submodules", lambda: submodules(100)),
+        Subject("1,000 submodules", lambda: submodules(1000), 0.1),
+    )
+}
+
+
+class Overhead:
+    """The overhead of calling a function that `compile` compiled, beyond that of calling what its backend returned."""
+
+    def __init__(
+        self, compile: Callable[..., Any], function: Callable[..., Any], args: tuple[Any, ...], expected: Any
+    ) -> None:
+        self.targets: list[Callable[..., Any]] = []
+        compiled = compile(function, backend=self.backend)
+        for _ in range(5):
+            torch.testing.assert_close(compiled(*args), expected)
+        (target,) = self.targets  # one graph, compiled once
+        inputs = (None,) * self.inputs
+        self.calls = timeit.Timer(lambda: compiled(*args)), timeit.Timer(lambda: target(*inputs))
+        self.numbers = [max(1, round(SAMPLE / (timer.timeit(200) / 200))) for timer in self.calls]
+
+    def backend(self, graph: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        outputs = tuple(graph(*example_inputs))
+        self.inputs = len(example_inputs)
+        self.targets.append(lambda *inputs: outputs)
+        return self.targets[-1]
+
+    def seconds(self) -> float:
+        compiled, target = (timer.timeit(number) / number for timer, number in zip(self.calls, self.numbers))
+        return compiled - target
+
+
+def measure(subject: Subject, rounds: int) -> Finding:
+    """Both compilers in turns, each first in every other round."""
+    torch._dynamo.reset()
+    function, args = subject.make()
+    expected = function(*args)
+    peers = [Overhead(compile, function, args, expected) for compile in (ingot.compile, torch.compile)]
+    seconds: tuple[list[float], list[float]] = [], []
+    for turn in range(rounds):
+        for peer in (0, 1) if turn % 2 == 0 else (1, 0):
+            seconds[peer].append(peers[peer].seconds())
+    module = function if isinstance(function, nn.Module) else nn.Module()
+    return Finding(
+        subject.name,
+        sum(parameter.numel() for parameter in module.parameters()),
+        len(list(module.modules())) - 1,
+        peers[0].inputs,
+        *seconds,
+        ratio_interval(np.array(seconds[0]), np.array(seconds[1])),
+        subject.limit,
+    )
+
+
+def table(findings: Sequence[Finding]) -> Table:
+    shown = Table(title=f"Dispatch overhead in us, Python {platform.python_version()}, torch {torch.__version__}")
+    shown.add_column("call", no_wrap=True)
+    for heading in ("parameters", "modules", "inputs", "Ingot", "torch.compile", "ratio (90%)", "limit"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for found in findings:
+        low, middle, high = found.ratio
+        shown.add_row(
+            found.name,
+            f"{found.parameters:,}",
+            f"{found.modules:,}",
+            str(found.graph_inputs),
+            f"{statistics.median(found.ingot) * 1e6:.2f}",
+            f"{statistics.median(found.torch_compile) * 1e6:.2f}",
+            f"{middle:.3f} ({low:.3f}-{high:.3f})",
+            "" if found.limit is None else f"{found.limit} {'kept' if middle <= found.limit else 'missed'}",
+        )
+    return shown
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures and prints; the exit status is 1 where a limit is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatch", description=__doc__)
+    parser.add_argument("--rounds", type=positive, default=60, help="rounds of taking turns (%(default)s)")
+    parser.add_argument("--only", choices=SUBJECTS, action="append", help="one of the calls; may be repeated")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    arguments = parser.parse_args(argv)
+    with torch.no_grad():
+        findings = [measure(SUBJECTS[name], arguments.rounds) for name in arguments.only or SUBJECTS]
+    Console(width=None if sys.stdout.isatty() else 120).print(table(findings))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(found) for found in findings]))
+    return int(any(found.limit is not None and found.ratio[1] > found.limit for found in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
