@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 class Ending:
     """What follows the graph of a region that was broken: `ending(operands, state)` carries out the instruction and
-    says how to go on. `outcomes` has the continuation, and how the state changes, by what the step gave; under NULL for
-    whatever else it gave."""
+    says how to go on. `outcomes` are the ways to go on by the id of what the step gave, or under `_ANY`; `raised` is the
+    one, if any, where it raised. `handles`: the state begins with an exception that is being handled."""
 
     def __init__(
         self,
@@ -87,14 +87,18 @@ class Outcome(NamedTuple):
     pushed: Callable[[Any, tuple[Any, ...]], Sequence[Any]]
 
 
-_ANY = 0
-_PUSHED: dict[int, Callable[[Any, tuple[Any, ...]], Sequence[Any]]] = {
-    0: lambda result, operands: (),
-    1: lambda result, operands: (result,),
-}
+_ANY = 0  # no object has this id
 
 
-def _results(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+def _nothing(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+    return ()
+
+
+def _one(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+    return (result,)
+
+
+def _several(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
     return result
 
 
@@ -233,14 +237,15 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
         return {}
     if instruction.op == "FOR_ITER":
         return {
-            id(END): Outcome(at(instruction.arg, 1, 0), 1, _PUSHED[0]),
-            _ANY: Outcome(at(behind, 0, 1), 0, _PUSHED[1]),
+            id(END): Outcome(at(instruction.arg, 1, 0), 1, _nothing),
+            _ANY: Outcome(at(behind, 0, 1), 0, _one),
         }
     if step.branch:
-        jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, _operands if step.keeps else _PUSHED[0])
-        passed = Outcome(at(behind, 0, 0), 0, _PUSHED[0])
+        jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, _operands if step.keeps else _nothing)
+        passed = Outcome(at(behind, 0, 0), 0, _nothing)
         return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}
-    return {_ANY: Outcome(at(behind, 0, step.results), 0, _PUSHED.get(step.results, _results))}
+    pushed = {0: _nothing, 1: _one}.get(step.results, _several)
+    return {_ANY: Outcome(at(behind, 0, step.results), 0, pushed)}
 
 
 # -- going on ----------------------------------------------------------------------------------------------------------
