@@ -180,7 +180,6 @@ def program(m, v):
     node = copy.deepcopy(Node(y))
     rows = copy.deepcopy([m[0], m[1]])
     rows[0].zero_()
-    y.note = 'noted'
     return copied, node, node.t is node.all[0], rows, copy.deepcopy(y), copy.deepcopy(m.mT)
 """,
     "texts of a defaultdict, and the integer of a truth": """
@@ -188,6 +187,26 @@ def program(m, v):
     table = collections.defaultdict(int, a=1)
     print(table, [table], operator.index(True), operator.index(m.shape[0] == 2))
     return f'{table} {table!r}', v + 1
+""",
+    "a write over what it reads": """
+def program(m, v):
+    print('before')
+    v[1:].add_(v[:-1].clone())
+    v.copy_(v[0])
+    return v
+""",
+    "a view of a parameter that was written": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, m, v):
+        first, *others = self.scale
+        first.view(-1)[0] = 2.0
+        return torch.unique(v) + first
+
+program = Net()
 """,
     "an index that eager refuses": """
 LOG = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import collections
 import itertools
+import operator
+import warnings
 from typing import Any
 
-from ingot.capture.polyfills import fails
+from ingot.capture.polyfills import _MISSING, class_member, fails
 
-_MISSING: Any = object()
 _NONE: Any = None
 REPLACEMENTS: dict[Any, Any] = {}
 """By C class or function: the class or function here."""
@@ -40,9 +41,11 @@ class Iterator:
 @_replaces(enumerate)
 class enumerate_(Iterator):
     def __init__(self, iterable: Any, start: Any = 0) -> None:
-        self.iterator, self.position = iter(iterable), start
         if not isinstance(start, int):
-            fails(enumerate, (), start)
+            if not hasattr(type(start), "__index__"):
+                fails(enumerate, (), start)
+            start = operator.index(start)
+        self.iterator, self.position = iter(iterable), start
 
     def __next__(self) -> Any:
         item = next(self.iterator)
@@ -59,10 +62,10 @@ class zip_(Iterator):
     def __init__(self, *iterables: Any, strict: Any = False) -> None:
         self.strict, self.iterators = strict, []
         for iterable in iterables:
-            try:
-                self.iterators.append(iter(iterable))
-            except TypeError:
+            cls = type(iterable)
+            if getattr(cls, "__iter__", None) is None and not hasattr(cls, "__getitem__"):
                 fails(zip, *[()] * len(self.iterators), iterable)
+            self.iterators.append(iter(iterable))
 
     def __next__(self) -> Any:
         row: list[Any] = []
@@ -185,8 +188,8 @@ def _sequence_iterator(sequence: Any) -> Any:
 @_replaces(reversed)
 class reversed_(Iterator):
     def __new__(cls, sequence: Any) -> Any:
-        method = getattr(type(sequence), "__reversed__", _MISSING)
-        if method is None or (method is _MISSING and not hasattr(sequence, "__getitem__")):
+        method = class_member(type(sequence), "__reversed__")
+        if method is None or (method is _MISSING and class_member(type(sequence), "__getitem__") is _MISSING):
             fails(reversed, sequence)
         return object.__new__(cls) if method is _MISSING else method(sequence)
 
@@ -294,6 +297,13 @@ class calls_until(Iterator):
 
 
 @_replaces(itertools.chain)
+def _set_state(iterator: Any, state: Any) -> None:
+    """`__setstate__` of an iterator of itertools, which warns that it goes in Python 3.14: nothing of the user's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        iterator.__setstate__(state)
+
+
 class chain(Iterator):
     def __init__(self, *iterables: Any) -> None:
         self.iterables, self.active = iter(iterables), _NONE
@@ -311,7 +321,7 @@ class chain(Iterator):
     def rebuild(iterables: Any, active: Any) -> Any:
         made = itertools.chain.from_iterable(iterables)
         if active is not None:
-            made.__setstate__((iterables, active))  # type: ignore[attr-defined]
+            _set_state(made, (iterables, active))
         return made
 
 
@@ -331,7 +341,7 @@ class islice(Iterator):
             fails(itertools.islice, (), *bounds)
         limits = slice(*bounds)
         for bound in (limits.start, limits.stop, limits.step):
-            if bound is not None and (not hasattr(bound, "__index__") or bound < 0):
+            if bound is not None and (not hasattr(type(bound), "__index__") or bound < 0):
                 fails(itertools.islice, (), *bounds)
         if limits.step == 0:
             fails(itertools.islice, (), *bounds)
@@ -389,7 +399,7 @@ class accumulate(Iterator):
 @_replaces(itertools.repeat)
 class repeat(Iterator):
     def __init__(self, object: Any, times: Any = _MISSING) -> None:
-        if times is not _MISSING and not hasattr(times, "__index__"):
+        if times is not _MISSING and not hasattr(type(times), "__index__"):
             fails(itertools.repeat, None, times)
         self.object, self.times = object, None if times is _MISSING else times
 
@@ -412,7 +422,8 @@ class repeat(Iterator):
 class count(Iterator):
     def __init__(self, start: Any = 0, step: Any = 1) -> None:
         for number in (start, step):
-            if not (hasattr(number, "__index__") or hasattr(number, "__float__") or hasattr(number, "imag")):
+            cls = type(number)
+            if not (hasattr(cls, "__index__") or hasattr(cls, "__float__") or hasattr(cls, "__complex__")):
                 fails(itertools.count, start, step)
         self.position, self.step = start, step
 
@@ -503,7 +514,7 @@ class dropwhile(Iterator):
     def rebuild(predicate: Any, iterator: Any, dropping: Any) -> Any:
         made = itertools.dropwhile(predicate, iterator)
         if not dropping:
-            made.__setstate__(True)  # type: ignore[attr-defined]
+            _set_state(made, True)
         return made
 
 

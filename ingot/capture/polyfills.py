@@ -38,10 +38,22 @@ def ranking(ranks: Any, reverse: Any) -> Any:
     return None
 
 
-def sum_of_known(items: Any, start: Any) -> Any:
-    """The sum of the constants at the beginning, and how many they are."""
-    numbers = all([type(item) in (bool, int, float, complex) for item in (start, *items)])
-    return (sum(items, start), len(items)) if numbers else (start, 0)
+def is_number(value: Any) -> bool:
+    """Whether it is a plain number that is known."""
+    return type(value) in (int, float, bool)
+
+
+def sum_of_numbers(numbers: Any, start: Any) -> Any:
+    """The sum of such numbers, as C adds them up (exactly, or with compensation, as the version of Python does)."""
+    return sum(numbers, start)
+
+
+def class_member(cls: type, name: str) -> Any:
+    """What a class has under a name, that of a special method; the metaclass is not asked."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner.__dict__[name]
+    return _MISSING
 
 
 # -- built-in functions ------------------------------------------------------------------------------------------------
@@ -65,13 +77,19 @@ def any_(iterable: Any, /) -> bool:
 
 @_replaces(sum)
 def sum_(iterable: Any, /, start: Any = 0) -> Any:
-    items = list(iterable)
+    iterator = iter(iterable)
     if isinstance(start, (str, bytes, bytearray)):
         fails(sum, (), start)
-    total, done = sum_of_known(items, start)
-    for item in items[done:]:
+    total, numbers, numeric = start, [], is_number(start)
+    for item in iterator:
+        if numeric and is_number(item):
+            numbers.append(item)
+            continue
+        if numbers:
+            total, numbers = sum_of_numbers(numbers, total), []
+        numeric = False
         total = total + item
-    return total
+    return sum_of_numbers(numbers, total) if numbers else total
 
 
 @_replaces(math.prod)
@@ -84,6 +102,8 @@ def prod(iterable: Any, /, *, start: Any = 1) -> Any:
 
 @_replaces(functools.reduce)
 def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
+    if not hasattr(type(iterable), "__iter__") and not hasattr(type(iterable), "__getitem__"):
+        fails(functools.reduce, function, iterable)
     iterator = iter(iterable)
     result = next(iterator, _MISSING) if initial is _MISSING else initial
     if result is _MISSING:

@@ -59,7 +59,7 @@ class GraphRecorder:
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
-        self.copied: dict[tuple[int, int], Value] = {}  # by memo of copy.deepcopy and storage: the memo
+        self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._by_fake: dict[int, TensorValue] = {}
         self._first: fx.Node | None = None

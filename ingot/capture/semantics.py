@@ -6,14 +6,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 import reprlib
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing
+from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing, type_name
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
@@ -22,7 +22,7 @@ from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
-from ingot.capture.values.sequences import ConstantIterator
+from ingot.capture.values.sequences import ConstantIterator, SliceValue
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.errors import Unsupported
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _PLAIN_OF_INPLACE = {inplace: plain for inplace, (_, plain) in INPLACE_METHODS.items()}
 _UNKNOWN = object()
+_EMPTY = frozenset({list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque, Counter})
+"""Built-in classes of which an empty instance fails as any other does."""
 
 _repr_guard: Any = reprlib.recursive_repr()
 _RECURSION_GUARDS = frozenset(
@@ -162,9 +164,14 @@ class Semantics:
             if isinstance(value, SequenceValue):
                 return value._build([self.known(item) for item in value.items])
             if isinstance(value, DictValue):
-                return {key: self.known(item) for key, item in value.entries.items()}
+                entries = {key: self.known(item) for key, item in value.entries.items()}
+                if value.cls is defaultdict:
+                    return defaultdict(self.known(value.factory), entries)
+                return OrderedDict(entries) if value.cls is OrderedDict else entries
             if isinstance(value, SetValue):
                 return value.cls([self.known(item) for item in value.entries.values()])
+            if isinstance(value, BuiltinObject):  # the number or text
+                return self.known(value.content)
             specialize = getattr(value, "specialize", None)
             return specialize(self) if specialize else value.constant()
         except NotConstant as unknown:
@@ -187,14 +194,14 @@ class Semantics:
         if isinstance(value, ObjectValue):
             answer = value.special(self, "__index__")
             if answer is not None and not issubclass(answer.python_type(), int):
-                kind = answer.python_type().__name__
+                kind = type_name(answer.python_type())
                 raise self.raised(TypeError, f"__index__ returned non-int (type {kind})")
             if answer is not None:
                 return self.integer(answer)
         elif issubclass(value.python_type(), int) or hasattr(value, "specialize"):
             return self.known(value)
         if find_missing(value.python_type(), "__index__"):
-            kind = value.python_type().__name__
+            kind = type_name(value.python_type())
             raise self.raised(TypeError, f"'{kind}' object cannot be interpreted as an integer")
         return self.known(value)
 
@@ -202,7 +209,8 @@ class Semantics:
         """A position in a list or tuple."""
         if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
             return self.integer(key)
-        return self.stand_in(key) if isinstance(key, ObjectValue) else self.known(key)
+        is_number = isinstance(key, ConstantValue) or hasattr(key, "specialize")
+        return self.known(key) if is_number or isinstance(key, SliceValue) else self.stand_in(key)
 
     def function_text(self: Session, function: Value) -> str:  # type: ignore[misc]
         """What an error of a call calls the function."""
@@ -245,7 +253,7 @@ class Semantics:
         if made.python_type() is not str:
             if issubclass(made.python_type(), str):
                 raise self.unsupported(f"{name} of {value.describe()} gives an instance of a subclass of str")
-            raise self.raised(TypeError, f"{name} returned non-string (type {made.python_type().__name__})")
+            raise self.raised(TypeError, f"{name} returned non-string (type {type_name(made.python_type())})")
         return self.known(made)
 
     def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
@@ -264,12 +272,12 @@ class Semantics:
         raw = self.class_lookup(value.cls, "__format__")
         if raw is vars(object)["__format__"]:
             if spec:
-                message = f"unsupported format string passed to {value.python_type().__name__}.__format__"
+                message = f"unsupported format string passed to {type_name(value.python_type())}.__format__"
                 raise self.raised(TypeError, message)
             return self.text_of(value, str)
         made = self.realize(self.call(value.bind(self, raw, "__format__"), [ConstantValue(spec)], {}))
         if not issubclass(made.python_type(), str):
-            kind = made.python_type().__name__
+            kind = type_name(made.python_type())
             raise self.raised(TypeError, f"__format__ must return a str, not {kind}")
         return self.known(made)
 
@@ -388,8 +396,12 @@ class Semantics:
         cls = value.python_type()
         if isinstance(value, ConstantValue):
             return value.object
-        if cls in (list, tuple, dict, set, frozenset, OrderedDict):
+        if cls in _EMPTY:
             return cls()
+        if isinstance(value, BuiltinObject):
+            base = plain_base(cls)
+            content = value.content.constant() if isinstance(value.content, ConstantValue) else ()
+            return type(cls.__name__, (base,), {})(content)
         if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
             return type(cls.__name__, (), {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
@@ -400,8 +412,9 @@ class Semantics:
         values, unknown = [*args, *kwargs.values()], None
         known: list[Any] = []
         for value in values:
+            value = self.realize(value)
             try:
-                known.append(self.known(value))
+                known.append(self.stand_in(value) if isinstance(value, BuiltinObject) else self.known(value))
             except Unsupported as reason:
                 known.append(self.stand_in(value))
                 unknown = reason

@@ -102,8 +102,12 @@ def _run_mutating(
     results = meta.rule_for(form)(form, inner, form_kwargs)
     bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
     targets = [bound[name] for name in names]
-    if any(_overlaps_itself(target) for target in targets):
-        raise Unsupported(f"{op} writes a tensor whose elements share memory")  # which most ops refuse in eager
+    read = [t for t in meta.tensors_in((inner, inner_kwargs)) if t.device.type == "meta"]
+    for target in targets:  # most ops refuse these in eager
+        if geometry.is_expanded(target):
+            raise Unsupported(f"{op} writes a tensor whose elements share memory")
+        if any(_overlaps_partly(target.meta, other) for other in read):
+            raise Unsupported(f"{op} writes memory that it reads at other places")
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):
         if not geometry.same_sizes(target.shape, result.shape):
             raise Unsupported(f"{op} would change the size of the tensor it writes")
@@ -112,9 +116,15 @@ def _run_mutating(
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether it is expanded: several of its elements are one place in memory."""
-    return any(stride == 0 and size != 1 for size, stride in zip(tensor.shape, tensor.stride()))
+def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors without gaps share memory, but are not the same elements in the same order."""
+    if a is b or a.untyped_storage()._cdata != b.untyped_storage()._cdata or meta.is_symbolic(a) or meta.is_symbolic(b):
+        return False
+    spans = [range(t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (a, b)]
+    apart = spans[0].stop <= spans[1].start or spans[1].stop <= spans[0].start
+    if apart or not all(geometry.is_dense(t.shape, t.stride()) for t in (a, b)):
+        return False
+    return spans[0] != spans[1] or a.stride() != b.stride()
 
 
 def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:
@@ -220,7 +230,7 @@ class FakeContext(Mode):
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
         wrapped.is_outside = True
-        if tensor.requires_grad and not tensor.is_leaf:
+        if tensor.requires_grad and not _is_leaf(tensor):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
             wrapped.meta, wrapped.is_outside = inner, True
@@ -248,6 +258,13 @@ class FakeContext(Mode):
             self._storages[storage._cdata] = flat
         result = torch.empty(0, dtype=tensor.dtype, device="meta")
         return result.set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # torch refuses to say, for a view under no_grad that was written
+        raise Unsupported("a tensor cannot be traced: it is a view of one that wants gradients, and was written") from None
 
 
 def _refuse_exotic(tensor: torch.Tensor) -> None:

@@ -97,14 +97,13 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
 def test_binds_as_python_does(fn: Any, args: Any, kwargs: Any) -> None:
     compiled = slots_of(fn)
     try:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
-    except TypeError:
-        with pytest.raises(TypeError) as expected:
-            fn(*args, **kwargs)
+        fn(*args, **kwargs)
+    except TypeError as expected:  # (the signature of 3.13.0 binds what the function does not take)
         with pytest.raises(TypeError) as raised:
             compiled(*args, **kwargs)
-        assert str(raised.value) == str(expected.value)
+        assert str(raised.value) == str(expected)
         return
+    bound = inspect.signature(fn).bind(*args, **kwargs)
     bound.apply_defaults()
     slots, got_args, got_kwargs = compiled(*args, **kwargs)
     code = fn.__code__

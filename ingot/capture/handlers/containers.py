@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.capture.bytecode import VERSION
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.base import NULL, Value, type_name
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SliceValue, TupleValue
 
@@ -72,7 +72,7 @@ def _is_iterable(value: Value) -> bool:
 def list_extend(frame: InterpreterFrame, depth: int) -> None:
     session, items = frame.session, frame.pop()
     if not _is_iterable(items):
-        kind = items.python_type().__name__
+        kind = type_name(items.python_type())
         raise session.raised(TypeError, f"Value after * must be an iterable, not {kind}")
     owner = frame.peek(depth)
     assert isinstance(owner, ListValue)
@@ -83,7 +83,7 @@ def list_extend(frame: InterpreterFrame, depth: int) -> None:
 def dict_update(frame: InterpreterFrame, depth: int) -> None:
     session, other = frame.session, frame.pop()
     if not hasattr(other.python_type(), "keys"):
-        raise session.raised(TypeError, f"'{other.python_type().__name__}' object is not a mapping")
+        raise session.raised(TypeError, f"'{type_name(other.python_type())}' object is not a mapping")
     session.call(frame.peek(depth).get_attribute(session, "update"), [other], {})
 
 
@@ -105,7 +105,7 @@ def map_add(frame: InterpreterFrame, depth: int) -> None:
 def dict_merge(frame: InterpreterFrame, depth: int) -> None:
     session, other = frame.session, frame.pop()
     if not hasattr(other.python_type(), "keys"):
-        kind = other.python_type().__name__
+        kind = type_name(other.python_type())
         raise session.raised(TypeError, f"{_callee_text(frame, depth)} argument after ** must be a mapping, not {kind}")
     entries = session.entries_of(other)
     owner = frame.peek(depth)
@@ -143,7 +143,7 @@ def _first_items(frame: InterpreterFrame, value: Value, limit: int) -> list[Valu
     if isinstance(value, SequenceValue):
         return value.items[:limit]
     if not _is_iterable(value):
-        kind = value.python_type().__name__
+        kind = type_name(value.python_type())
         raise session.raised(TypeError, f"cannot unpack non-iterable {kind} object")
     iterator = session.iterate(value)
     items: list[Value] = []

@@ -7,7 +7,7 @@ from typing import Any
 from ingot.capture.bytecode import VERSION
 from ingot.capture.guards import MISSING
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.base import Raised, Value, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import INHERITED
@@ -100,7 +100,7 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
     except Raised as raised:
         if not issubclass(raised.value.python_type(), AttributeError):
             raise
-        kind = manager.python_type().__name__
+        kind = type_name(manager.python_type())
         missed = " (missed __exit__ method)" if name == "__exit__" else ""
         if VERSION >= (3, 14):
             raise session.unsupported(f"{manager.describe()} is no context manager") from None

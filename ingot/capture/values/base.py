@@ -56,9 +56,8 @@ class Value:
 
     def describe(self) -> str:
         """A few words for messages."""
-        return (
-            f"{self.python_type().__name__} {self.source.name}" if self.source else f"a {self.python_type().__name__}"
-        )
+        name = self.python_type().__name__
+        return f"{name} {self.source.name}" if self.source else f"a {name}"
 
     def constant(self) -> Any:
         """The Python object itself, where capture knows all of it. Raises NotConstant."""
@@ -79,7 +78,7 @@ class Value:
     def key(self, session: Session) -> Any:
         """What stands for it as a key of a dict or a member of a set."""
         if self.python_type().__hash__ is None:
-            raise session.raised(TypeError, f"unhashable type: '{self.python_type().__name__}'")
+            raise session.raised(TypeError, f"unhashable type: '{type_name(self.python_type())}'")
         try:
             return self.constant()
         except NotConstant:
@@ -95,14 +94,14 @@ class Value:
         return True
 
     def length(self, session: Session) -> int:
-        raise session.raised(TypeError, f"object of type '{self.python_type().__name__}' has no len()")
+        raise session.raised(TypeError, f"object of type '{type_name(self.python_type())}' has no len()")
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "__class__":
             return session.wrap_constant(self.python_type())
         cls = self.python_type()
         if find_missing(cls, name):
-            raise session.raised(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
         method = getattr(type(self), f"method_{name}", None)
         if method is not None:
             return NativeMethod(self, name, method)
@@ -127,25 +126,25 @@ class Value:
         cls = self.python_type()
         if cls in _WITHOUT_ATTRIBUTES:
             if hasattr(cls, name):
-                raise session.raised(AttributeError, f"'{cls.__name__}' object attribute '{name}' is read-only")
-            raise session.raised(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+                raise session.raised(AttributeError, f"'{type_name(cls)}' object attribute '{name}' is read-only")
+            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
 
     def delete_attribute(self, session: Session, name: str) -> None:
         self._refuse_attribute(session, name)
         raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is deleted")
 
     def get_item(self, session: Session, key: Value) -> Value:
-        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not subscriptable")
+        raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not subscriptable")
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if not hasattr(self.python_type(), "__setitem__"):
-            kind = self.python_type().__name__
+            kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
         raise session.unsupported(f"side effect: an item of {self.describe()} is set")
 
     def delete_item(self, session: Session, key: Value) -> None:
         if not hasattr(self.python_type(), "__delitem__"):
-            kind = self.python_type().__name__
+            kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object doesn't support item deletion")
         raise session.unsupported(f"side effect: an item of {self.describe()} is deleted")
 
@@ -158,11 +157,11 @@ class Value:
 
     def iterate(self, session: Session) -> Value:
         """Its iterator: a value that answers `next`."""
-        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not iterable")
+        raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not iterable")
 
     def next(self, session: Session) -> Value | None:
         """The next element, None at the end."""
-        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not an iterator")
+        raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not an iterator")
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
         """The Python function, and its arguments, that a call of this value is nothing but a call of; None where a
@@ -170,6 +169,8 @@ class Value:
         return None
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if find_missing(self.python_type(), "__call__"):
+            raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")
         raise session.unsupported(f"a call of {self.describe()}")
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
@@ -206,6 +207,12 @@ class NullValue(Value):
 
 
 NULL = NullValue()
+
+
+def type_name(cls: type) -> str:
+    """What error messages call the type: those written in C are named with their module."""
+    in_c = not cls.__flags__ & (1 << 9) or cls.__flags__ & (1 << 8)  # no heap type, or an immutable one
+    return f"{cls.__module__}.{cls.__qualname__}" if in_c and cls.__module__ != "builtins" else cls.__name__
 
 
 def find_missing(cls: type, name: str) -> bool:

@@ -25,6 +25,7 @@ from ingot.capture.values.base import (
     Raised,
     Value,
     find_missing,
+    type_name,
     wrong_arguments,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -52,7 +53,11 @@ PURE: set[Any] = {
 }
 """Called for real when all their arguments are known; none changes what it is given."""
 
-_FLOAT_FUNCTIONS = frozenset(f for module in (math, cmath) for f in vars(module).values() if callable(f))
+_UNASKED = frozenset({ord, os.fspath, str.maketrans, bytes.maketrans})
+"""Do not ask an instance for its number."""
+
+_OF_INTEGERS = frozenset({math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt})
+_OF_FLOATS = {f for module in (math, cmath) for f in vars(module).values() if callable(f)} - _OF_INTEGERS
 _HARMLESS = frozenset(
     getattr(builtins, n)
     for n in "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round".split()
@@ -187,7 +192,7 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    asked = ("__float__", "__index__") if function in _FLOAT_FUNCTIONS else ("__index__",)
+    asked = () if function in _UNASKED else ("__float__", "__index__") if function in _OF_FLOATS else ("__index__",)
     known = [_number_of(session, a, asked) for a in args]
     return session.wrap_constant(session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()}))
 
@@ -200,6 +205,7 @@ def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
             if not find_missing(value.cls, name):
                 cls = float if name == "__float__" else operator.index
                 return session.known(session.call(session.builtin(cls), [value], {}))
+        return session.stand_in(value)
     return session.known(value)
 
 
@@ -244,17 +250,14 @@ def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
     return session.wrap_constant(order)
 
 
-@rule(polyfills.sum_of_known)
-def sum_of_known(session: Session, items: Value, start: Value) -> Value:
-    known: list[Any] = []
-    if start.is_constant() and type(start.constant()) in (int, float, bool):
-        for item in session.unpacked(items):
-            item = session.realize(item)
-            if not item.is_constant() or type(item.constant()) not in (int, float, bool):
-                break
-            known.append(item.constant())
-    total = session.wrap_constant(sum(known, start.constant())) if known else start
-    return session.tuple_of_values([total, ConstantValue(len(known))])
+@rule(polyfills.is_number)
+def is_number(session: Session, value: Value) -> Value:
+    return ConstantValue(value.is_constant() and type(value.constant()) in (int, float, bool))
+
+
+@rule(polyfills.sum_of_numbers)
+def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
+    return session.wrap_constant(session.python(sum, session.known(numbers), session.known(start)))
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
@@ -417,7 +420,7 @@ def object_str(session: Session, value: Value) -> Value:
 @rule(object.__format__)
 def object_format(session: Session, value: Value, spec: Value) -> Value:
     if session.known(spec):
-        kind = value.python_type().__name__
+        kind = type_name(value.python_type())
         raise session.raised(TypeError, f"unsupported format string passed to {kind}.__format__")
     return ConstantValue(session.text_of(value, str))
 
@@ -476,7 +479,7 @@ def hash_(session: Session, value: Value) -> Value:
             raise session.raised(TypeError, "__hash__ method should return an integer")
         return ConstantValue(hash(_Hashed(session.known(answer))))
     if raw is None or find_missing(value.python_type(), "__hash__") or value.python_type().__hash__ is None:
-        raise session.raised(TypeError, f"unhashable type: '{value.python_type().__name__}'")
+        raise session.raised(TypeError, f"unhashable type: '{type_name(value.python_type())}'")
     content = getattr(value, "content", None)  # of an instance of a subclass of a built-in class
     known = value if content is None or raw is object.__hash__ else content
     return ConstantValue(session.python(hash, known.constant()))
@@ -577,10 +580,10 @@ def divmod_(session: Session, a: Value, b: Value) -> Value:
         found = special_first(session, owner, name, other)
         if found is not None and found.python_type() is not type(NotImplemented):
             return found
-    if a.is_constant() and b.is_constant():
-        return session.wrap_constant(session.python(divmod, a.constant(), b.constant()))
-    quotient = session.binary(operator.floordiv, a, b)
-    return session.tuple_of_values([quotient, session.binary(operator.mod, a, b)])
+    if all(issubclass(v.python_type(), (int, float)) and not isinstance(v, ObjectValue) for v in (a, b)):
+        quotient = session.binary(operator.floordiv, a, b)
+        return session.tuple_of_values([quotient, session.binary(operator.mod, a, b)])
+    return session.wrap_constant(session.really(divmod, [a, b], {}))
 
 
 @rule(builtins.round)
@@ -589,9 +592,7 @@ def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
     found = special_first(session, number, "__round__", *digits)
     if found is not None:
         return found
-    if not number.is_constant() and not hasattr(number, "specialize"):
-        return session.call(number.get_attribute(session, "round"), [], dict(decimals=ndigits) if digits else {})
-    return session.wrap_constant(session.python(round, *[session.known(v) for v in (number, *digits)]))
+    return session.wrap_constant(session.really(round, [number, *digits], {}))
 
 
 def _to_integer(function: Any, name: str) -> None:

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, type_name
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -48,10 +48,12 @@ class ConstantValue(Value):
         return session.wrap_constant(found)
 
     def get_item(self, session: Session, key: Value) -> Value:
-        return session.wrap_constant(session.python(lambda o, k: o[k], self.object, session.known(key)))
+        if type(self.object) in (str, bytes):
+            return session.wrap_constant(session.python(lambda o, k: o[k], self.object, session.index(key)))
+        return session.wrap_constant(session.really(lambda o, k: o[k], [self, key], {}))
 
     def contains(self, session: Session, item: Value) -> bool:
-        return session.python(lambda o, i: i in o, self.object, item.constant())
+        return session.really(lambda o, i: i in o, [self, item], {})
 
     def iterate(self, session: Session) -> Value:
         iterator = session.python(iter, self.object)
@@ -75,7 +77,7 @@ class ConstantValue(Value):
         return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raise session.raised(TypeError, f"'{self.python_type().__name__}' object is not callable")
+        raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")
 
 
 NONE = ConstantValue(None)
@@ -122,9 +124,9 @@ class ConstantMethod(Value):
         if self.name == "join" and len(args) == 1:
             args = [session.list_of(args[0])]
         elif self.name == "format_map" and len(args) == 1 and not kwargs:
-            return _format(session, text, [], session.entries_of(args[0]))
-        elif not all(value.is_constant() for value in (*args, *kwargs.values())):
-            return _format(session, text, args, kwargs)
+            return _format(session, text, None, args[0])
+        elif self.name == "format" and not all(type(v) is ConstantValue for v in (*args, *kwargs.values())):
+            return _format(session, text, args, session.dict_of_values(kwargs))
         known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
         return session.python(getattr(text, self.name), *known, **named)
 
@@ -135,7 +137,7 @@ def _late_text(session: Session, function: Callable[..., str], *args: Value) -> 
     return late_text(session, function, *args)
 
 
-def _format(session: Session, template: str, args: Arguments, kwargs: Keywords) -> str:
+def _format(session: Session, template: str, args: Arguments | None, named: Value) -> str:
     from ingot.capture.values.text import format_template  # which is made of constants itself
 
-    return format_template(session, template, args, kwargs)
+    return format_template(session, template, args, named)

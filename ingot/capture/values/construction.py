@@ -6,12 +6,13 @@ import builtins
 import collections
 import dataclasses
 import enum
+import operator
 import types
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING
-from ingot.capture.values.base import NULL, Arguments, Keywords, Value, find_missing
+from ingot.capture.values.base import NULL, Arguments, Keywords, Value, find_missing, type_name
 from ingot.capture.values.builtins import (
     CONSTRUCTORS,
     CONTENTS,
@@ -83,7 +84,7 @@ def _initialize(session: Session, cls: type, made: Value, args: Arguments, kwarg
         raise session.unsupported(f"an instance of {cls.__qualname__} is made, which has an __init__")
     result = session.realize(session.call(made.bind(session, init, "__init__"), args, kwargs))
     if result.identity() is not None:
-        kind = result.python_type().__name__
+        kind = type_name(result.python_type())
         raise session.raised(TypeError, f"__init__() should return None, not '{kind}'")
 
 
@@ -206,7 +207,9 @@ def bool_(session: Session, value: Value = NONE, /) -> Value:
     return ConstantValue(session.truth(value))
 
 
-RULES[__import__("operator").truth] = bool_
+@rule(operator.truth)
+def truth(session: Session, value: Value) -> Value:
+    return ConstantValue(session.truth(value))
 
 
 def _number(cls: type, *methods: str) -> Rule:
@@ -251,6 +254,9 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     if found is not None:
         return found
     if args and not args[0].is_constant():
+        if not hasattr(args[0].python_type(), "__iter__"):
+            kind = type_name(args[0].python_type())
+            raise session.raised(TypeError, f"cannot convert '{kind}' object to bytes")
         args = (session.list_of(args[0]), *args[1:])
     return call_pure(session, bytes, args, kwargs)
 

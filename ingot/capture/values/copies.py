@@ -1,8 +1,8 @@
-"""copy.deepcopy of a tensor: a copy of all its memory, which is a `clone` where the tensor is all that lies there."""
+"""copy.deepcopy of a tensor: a copy of all the memory behind it, of which the copy shows what the tensor shows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,35 +12,38 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.tensor import METHODS, TensorValue
-from ingot.graph.fakes import storage_key
+from ingot.graph.fakes import FakeTensor, storage_key
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
 def _deepcopy(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
-    """Tensor.__deepcopy__(memo). None for what is more than its elements: a view, a leaf, attributes of its own."""
+    """Tensor.__deepcopy__(memo). None for what is more than its elements: a leaf, attributes of its own."""
+    made: TensorValue | None = None
     memo = session.realize(args[0]) if len(args) == 1 and not kwargs else None
     if not isinstance(memo, DictValue) or memo.source is not None or not _is_plain(session, tensor):
         return None
     place = id(memo), storage_key(tensor.fake)
-    if place in session.graph.copied:  # copies share memory as the originals do
+    _, base = session.graph.copied.get(place, (None, None))
+    if base is None:  # copies share memory as the originals do
+        base = _call(session, "clone", _whole(session, tensor))
+        session.graph.copied[place] = memo, base
+        made = base
+    if base.fake.dtype != tensor.fake.dtype:
         return None
-    session.graph.copied[place] = memo
-    made = session.graph.call(session, "call_method", "clone", (tensor,), {})
+    if made is None or _geometry(made) != _geometry(tensor):
+        made = _call(session, "as_strided", base, *_geometry(tensor))
     memo.set_item(session, IdentityNumber(tensor), made)
     return made
 
 
 def _is_plain(session: Session, tensor: TensorValue) -> bool:
-    meta = tensor.fake.meta
+    meta = _meta(tensor)
     if tensor.cls is not torch.Tensor or tensor.attributes or tensor.fake.requires_grad:
         return False
-    if any(isinstance(n, torch.SymInt) for n in (*meta.shape, *meta.stride())):
-        return False
-    if meta.untyped_storage().nbytes() != meta.numel() * meta.element_size():
-        return False
-    if torch.empty_like(meta).stride() != meta.stride():
+    numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
+    if any(isinstance(n, torch.SymInt) for n in numbers) or meta.untyped_storage().nbytes() % meta.itemsize:
         return False
     if tensor.source is not None:
         own = vars(session.graph.value_of(tensor))
@@ -48,6 +51,30 @@ def _is_plain(session: Session, tensor: TensorValue) -> bool:
             return False
         session.guard(InstanceDictSource(tensor.source), Kind.DICT_KEYS, ())
     return True
+
+
+def _meta(tensor: TensorValue) -> torch.Tensor:
+    assert isinstance(tensor.fake, FakeTensor)
+    return tensor.fake.meta
+
+
+def _geometry(tensor: TensorValue) -> tuple[Any, ...]:
+    return tuple(tensor.fake.shape), tensor.fake.stride(), tensor.fake.storage_offset()
+
+
+def _whole(session: Session, tensor: TensorValue) -> TensorValue:
+    """All the memory behind a tensor: the tensor itself, where it shows all of it once."""
+    meta = _meta(tensor)
+    size = meta.untyped_storage().nbytes() // meta.itemsize
+    if meta.numel() == size and torch.empty_like(meta).stride() == meta.stride():
+        return tensor
+    return _call(session, "as_strided", tensor, (size,), (1,), 0)
+
+
+def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
+    made = session.graph.call(session, "call_method", name, (tensor, *map(session.wrap_constant, args)), {})
+    assert isinstance(made, TensorValue)
+    return made
 
 
 METHODS["__deepcopy__"] = _deepcopy

@@ -15,7 +15,7 @@ from ingot.capture import residual
 from ingot.capture.guards import Kind
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, find_missing
 from ingot.capture.values.builtins import call_pure, rule
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 @rule(functools.partial)
 def partial(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
+    if find_missing(function.python_type(), "__call__"):
+        raise session.raised(TypeError, "the first argument must be callable")
     if isinstance(function, PartialValue) and not function.attributes and function.source is None:
         return PartialValue(function.function, [*function.args, *args], {**function.kwargs, **kwargs})
     return PartialValue(function, args, kwargs)

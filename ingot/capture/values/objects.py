@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import AttrSource, DerivedSource, Source, find_in_class
-from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, NativeMethod, Raised, Value, find_missing
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Callee,
+    Keywords,
+    NativeMethod,
+    Raised,
+    Value,
+    find_missing,
+    type_name,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 from ingot.native import Dispatcher
@@ -167,7 +177,7 @@ class ObjectValue(Value):
 
     def lost(self, session: Session, name: str) -> Raised:
         """The error for an attribute that it does not have."""
-        return session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        return session.raised(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """What an attribute found on the class gives for this instance."""
@@ -236,7 +246,7 @@ class ObjectValue(Value):
         elif not self.cls.__dictoffset__:
             taken = session.class_lookup(self.cls, name) is not MISSING
             what = f"object attribute {name!r} is read-only" if taken else f"object has no attribute {name!r}"
-            raise session.raised(AttributeError, f"{self.cls.__name__!r} {what}")
+            raise session.raised(AttributeError, f"{type_name(self.python_type())!r} {what}")
         else:
             self.attributes[name] = value
 
@@ -312,22 +322,22 @@ class ObjectValue(Value):
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if self.special(session, "__setitem__", key, value) is None:
-            kind = self.cls.__name__
+            kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
 
     def delete_item(self, session: Session, key: Value) -> None:
         if self.special(session, "__delitem__", key) is None:
-            kind = self.cls.__name__
+            kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object doesn't support item deletion")
 
     def contains(self, session: Session, item: Value) -> bool:
         raw = session.class_lookup(self.cls, "__contains__")
         if raw is None:
-            raise session.raised(TypeError, f"'{self.cls.__name__}' object is not a container")
+            raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not a container")
         if raw is not MISSING:
             return session.truth(session.call(self.bind(session, raw, "__contains__"), [item], {}))
         if not self._is_iterable(session):
-            raise session.raised(TypeError, f"argument of type '{self.cls.__name__}' is not iterable")
+            raise session.raised(TypeError, f"argument of type '{type_name(self.python_type())}' is not iterable")
         return super().contains(session, item)
 
     def _is_iterable(self, session: Session) -> bool:
@@ -361,13 +371,13 @@ class ObjectValue(Value):
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raw = session.class_lookup(self.cls, "__call__")
         if raw is MISSING or raw is None:
-            raise session.raised(TypeError, f"'{self.cls.__name__}' object is not callable")
+            raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")
         return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         answer = self.special(session, UNARY_METHODS[function])
         if answer is None:
-            kind = self.cls.__name__
+            kind = type_name(self.python_type())
             if function is abs:
                 raise session.raised(TypeError, f"bad operand type for abs(): '{kind}'")
             symbol = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}[function]

@@ -110,7 +110,11 @@ class SequenceValue(Container):
         return None
 
     def method_index(self, session: Session, item: Value, start: Value | None = None, stop: Value = NONE) -> Value:
-        bounds = slice(None if start is None else session.index(start), session.known(stop))
+        ends = [session.stand_in(NONE if end is None else end) for end in (start, stop)]
+        if not all(end is None or hasattr(type(end), "__index__") for end in ends):
+            message = "slice indices must be integers or have an __index__ method"
+            raise session.raised(TypeError, message)
+        bounds = slice(*ends)
         for i in range(*bounds.indices(len(self.items))):
             if session.equal(session.realize(self.items[i]), item):
                 return ConstantValue(i)

@@ -7,7 +7,7 @@ from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDe
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.sources import Source
-from ingot.capture.values.base import NativeMethod, NotConstant, Value
+from ingot.capture.values.base import NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue, plain_base
 
@@ -27,19 +27,13 @@ class BuiltinObject(ObjectValue):
         super().__init__(cls, source, object)
         self.content = content
 
-    def constant(self) -> Any:
-        """The number or text; of no other kind is the Python object known."""
-        if isinstance(self.content, ConstantValue) and self.hashes_plainly():
-            return self.content.constant()
-        raise NotConstant(self)
-
     def hashes_plainly(self) -> bool:
         """Whether the class compares and hashes as the built-in one does."""
         base = plain_base(self.cls)
         return self.cls.__hash__ is base.__hash__ and self.cls.__eq__ is base.__eq__
 
     def key(self, session: Session) -> Any:
-        if not self.hashes_plainly():
+        if not self.hashes_plainly() or self.cls.__hash__ is None:
             return super().key(session)
         return self.content.key(session)
 

@@ -6,7 +6,7 @@ import _string  # what string.Formatter itself is made with
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Value
 from ingot.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 
 
-def format_template(session: Session, template: str, args: Arguments, kwargs: Keywords) -> str:
-    """`template.format(*args, **kwargs)`."""
-    return _Formatting(session, args, kwargs).text(template, 2)
+def format_template(session: Session, template: str, args: Arguments | None, named: Value) -> str:
+    """`template.format(*args, **named)`, or `template.format_map(named)` where `args` is None."""
+    return _Formatting(session, args, named).text(template, 2)
 
 
 class _Formatting:
     """One call of str.format."""
 
-    def __init__(self, session: Session, args: Arguments, kwargs: Keywords) -> None:
-        self.session, self.args, self.kwargs = session, args, kwargs
+    def __init__(self, session: Session, args: Arguments | None, named: Value) -> None:
+        self.session, self.args, self.named = session, args, named
         self.position: int | None = 0  # of the next automatic field; None once fields are numbered by hand
 
     def text(self, template: str, depth: int) -> str:
@@ -59,6 +59,8 @@ class _Formatting:
 
     def _argument(self, key: int | str) -> Value:
         session = self.session
+        if self.args is None and (key == "" or isinstance(key, int)):
+            raise session.raised(ValueError, "Format string contains positional fields")
         if key == "":
             if self.position is None:
                 message = "cannot switch from manual field specification to automatic field numbering"
@@ -70,9 +72,8 @@ class _Formatting:
                 raise session.raised(ValueError, message)
             self.position = None
         if isinstance(key, str):
-            if key not in self.kwargs:
-                raise session.raised(KeyError, key)
-            return self.kwargs[key]
+            return session.get_item(self.named, ConstantValue(key))
+        assert self.args is not None
         if key >= len(self.args):
             message = f"Replacement index {key} out of range for positional args tuple"
             raise session.raised(IndexError, message)
