@@ -37,7 +37,7 @@ class Matcher:
         self.tolerance = tolerance
         self.pairs: dict[int, Any] = {}
         self.answers: dict[int, Any] = {}
-        self.storages: dict[tuple[int, int], tuple[str, int]] = {}
+        self.storages: dict[tuple[int, int], tuple[str, torch.Tensor, torch.Tensor]] = {}
         self.kept: list[Any] = []
         self.iterators: list[tuple[Any, Any, str]] = []
 
@@ -204,17 +204,15 @@ class Matcher:
         """Tensors that share memory do so at the same distance."""
         if not e.numel():
             return
-        places = []
+        firsts = []
         for side, t in ((0, a), (1, e)):
             storage = t.untyped_storage()
             self.kept.append(storage)
-            start = t.storage_offset() * t.element_size()
-            first, at = self.storages.setdefault((side, storage._cdata), (path, start))
-            places.append((first, start - at))
-        if places[0] != places[1]:
-            raise Mismatch(
-                f"{path} lies {places[0][1]} bytes behind {places[0][0]}, in eager {places[1][1]} {places[1][0]}"
-            )
+            firsts.append(self.storages.setdefault((side, storage.data_ptr()), (path, a, e)))
+        for first, first_a, first_e in firsts:
+            distances = a.data_ptr() - first_a.data_ptr(), e.data_ptr() - first_e.data_ptr()
+            if distances[0] != distances[1]:
+                raise Mismatch(f"{path} lies {distances[0]} bytes behind {first}, in eager {distances[1]}")
 
 
 MATCHES: dict[type, Any] = {

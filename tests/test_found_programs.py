@@ -208,6 +208,15 @@ class Net(torch.nn.Module):
 
 program = Net()
 """,
+    "the signature of a function made at each call": """
+def program(m, v):
+    f, g = lambda v, k=2, *, c=1: v * k, lambda v: v
+    time.sleep(0)
+    print(inspect.signature(f), inspect.signature(g), inspect.signature(arguments), inspect.signature(make))
+    return f(v), g(m)
+
+def make(v: int, w=3) -> None: ...
+""",
     "an index that eager refuses": """
 LOG = []
 

@@ -296,14 +296,14 @@ class calls_until(Iterator):
 # -- itertools ---------------------------------------------------------------------------------------------------------
 
 
-@_replaces(itertools.chain)
-def _set_state(iterator: Any, state: Any) -> None:
+def _set_quietly(iterator: Any, state: Any) -> None:
     """`__setstate__` of an iterator of itertools, which warns that it goes in Python 3.14: nothing of the user's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         iterator.__setstate__(state)
 
 
+@_replaces(itertools.chain)
 class chain(Iterator):
     def __init__(self, *iterables: Any) -> None:
         self.iterables, self.active = iter(iterables), _NONE
@@ -321,7 +321,7 @@ class chain(Iterator):
     def rebuild(iterables: Any, active: Any) -> Any:
         made = itertools.chain.from_iterable(iterables)
         if active is not None:
-            _set_state(made, (iterables, active))
+            _set_quietly(made, (iterables, active))
         return made
 
 
@@ -514,7 +514,7 @@ class dropwhile(Iterator):
     def rebuild(predicate: Any, iterator: Any, dropping: Any) -> Any:
         made = itertools.dropwhile(predicate, iterator)
         if not dropping:
-            _set_state(made, True)
+            _set_quietly(made, True)
         return made
 
 

@@ -7,6 +7,7 @@ a `LazyValue`, which answers no question at all, until `Session.realize` guards 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ class Value:
         if cls in _WITHOUT_ATTRIBUTES:
             if hasattr(cls, name):
                 raise session.raised(AttributeError, f"'{type_name(cls)}' object attribute '{name}' is read-only")
-            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
+            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'{_NO_DICT}")
 
     def delete_attribute(self, session: Session, name: str) -> None:
         self._refuse_attribute(session, name)
@@ -209,10 +210,18 @@ class NullValue(Value):
 NULL = NullValue()
 
 
+_NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
+
+
 def type_name(cls: type) -> str:
     """What error messages call the type: those written in C are named with their module."""
     in_c = not cls.__flags__ & (1 << 9) or cls.__flags__ & (1 << 8)  # no heap type, or an immutable one
     return f"{cls.__module__}.{cls.__qualname__}" if in_c and cls.__module__ != "builtins" else cls.__name__
+
+
+def full_name(cls: type) -> str:
+    """The name of a class with its module, as `%T` gives it to C code."""
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def find_missing(cls: type, name: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import ConstSource, Source
-from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value
+from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -203,8 +204,15 @@ class SuperValue(Value):
             kind = type(self.cls).__name__
             raise session.raised(TypeError, f"super() argument 1 must be a type, not {kind}")
         if self.cls not in self.start()[0].__mro__:
-            message = "super(type, obj): obj must be an instance or subtype of type"
-            raise session.raised(TypeError, message)
+            raise session.raised(TypeError, self._mismatch())
+
+    def _mismatch(self) -> str:
+        if sys.version_info < (3, 13):
+            return "super(type, obj): obj must be an instance or subtype of type"
+        instance = self.instance
+        what = f"type {instance.object.__name__}" if isinstance(instance, ClassValue) else ""
+        what = what or f"instance of {type_name(instance.python_type())}"
+        return f"super(type, obj): obj ({what}) is not an instance or subtype of type ({type_name(self.cls)})."
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "__class__":

@@ -109,7 +109,7 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
     if known.get("eval_str") or known.get("globals") or known.get("locals"):
         raise session.unsupported("inspect.signature() with evaluated annotations")
     read = functools.partial(inspect._signature_from_callable, **{"sigcls": inspect.Signature, **_read_as(known)})  # type: ignore[attr-defined]
-    if isinstance(plain, FunctionValue) and plain.object is None:
+    if isinstance(plain, FunctionValue) and (plain.object is None or _is_bare(session, plain)):
         return _signature_of_inner(session, plain, isinstance(obj, BoundMethod), read)
     if isinstance(plain, FunctionValue):
         for field in ("__defaults__", "__kwdefaults__"):
@@ -146,6 +146,21 @@ def _signature_value(parameters: Value, returns: Value) -> Value:
     made = ObjectValue(inspect.Signature)
     made.members.update(_parameters=parameters, _return_annotation=returns)
     return made
+
+
+def _is_bare(session: Session, function: FunctionValue) -> bool:
+    """Whether an outside function's signature follows from its code and defaults, which a function made anew at each
+    call shares with the one before."""
+    source, object_ = function.source, function.object
+    if isinstance(source, ConstSource) or source is None or object_ is None or object_.__annotations__:
+        return False
+    if any(session.effects.own(session, function, object_, n) is not None for n in ("__wrapped__", "__signature__")):
+        return False
+    session.guard(AttrSource(source, "__annotations__", "slot"), Kind.DICT_KEYS, ())
+    for name, kind, size in (("__defaults__", Kind.LENGTH, len), ("__kwdefaults__", Kind.DICT_KEYS, tuple)):
+        held, place = getattr(object_, name), AttrSource(source, name, "slot")
+        session.guard(place, Kind.IS_NONE if held is None else kind, True if held is None else size(held))
+    return True
 
 
 def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, read: Any) -> Value:

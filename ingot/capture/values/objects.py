@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable
 from types import (
     ClassMethodDescriptorType,
@@ -26,6 +27,7 @@ from ingot.capture.values.base import (
     Raised,
     Value,
     find_missing,
+    full_name,
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -200,7 +202,8 @@ class ObjectValue(Value):
                 if is_set:
                     return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
         if found is None or found is NULL:
-            raise self.lost(session, name)
+            owner = full_name(self.cls) if sys.version_info >= (3, 13) else type_name(self.cls)
+            raise session.raised(AttributeError, f"'{owner}' object has no attribute '{name}'")
         return found
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
