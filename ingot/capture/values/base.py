@@ -128,7 +128,7 @@ class Value:
         if cls in _WITHOUT_ATTRIBUTES:
             if hasattr(cls, name):
                 raise session.raised(AttributeError, f"'{type_name(cls)}' object attribute '{name}' is read-only")
-            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'{_NO_DICT}")
+            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'{NO_DICT}")
 
     def delete_attribute(self, session: Session, name: str) -> None:
         self._refuse_attribute(session, name)
@@ -210,7 +210,7 @@ class NullValue(Value):
 NULL = NullValue()
 
 
-_NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
+NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
 
 
 def type_name(cls: type) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import AttrSource, DerivedSource, Source, find_in_class
 from ingot.capture.values.base import (
+    NO_DICT,
     NULL,
     Arguments,
     Callee,
@@ -248,7 +249,7 @@ class ObjectValue(Value):
             self.members[name] = value
         elif not self.cls.__dictoffset__:
             taken = session.class_lookup(self.cls, name) is not MISSING
-            what = f"object attribute {name!r} is read-only" if taken else f"object has no attribute {name!r}"
+            what = f"object attribute {name!r} is read-only" if taken else f"object has no attribute {name!r}{NO_DICT}"
             raise session.raised(AttributeError, f"{type_name(self.python_type())!r} {what}")
         else:
             self.attributes[name] = value
