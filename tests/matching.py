@@ -72,8 +72,8 @@ class Matcher:
         return self._match_fields(a, e, path)
 
     def _met(self, a: Any, e: Any, path: str) -> bool:
-        """Whether this pair was compared before; what else either of them met is a mismatch. Tuples and functions without
-        state may be copies of each other."""
+        """Whether this pair was compared before; that either of them met another object is a mismatch. Tuples may be
+        copies of each other."""
         if isinstance(e, (tuple, frozenset, *BY_NAME)):
             return False
         known, answer = self.pairs.get(id(e)), self.answers.get(id(a))

@@ -1,8 +1,8 @@
 """A seeded writer of random Python programs around tensors: the text of a module, readable and complete.
 
-The module defines `program` (a function or a module), `arguments(other)`, which makes fresh arguments (equal ones for equal
-`other`), and `reset()`, which puts the module's own state back. Programs end by construction, draw no random numbers, and
-were run in eager before they are given out: most of them end without an error.
+The module defines `program` (a function or a module), `arguments(other)`, which makes fresh arguments (equal ones for
+equal `other`), and `reset()`, which puts the module's own state back. Programs end by construction, draw no random
+numbers, and were run in eager before they are given out: most of them end without an error.
 
 `python -m tests.random_python SEED` prints one.
 """
@@ -586,7 +586,7 @@ ARGUMENTS = {
 # how it is put back.
 MEMBERS = {
     "linear": ("fn", False, "self.linear = torch.nn.Linear(3, 3)", ""),
-    "stack": ("fn", False, "self.stack = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))", ""),
+    "stack": ("fn", False, "self.stack = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())", ""),
     "scale": ("V", False, "self.scale = torch.nn.Parameter(torch.rand(3))", "scale.data.fill_(0.5)"),
     "state": ("V", True, "self.register_buffer('state', torch.zeros(3))", "state = torch.zeros(3)"),
     "calls": ("int", True, "self.calls = 0", "calls = 0"),

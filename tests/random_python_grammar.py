@@ -1,12 +1,12 @@
 """What random Python programs are made of: templates of expressions, statements, classes and helpers.
 
-In a template `<T>` is an expression of type T, `<T!>` a variable of it, `<T=>` one that may be assigned to, `<new T>` a
-fresh one; `<T! as x>` names what was chosen, for `<.x>` to repeat; `<block>` and `<block loop>` are statements; `<rows>`
-and `<cols>` are the sizes that all tensors share, `<small>` is a count, `<test>` a condition.
+In a template `<T>` is an expression of type T, `<T!>` a variable of it, `<T=>` one that may be assigned to, `<new T>`
+a fresh one; `<T! as x>` names what was chosen, for `<.x>` to repeat; `<block>` and `<block loop>` are statements;
+`<rows>` and `<cols>` are the sizes that all tensors share, `<small>` is a count, `<test>` a condition.
 
-The types: V, M, S are float tensors of one, two and no dimensions, N an integer and W a boolean one; `int`, `float`, `bool`,
-`str`, `list[T]`, `dict[T]` (of strings to T), `set`, `deque`; `Vec`, `Stack`, `Pair`, `Config`, `Meter` are classes of the
-program; `fn` takes a V to a V; `counter` is an int that nothing assigns to.
+The types: V, M, S are float tensors of one, two and no dimensions, N an integer and W a boolean one; `int`, `float`,
+`bool`, `str`, `list[T]`, `dict[T]` (of strings to T), `set`, `deque`, `array`, `iter`; `fn` takes a V to a V, `genfn`
+gives an `iter` of Vs; `counter` is an int that nothing assigns to; the others are classes of random_python_parts.py.
 """
 
 from __future__ import annotations
@@ -716,7 +716,7 @@ scaled_by(<float>)(torch.cos)
 <Mode!>.apply
 compose(<fn!>, <fn!>)
 """,
-    "Vec": "Vec(<V>)\nVec(<V>)\nNamed(<V>, <str>)\n<Vec!> + <V>\n<Vec!> + <Vec!>\nVec.zeros(<cols>)\n<Vec!> * <float>\n-<Vec!>",
+    "Vec": "Vec(<V>)\nVec(<V>)\nNamed(<V>, <str>)\n<Vec!> + <V>\n<Vec!> + <Vec!>\nVec.zeros(<cols>)\n-<Vec!>",
     "Stack": "Stack(<list[V]>)\nStack([<V>])\nStack(<V> for i in range(2))",
     "Pair": "Pair(<V>, <int>)\nPair(t=<V>, n=<int>)\n<Pair!>._replace(n=<int>)",
     "Config": "Config(<float>)\nConfig(<float>, shift=<int>)\ndataclasses.replace(<Config!>, shift=<int>)",
@@ -730,7 +730,7 @@ compose(<fn!>, <fn!>)
     "Node": "Node(<V>)\nNode(<V>, Node(<V>))\nNode(<V>, <Node!>)",
     "Tower": "Tower(<V>)\nTower(<V>, <fn!>)",
     "Gauge": "Gauge(<V>)\nGauge(<V>, <int>)",
-    "array": "np.arange(<cols>, dtype=np.float32)\nnp.ones(<cols>, dtype=np.float32)\nnp.full(<cols>, <float>, dtype=np.float32)",
+    "array": "np.arange(<cols>, dtype=np.float32)\nnp.full(<cols>, <float>, dtype=np.float32)",
 }
 
 # The value is not known before the tensor work has been done.

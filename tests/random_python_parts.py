@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 IMPORTS = """
-import abc, bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc, heapq, inspect, io, itertools
-import json, logging, math, operator, random, sys, time, typing, warnings, weakref
+import abc, bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc, heapq, inspect, io
+import itertools, json, logging, math, operator, random, sys, time, typing, warnings, weakref
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -1,8 +1,8 @@
-"""Makes a failing random program small: statements are deleted, blocks opened and expressions replaced by their parts for
-as long as the program fails in the same way.
+"""Makes a failing random program small: statements are deleted, blocks opened and expressions replaced by their parts
+for as long as the program fails in the same way.
 
-`python -m tests.reduce_python SEED [--backend ingot] [--apart] [FILE]`; `--apart` runs each trial in a process of its own, for
-crashes. With FILE the program is read from there.
+`python -m tests.reduce_python SEED [--backend ingot] [--apart] [FILE]`; `--apart` runs each trial in a process of its
+own, for crashes. With FILE the program is read from there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def here(text: str, backend: str) -> str:
             warnings.simplefilter("ignore")
             if trial(program).startswith(("NameError", "UnboundLocal", "AttributeError", "TypeError", "TooLong")):
                 return ""
-            return report_of_program(program, backend).failure
+            report = report_of_program(program, backend)
+            return report.failure or report.restless
     except Exception:
         return ""
 

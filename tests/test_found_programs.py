@@ -217,6 +217,15 @@ def program(m, v):
 
 def make(v: int, w=3) -> None: ...
 """,
+    "deep copies of containers from the library": """
+def program(m, v):
+    held = [collections.OrderedDict(b=v, a=[m]), collections.defaultdict(list, k=[v]), collections.deque([v, 2], 3)]
+    held += [{1, 'a'}, frozenset({2}), collections.deque(), collections.defaultdict(None), v]
+    copied = copy.deepcopy(held)
+    copied[0]['b'].zero_()
+    copied[1]['new'].append(1)
+    return held, copied, copy.copy(held[0]), copied[7] is copied[0]['b'], copied[4] is held[4]
+""",
     "an index that eager refuses": """
 LOG = []
 
@@ -248,4 +257,4 @@ def reset():
 def test_found(name: str, backend: str) -> None:
     text = FOUND[name]
     text += (RESET if "def reset" not in text else "") + (ARGUMENTS if "def arguments" not in text else "")
-    check(RandomPython(0, IMPORTS + text), backend)
+    assert check(RandomPython(0, IMPORTS + text), backend).restless == ""

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 
 import ingot
@@ -129,7 +131,14 @@ def test_counting_runs_the_graph() -> None:
     assert (backend.counts.graphs, backend.counts.nodes, backend.counts.aten) == (1, 2, 2)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def has_transformers() -> bool:
+    """Whether the release is there that docs/models.md was written with, or a later one: models differ between them."""
+    if importlib.util.find_spec("transformers") is None:
+        return False
+    return Version(importlib.metadata.version("transformers")) >= Version("5.23")
+
+
+@pytest.mark.skipif(not has_transformers(), reason="transformers 5.23 or newer is not installed")
 def test_the_models_are_captured_whole() -> None:
     broken = {}
     with torch.no_grad():

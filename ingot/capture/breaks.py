@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 class Ending:
     """What follows the graph of a region that was broken: `ending(operands, state)` carries out the instruction and
-    says how to go on. `outcomes` are the ways to go on by the id of what the step gave, or under `_ANY`; `raised` is the
-    one, if any, where it raised. `handles`: the state begins with an exception that is being handled."""
+    says how to go on. `outcomes` are the ways to go on by the id of what the step gave, or under `_ANY`; `raised` is
+    the one, if any, where it raised. `handles`: the state begins with an exception that is being handled."""
 
     def __init__(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-import warnings
 from typing import Any
 
 from ingot.capture.polyfills import _MISSING, class_member, fails
@@ -60,7 +59,8 @@ class enumerate_(Iterator):
 @_replaces(zip)
 class zip_(Iterator):
     def __init__(self, *iterables: Any, strict: Any = False) -> None:
-        self.strict, self.iterators = strict, []
+        self.strict = strict
+        self.iterators: list[Any] = []
         for iterable in iterables:
             cls = type(iterable)
             if getattr(cls, "__iter__", None) is None and not hasattr(cls, "__getitem__"):
@@ -296,13 +296,6 @@ class calls_until(Iterator):
 # -- itertools ---------------------------------------------------------------------------------------------------------
 
 
-def _set_quietly(iterator: Any, state: Any) -> None:
-    """`__setstate__` of an iterator of itertools, which warns that it goes in Python 3.14: nothing of the user's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        iterator.__setstate__(state)
-
-
 @_replaces(itertools.chain)
 class chain(Iterator):
     def __init__(self, *iterables: Any) -> None:
@@ -319,10 +312,7 @@ class chain(Iterator):
 
     @staticmethod
     def rebuild(iterables: Any, active: Any) -> Any:
-        made = itertools.chain.from_iterable(iterables)
-        if active is not None:
-            _set_quietly(made, (iterables, active))
-        return made
+        return itertools.chain.from_iterable(iterables if active is None else itertools.chain((active,), iterables))
 
 
 def chain_from_iterable(iterables: Any, /) -> Any:
@@ -496,6 +486,10 @@ class takewhile(Iterator):
         return itertools.takewhile(predicate, () if ended else iterator)
 
 
+def _never(item: Any) -> bool:
+    return False
+
+
 @_replaces(itertools.dropwhile)
 class dropwhile(Iterator):
     def __init__(self, predicate: Any, iterable: Any, /) -> None:
@@ -512,10 +506,7 @@ class dropwhile(Iterator):
 
     @staticmethod
     def rebuild(predicate: Any, iterator: Any, dropping: Any) -> Any:
-        made = itertools.dropwhile(predicate, iterator)
-        if not dropping:
-            _set_quietly(made, True)
-        return made
+        return itertools.dropwhile(predicate if dropping else _never, iterator)
 
 
 @_replaces(itertools.compress)
@@ -579,6 +570,8 @@ class zip_longest(Iterator):
 
 class _Grouper(Iterator):
     """One group of groupby: it ends with its key, or when the next group is asked for."""
+
+    replaces: Any = type(next(itertools.groupby([1]))[1])
 
     def __init__(self, parent: Any, key: Any) -> None:
         self.parent, self.key = parent, key
@@ -685,7 +678,7 @@ class product(_Counted):
     rebuild = _advanced(itertools.product)
 
     def __init__(self, *iterables: Any, repeat: Any = 1) -> None:
-        if repeat < 0:
+        if not hasattr(type(repeat), "__index__") or repeat < 0:
             fails(itertools.product, repeat=repeat)
         super().__init__([tuple(iterable) for iterable in iterables], {"repeat": repeat})
 
@@ -711,7 +704,7 @@ class combinations(_Counted):
     rebuild = _advanced(itertools.combinations)
 
     def __init__(self, iterable: Any, r: Any) -> None:
-        if r < 0:
+        if not hasattr(type(r), "__index__") or r < 0:
             fails(itertools.combinations, (), r)
         super().__init__([tuple(iterable)], {"r": r})
 
@@ -737,7 +730,7 @@ class combinations_with_replacement(_Counted):
     rebuild = _advanced(itertools.combinations_with_replacement)
 
     def __init__(self, iterable: Any, r: Any) -> None:
-        if r < 0:
+        if not hasattr(type(r), "__index__") or r < 0:
             fails(itertools.combinations_with_replacement, (), r)
         super().__init__([tuple(iterable)], {"r": r})
 
@@ -762,7 +755,7 @@ class permutations(_Counted):
 
     def __init__(self, iterable: Any, r: Any = None) -> None:
         pool = tuple(iterable)
-        if r is not None and r < 0:
+        if r is not None and (not isinstance(r, int) or r < 0):
             fails(itertools.permutations, (), r)
         super().__init__([pool], {"r": len(pool) if r is None else r})
 

@@ -16,7 +16,7 @@ import torch
 from ingot.capture import residual
 from ingot.capture.effects import dict_base
 from ingot.capture.residual import Call, Recipe
-from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value
+from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value, is_c_class
 from ingot.capture.values.classes import SuperValue
 from ingot.capture.values.constant import NONE, ConstantMethod
 from ingot.capture.values.containers import (
@@ -47,7 +47,7 @@ from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.numbers import NumberValue
-from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, StandIn, is_data_descriptor, plain_base
+from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.unread import UnreadNumber
@@ -398,7 +398,7 @@ class Results:
         return made
 
     def _exception(self, value: ExceptionValue) -> Recipe:
-        base: Any = next(cls for cls in value.cls.__mro__ if not cls.__flags__ & HEAP_TYPE)
+        base: Any = next(cls for cls in value.cls.__mro__ if is_c_class(cls))
         args = self._items(value.args)
         made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)])
 

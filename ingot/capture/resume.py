@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from ingot.capture.chain import Chain, Point
 from ingot.capture.bytecode import Program, program_of
+from ingot.capture.chain import Chain, Point
 from ingot.errors import CompilerBug
 from ingot.native import _native
 

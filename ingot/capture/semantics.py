@@ -79,6 +79,17 @@ def _stand_in_for(function: Value) -> Callable[..., Any]:
     return call
 
 
+_ALLOWED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__dict__"})
+_ALLOWED |= {"__weakref__", "__slots__", "__doc__", "__annotations__", "__qualname__", "__orig_bases__", "__hash__"}
+
+
+def _refusing(value: ObjectValue) -> dict[str, Any]:
+    """The special methods of a class for a stand-in of its instances: whoever calls one of them needs the value."""
+    owners = value.cls.__mro__[: value.cls.__mro__.index(plain_base(value.cls))]
+    names = {name for owner in owners for name in vars(owner) if name.startswith("__") and name.endswith("__")}
+    return {name: _stand_in_for(value) for name in names - _ALLOWED if callable(getattr(value.cls, name, None))}
+
+
 class Semantics:
     """Mixed into Session."""
 
@@ -294,7 +305,7 @@ class Semantics:
             entries = {self._shown_key(k): self.shown(self.realize(v)) for k, v in value.entries.items()}
             if value.cls is defaultdict:
                 return defaultdict(self.known(value.factory), entries)
-            return entries if value.cls is dict else value.cls(entries)
+            return entries if value.cls is dict else value.cls(entries)  # type: ignore[call-overload]
         if isinstance(value, SetValue):
             return value.cls([self.shown(item) for item in value.entries.values()])
         if isinstance(value, DictView):
@@ -384,15 +395,16 @@ class Semantics:
 
     def _no_operator(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
         """Raises what Python raises where neither operand knows the operator."""
-        stand_ins = [self._stand_in(value) for value in (left, right)]
+        stand_ins = [self._stand_in(value, False) for value in (left, right)]
         if _UNKNOWN in stand_ins:
             name = function.__name__.rstrip("_")
             raise self.unsupported(f"operator.{name} of {left.describe()} and {right.describe()}")
         self.python(function, *stand_ins)
         raise self.unsupported(f"operator.{function.__name__} of {left.describe()} and {right.describe()}")
 
-    def _stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """An object whose operators fail as the value's do."""
+    def _stand_in(self: Session, value: Value, refusing: bool) -> Any:  # type: ignore[misc]
+        """An object that a C function refuses as it does the value's. `refusing`: what has special methods of its own
+        raises NotConstant in them, as what they do isn't known; else it has none, as the operators that fail."""
         cls = value.python_type()
         if isinstance(value, ConstantValue):
             return value.object
@@ -401,9 +413,9 @@ class Semantics:
         if isinstance(value, BuiltinObject):
             base = plain_base(cls)
             content = value.content.constant() if isinstance(value.content, ConstantValue) else ()
-            return type(cls.__name__, (base,), {})(content)
+            return type(cls.__name__, (base,), _refusing(value) if refusing else {})(content)
         if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
-            return type(cls.__name__, (), {})()
+            return type(cls.__name__, (), _refusing(value) if refusing else {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
 
     def really(self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:  # type: ignore[misc]
@@ -430,7 +442,7 @@ class Semantics:
             specialize = getattr(value, "specialize", None)
             return specialize(self) if specialize else value.constant()
         except NotConstant:
-            found = self._stand_in(value)
+            found = self._stand_in(value, True)
         if found is _UNKNOWN:
             raise self.unsupported(f"the value of {value.describe()} is needed, which is not known during capture")
         return found

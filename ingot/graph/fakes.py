@@ -264,7 +264,8 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
     try:
         return tensor.is_leaf
     except RuntimeError:  # torch refuses to say, for a view under no_grad that was written
-        raise Unsupported("a tensor cannot be traced: it is a view of one that wants gradients, and was written") from None
+        why = "a tensor cannot be traced: it is a view of one that wants gradients, and was written"
+        raise Unsupported(why) from None
 
 
 def _refuse_exotic(tensor: torch.Tensor) -> None:

@@ -535,7 +535,7 @@ def dates(x, y):
     return x + (datetime.datetime.now().year > 2000)
 
 
-@broken("a method_descriptor")
+@broken("a _thread.lock")
 def locks(x, y):
     with LOCK:
         return x + 1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
+from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import GeneratorValue
+from ingot.capture.values.objects import ObjectValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
 
 
 @handles("GET_ITER")
@@ -32,10 +37,35 @@ def get_yield_from_iter(frame: InterpreterFrame, _: Any) -> None:
 @handles("SEND")
 def send(frame: InterpreterFrame, behind: int) -> None:
     sent, receiver = frame.pop(), frame.peek()
-    generator = receiver if isinstance(receiver, GeneratorValue) else None
-    element = generator.resume(frame.session, sent) if generator else receiver.next(frame.session)
+    if isinstance(receiver, GeneratorValue):
+        element = receiver.resume(frame.session, sent)
+        result: Value = receiver.result
+    else:
+        element, result = _sent_to(frame.session, receiver, sent)
     if element is not None:
         frame.push(element)
     else:
-        frame.stack[-1] = generator.result if generator else NONE
+        frame.stack[-1] = result
         frame.index = behind
+
+
+def _sent_to(session: Session, receiver: Value, sent: Value) -> tuple[Value | None, Value]:
+    """The next element of an iterator of another kind, or else its result."""
+    try:
+        if sent.identity() is not None:
+            return session.call(receiver.get_attribute(session, "send"), [sent], {}), NONE
+        return (receiver.step(session) if isinstance(receiver, ObjectValue) else receiver.next(session)), NONE
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), StopIteration):
+            raise
+        return None, session.realize(raised.value.get_attribute(session, "value"))
+
+
+@handles("CLEANUP_THROW")
+def cleanup_throw(frame: InterpreterFrame, _: Any) -> None:
+    """Behind a `yield from` whose iterator has raised: StopIteration has the result."""
+    _, _, raised = frame.pop_many(3)
+    raised = frame.session.realize(raised)
+    if not issubclass(raised.python_type(), StopIteration):
+        raise Raised(raised)
+    frame.push(raised.get_attribute(frame.session, "value"))

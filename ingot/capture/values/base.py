@@ -215,8 +215,15 @@ NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (
 
 def type_name(cls: type) -> str:
     """What error messages call the type: those written in C are named with their module."""
-    in_c = not cls.__flags__ & (1 << 9) or cls.__flags__ & (1 << 8)  # no heap type, or an immutable one
-    return f"{cls.__module__}.{cls.__qualname__}" if in_c and cls.__module__ != "builtins" else cls.__name__
+    return f"{cls.__module__}.{cls.__qualname__}" if is_c_class(cls) and cls.__module__ != "builtins" else cls.__name__
+
+
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_...
+
+
+def is_c_class(cls: type) -> bool:
+    """Whether a class is written in C: it is no heap type, or, as more and more of them are, an immutable one."""
+    return not cls.__flags__ & _HEAP_TYPE or bool(cls.__flags__ & _IMMUTABLE_TYPE)
 
 
 def full_name(cls: type) -> str:

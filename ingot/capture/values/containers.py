@@ -212,6 +212,14 @@ class DictValue(Container):
         made.factory = self.factory
         return made
 
+    def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
+        if self.cls not in (OrderedDict, defaultdict):
+            raise session.unsupported(f"__reduce_ex__ of {self.describe()}")
+        factory = [] if session.same(self.factory, NONE) else [self.factory]
+        items = self.method_items(session).iterate(session)
+        made = (session.wrap_constant(self.cls), session.tuple_of_values(factory), NONE, NONE, items)
+        return session.tuple_of_values(made)
+
     def method_move_to_end(self, session: Session, key: Value, last: Value | None = None) -> Value:
         name = key.key(session)
         value = self.remove(session, name)
@@ -546,6 +554,10 @@ class SetValue(Container):
 
     def method_copy(self, session: Session) -> Value:
         return self if self.cls is frozenset else self._combined(session, "copy", ())
+
+    def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
+        members = session.tuple_of_values([session.list_of(self)])
+        return session.tuple_of_values([session.wrap_constant(self.cls), members, NONE])
 
 
 _SET_RESULTS = (operator.or_, operator.and_, operator.sub, operator.xor)

@@ -89,6 +89,12 @@ class DequeValue(Container):
     def method_copy(self, session: Session) -> Value:
         return DequeValue(self.held.copy())
 
+    def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
+        limit = self.held.maxlen
+        args = [] if limit is None else [session.tuple_of_values([]), ConstantValue(limit)]
+        made = (session.wrap_constant(deque), session.tuple_of_values(args), NONE, self.iterate(session))
+        return session.tuple_of_values(made)
+
     def method___reversed__(self, session: Session) -> Value:
         return DequeIterator(self, True)
 

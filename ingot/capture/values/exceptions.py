@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.steps import user_function
-from ingot.capture.values.base import Arguments, NotConstant, Value
+from ingot.capture.values.base import Arguments, NotConstant, Value, is_c_class
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
+from ingot.capture.values.objects import ObjectValue, plain_base
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -143,7 +143,7 @@ class ExceptionValue(ObjectValue):
     # -- attributes ----------------------------------------------------------------------------------------------------
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
-        if not isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) or raw.__objclass__.__flags__ & HEAP_TYPE:
+        if not isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) or not is_c_class(raw.__objclass__):
             return super().bind(session, raw, name)
         if name == "args":
             return session.tuple_of_values(self.args)
@@ -169,9 +169,7 @@ class ExceptionValue(ObjectValue):
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         raw = session.class_lookup(self.cls, name)
         python = isinstance(session.class_lookup(self.cls, "__setattr__"), FunctionType)
-        c_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and not (
-            raw.__objclass__.__flags__ & HEAP_TYPE
-        )
+        c_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and is_c_class(raw.__objclass__)
         if python or not c_field:
             super().set_attribute(session, name, value)
         elif name in _PARTS:

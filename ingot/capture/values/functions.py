@@ -373,33 +373,43 @@ class GeneratorValue(Value):
         if delegate is None:
             return self._raise(session, error)
         try:
-            if not issubclass(error.python_type(), GeneratorExit):
-                if isinstance(delegate, GeneratorValue):
-                    element = delegate.throw(session, error)
-                    result: Value = delegate.result
-                elif find_missing(delegate.python_type(), "throw"):
-                    return self._raise(session, error)
-                else:
-                    element = session.call(delegate.get_attribute(session, "throw"), [error], {})
-                if element is not None:
-                    return element
-            else:
-                self._close(session, delegate)
-                return self._raise(session, error)
+            sent = self._thrown_on(session, delegate, error)
         except Raised as raised:
             if not issubclass(raised.value.python_type(), StopIteration):
                 return self._raise(session, raised.value)
             result = raised.value.get_attribute(session, "value")
+        else:
+            if sent is None:
+                return self._raise(session, error)
+            element, result = sent
+            if element is not None:
+                return element
         assert self.frame is not None
         self.frame.stack[-1] = result
         self.frame.index = self._send_index()[1]
         return self._run(session, None)
 
+    def _thrown_on(self, session: Session, delegate: Value, error: Value) -> tuple[Value | None, Value] | None:
+        """What the iterator of a `yield from` does with an exception: the next element, or else what it returned.
+
+        None where it takes none: it is to be raised in this generator itself.
+        """
+        if issubclass(error.python_type(), GeneratorExit):
+            self._close(session, delegate)
+            return None
+        if isinstance(delegate, GeneratorValue):
+            return delegate.throw(session, error), delegate.result
+        if find_missing(delegate.python_type(), "throw"):
+            return None
+        return session.call(delegate.get_attribute(session, "throw"), [error], {}), NONE
+
     def _raise(self, session: Session, error: Value) -> Value | None:
         error.raise_while(session, self.handled or session.handled)  # type: ignore[attr-defined]
+        assert self.frame is not None
         if not self.has_begun:
             self.frame = None
             raise Raised(error)
+        self.frame.stack.append(NONE)  # in the place of what would have been sent
         return self._run(session, Raised(error))
 
     def _send_index(self) -> tuple[int, int]:
@@ -492,7 +502,7 @@ def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> 
     handler, named = program.handler_at(index), []
     while handler is not None:
         index = handler.target
-        while (op := program.instructions[index].op) != "RERAISE":
+        while (op := program.instructions[index].op) not in ("RERAISE", "CLEANUP_THROW"):
             arg = program.instructions[index].arg
             if op == "LOAD_GLOBAL":
                 named.append(namespace.get(arg, getattr(builtins, arg, None)))

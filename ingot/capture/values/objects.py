@@ -29,6 +29,7 @@ from ingot.capture.values.base import (
     Value,
     find_missing,
     full_name,
+    is_c_class,
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -436,11 +437,7 @@ def instance_of(cls: type) -> ObjectValue:
 
 def plain_base(cls: type) -> type:
     """The first class of the resolution order that is written in C."""
-    return next(owner for owner in cls.__mro__ if not owner.__flags__ & HEAP_TYPE)
-
-
-HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: the class was made at run time."""
+    return next(owner for owner in cls.__mro__ if is_c_class(owner))
 
 
 def instance_dict(object_: Any) -> dict[str, Any] | None:

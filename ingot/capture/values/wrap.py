@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
@@ -40,7 +40,7 @@ from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
 from ingot.capture.values.mappings import DictObject
-from ingot.capture.values.objects import HEAP_TYPE, ObjectValue, plain_base
+from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.native import Dispatcher
 
@@ -128,7 +128,7 @@ def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, cls)
     session.guard(source, Kind.LENGTH, tuple.__len__(object_))
     items = [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(tuple.__iter__(object_))]
-    if cls is tuple or hasattr(cls, "_fields") or not cls.__flags__ & HEAP_TYPE or session.is_trusted(cls.__module__):
+    if cls is tuple or hasattr(cls, "_fields") or is_c_class(cls) or session.is_trusted(cls.__module__):
         return TupleValue(items, cls, source, object_)
     return BuiltinObject(cls, TupleValue(items, tuple, source, object_), source, object_)
 
@@ -150,7 +150,7 @@ def _container(session: Session, object_: Any, source: Source, base: type, conte
 @wraps(dict)
 def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) not in (dict, OrderedDict, defaultdict):
-        if issubclass(type(object_), defaultdict) or not type(object_).__flags__ & HEAP_TYPE:
+        if issubclass(type(object_), defaultdict) or is_c_class(type(object_)):
             _refuse_subclass(session, object_, source, (dict,))
         session.guard(source, Kind.TYPE, type(object_))
         return DictObject(type(object_), session, source, object_)
@@ -331,7 +331,7 @@ def wrap_thread_local(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(object)
 def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
-    if not type(object_).__flags__ & HEAP_TYPE and type(object_) is not object:
+    if is_c_class(type(object_)) and type(object_) is not object:
         session.guard(source, Kind.TYPE, type(object_))
         return ForeignValue(object_, source)
     session.guard(source, Kind.TYPE, type(object_))
