@@ -415,7 +415,8 @@ class count(Iterator):
             cls = type(number)
             if not (hasattr(cls, "__index__") or hasattr(cls, "__float__") or hasattr(cls, "__complex__")):
                 fails(itertools.count, start, step)
-        self.position, self.step = start, step
+        by_one = isinstance(step, int) and step == 1  # then C counts, from a bool in plain integers
+        self.position, self.step = int(start) if by_one and isinstance(start, bool) else start, step
 
     def __next__(self) -> Any:
         item = self.position

@@ -10,6 +10,9 @@ _ENDS = frozenset({"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP"})
 _FRAME_READERS = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 """Names by which a function may read its variables without naming them."""
 
+_WATCHERS = frozenset({"weakref", "ref", "proxy", "finalize", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet"})
+"""Names by which a function may see that one of its variables holds an object no more."""
+
 _live: dict[Program, tuple[frozenset[int], ...]] = {}
 
 
@@ -25,7 +28,7 @@ def live_variables(program: Program, index: int) -> frozenset[int]:
 def _analyze(program: Program) -> tuple[frozenset[int], ...]:
     """Backward data flow to a fixed point, over jumps and exception handlers alike."""
     instructions = program.instructions
-    if not _FRAME_READERS.isdisjoint(program.code.co_names):
+    if not (_FRAME_READERS | _WATCHERS).isdisjoint(program.code.co_names):
         return (frozenset(range(len(program.names))),) * (len(instructions) + 1)
     handlers = [program.handler_at(i) for i in range(len(instructions))]
     live: list[frozenset[int]] = [frozenset()] * (len(instructions) + 1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import subprocess
 import sys
 import time
 import traceback
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -538,3 +540,26 @@ with torch.no_grad():
 assert "object.__getattr__" in seen
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_a_variable_that_is_not_read_again_keeps_its_object() -> None:
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        seen = weakref.ref(y)
+        time.sleep(0)
+        return seen() is not None, x.cos()
+
+    tracked = Tracked(fn, backend="eager")
+    tracked(X)
+    tracked(X)
+
+
+def test_count_from_a_bool_gives_integers() -> None:
+    def fn(x: Tensor, start: Any) -> Any:
+        plain, by_two = itertools.count(start), itertools.count(start, 2)
+        return x + 1, [next(plain), next(plain)], [next(by_two), next(by_two)]
+
+    tracked = Tracked(fn, backend="eager")
+    for start in (False, True, 3):
+        tracked(X, start)
+        assert [type(n) for n in tracked.compiled(X, start)[1]] == [int, int]
