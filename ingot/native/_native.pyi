@@ -18,6 +18,7 @@ global_state_is_readable: Callable[[], bool]
 tensor_facts_are_slow: Callable[[], bool]
 _force_slow_tensor_facts: Callable[[bool], None]
 _verify_shortcuts: Callable[[bool], bool]
+_forbid_watching: Callable[[bool], bool]
 
 NULL: Any
 

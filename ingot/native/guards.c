@@ -6,6 +6,7 @@
 
 #include "constants.h"
 #include "guards_shortcut.h"
+#include "watch.h"
 
 /* -- the walk ------------------------------------------------------------------------------------------------------ */
 
@@ -141,9 +142,9 @@ static bool check_shapes(const GuardTree *tree, PyObject **values) {
     return holds;
 }
 
-bool ingot_check_relations(const GuardTree *tree, PyObject **values) {
-    for (int i = 0; i < tree->relation_count; i++)
-        if (!check_relation(&tree->relations[i], values))
+bool ingot_check_relations(const GuardTree *tree, const int *which, int count, PyObject **values) {
+    for (int i = 0; i < count; i++)
+        if (!check_relation(&tree->relations[which == NULL ? i : which[i]], values))
             return false;
     return check_shapes(tree, values);
 }
@@ -156,7 +157,7 @@ static bool walk(GuardTree *tree, PyObject *const *slots, PyObject **inputs) {
         (values = PyMem_Malloc((size_t)tree->node_count * sizeof *values)) == NULL)
         return false;
     int held = ingot_walk_nodes(tree, slots, values);
-    bool holds = held == tree->node_count && ingot_check_relations(tree, values);
+    bool holds = held == tree->node_count && ingot_check_relations(tree, NULL, tree->relation_count, values);
     for (int i = 0; holds && i < tree->input_count; i++)
         inputs[i] = Py_NewRef(values[tree->inputs[i]]);
     if (!holds && PyErr_Occurred())
@@ -362,7 +363,17 @@ static PyObject *set_verify_shortcuts(PyObject *Py_UNUSED(module), PyObject *ver
 #endif
 }
 
+static PyObject *forbid_watching(PyObject *Py_UNUSED(module), PyObject *forbid) {
+    int truth = PyObject_IsTrue(forbid);
+    if (truth < 0)
+        return NULL;
+    ingot_forbid_watching(truth != 0);
+    return PyBool_FromLong(ingot_can_watch());
+}
+
 static PyMethodDef functions[] = {
+    {"_forbid_watching", forbid_watching, METH_O,
+     "Whether dicts may be watched from now on, where Python can; for tests. Returns whether they are."},
     {"_verify_shortcuts", set_verify_shortcuts, METH_O,
      "Whether the whole walk is taken after each shortcut, and must agree, else the process aborts; for tests. Returns "
      "whether it was."},

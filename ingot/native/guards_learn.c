@@ -7,6 +7,7 @@ typedef struct {
     GuardTree *tree;
     Shortcut *made;
     PyObject **values; /* of the walk */
+    bool watching;
     int *known; /* per node, twice: which word, if it was not taken back, is its version tag, and which its type */
 } Learner;
 
@@ -52,6 +53,19 @@ static bool add_version(Learner *learner, int node, const void *address) {
     return ingot_load_word(address) != 0 && add_once(learner, &learner->known[2 * node], node, address);
 }
 
+/* What tells of changes to a dict. */
+static bool add_dict(Learner *learner, int node, PyObject *dict) {
+    Shortcut *made = learner->made;
+    if (!learner->watching)
+        return add_version(learner, node, ingot_dict_version(dict));
+    int *known = &learner->known[2 * node];
+    if (*known >= made->watch_count || made->watches[*known].node != node) {
+        *known = made->watch_count;
+        made->watches[made->watch_count++] = (IngotWatch){.dict = dict, .node = node, .word = made->word_count};
+    }
+    return true;
+}
+
 /* -- paths --------------------------------------------------------------------------------------------------------- */
 
 /* Keys whose lookup is the same each time, without code of the user's. */
@@ -85,8 +99,7 @@ static bool cover_item(Learner *learner, int node, PyObject *owner, Standing par
     if (parent != COVERED)
         return false;
     if (PyDict_Check(owner))
-        return is_plain_key(learner->tree->nodes[node].key.object) &&
-               add_version(learner, above, ingot_dict_version(owner));
+        return is_plain_key(learner->tree->nodes[node].key.object) && add_dict(learner, above, owner);
     return hold(learner->made, owner);
 }
 
@@ -149,6 +162,10 @@ static bool is_mutable(PyObject *value) {
     return PyList_Check(value) || PyDict_Check(value) || (PyAnySet_Check(value) && !PyFrozenSet_Check(value));
 }
 
+static bool cannot_change_class(PyObject *value) {
+    return PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_IMMUTABLETYPE) && !PyModule_Check(value);
+}
+
 static bool add_recheck(Learner *learner, int node, Check *check) {
     learner->made->rechecks[learner->made->recheck_count++] = (Recheck){node, check};
     return true;
@@ -172,16 +189,18 @@ static bool cover_check(Learner *learner, int node, Check *check) {
             return true;
         return add_recheck(learner, node, check);
     case BY_TYPE:
-        return (same && !PyType_HasFeature(Py_TYPE(value), Py_TPFLAGS_HEAPTYPE)) || add_type(learner, node, value);
+        return (same && cannot_change_class(value)) || add_type(learner, node, value);
     case BY_LENGTH:
-        return PyDict_Check(value) &&
-               add_word(learner->made, node, ingot_dict_length(value), (uint64_t)PyDict_GET_SIZE(value));
+        if (!PyDict_Check(value))
+            return false;
+        return learner->watching ? add_dict(learner, node, value)
+                                 : add_word(learner->made, node, ingot_dict_length(value), 0);
     case BY_KEYS:
         if (PyODict_Check(value))
             return false;
-        return PyDict_Check(value) && add_version(learner, node, ingot_dict_version(value));
+        return PyDict_Check(value) && add_dict(learner, node, value);
     case BY_VERSION:
-        return PyDict_Check(value) && add_version(learner, node, ingot_dict_version(value));
+        return PyDict_Check(value) && add_dict(learner, node, value);
     case BY_CLASS:
         return PyType_Check(value) && learner->tree->nodes[node].reach == CONSTANT &&
                add_version(learner, node, ingot_type_version((PyTypeObject *)value));
@@ -206,7 +225,7 @@ static bool cover_checks(Learner *learner, int node) {
 static bool only_reads(const GuardTree *tree, const Node *node) {
     for (int i = 0; i < node->check_count; i++) {
         Proof proof = tree->checks[node->first_check + i].proof;
-        if (proof == NO_PROOF || proof == BY_VERSION || proof == BY_CLASS) /* looks up, and may compare keys of the user's */
+        if (proof == NO_PROOF || proof == BY_VERSION || proof == BY_CLASS) /* may compare keys of the user's */
             return false;
     }
     return true;
@@ -249,13 +268,14 @@ static Standing decide(Learner *learner, int node) {
         return LATE;
     bool steady = tree->surprises[node] < INGOT_SURPRISES &&
                   (described->parent < 0 || tree->surprises[described->parent] < INGOT_SURPRISES);
-    int words = made->word_count, rechecks = made->recheck_count;
+    int words = made->word_count, watches = made->watch_count, rechecks = made->recheck_count;
     if (steady && cover_path(learner, node) && cover_checks(learner, node)) {
         if (parent == EARLY)
             make_portal(made, described->parent);
         return COVERED;
     }
     made->word_count = words;
+    made->watch_count = watches;
     made->recheck_count = rechecks;
     size_t field = 0;
     if (!only_reads(tree, described) || !reads_early(learner, described, &field))
@@ -312,6 +332,19 @@ static void list_late(GuardTree *tree, Shortcut *made) {
     PyMem_Free(needed);
 }
 
+/* Lists the relations that are to be checked at each call: all but those of identity between covered nodes, whose
+   addresses stay. */
+static void list_relations(GuardTree *tree, Shortcut *made) {
+    for (int i = 0; i < tree->relation_count; i++) {
+        const Relation *relation = &tree->relations[i];
+        bool covered = relation->kind == SAME || relation->kind == DISTINCT;
+        for (int k = 0; k < relation->count; k++)
+            covered = covered && made->standings[relation->nodes[k]] == COVERED;
+        if (!covered)
+            made->relations[made->relation_count++] = i;
+    }
+}
+
 /* -- the whole ----------------------------------------------------------------------------------------------------- */
 
 static Shortcut *make_room(const GuardTree *tree) {
@@ -320,20 +353,29 @@ static Shortcut *make_room(const GuardTree *tree) {
     if (made == NULL)
         return NULL;
     made->users = 1;
+    made->watches = PyMem_Calloc(nodes, sizeof *made->watches);
     made->early = PyMem_Calloc(nodes, sizeof *made->early);
     made->rechecks = PyMem_Calloc((size_t)tree->check_count + 1, sizeof *made->rechecks);
     made->late = PyMem_Calloc(nodes, sizeof *made->late);
     made->kept = PyMem_Calloc(nodes, sizeof *made->kept);
+    made->relations = PyMem_Calloc((size_t)tree->relation_count + 1, sizeof *made->relations);
     made->held = PyMem_Calloc(nodes, sizeof *made->held);
     made->pointers = PyMem_Calloc(nodes, sizeof *made->pointers);
     made->standings = PyMem_Calloc(nodes, 1);
     made->natures = PyMem_Calloc(nodes, 1);
     made->leaves = PyMem_Calloc(nodes, sizeof *made->leaves);
-    if (made->early && made->rechecks && made->late && made->kept && made->held && made->pointers && made->standings &&
-        made->natures && made->leaves)
+    if (made->watches && made->early && made->rechecks && made->late && made->kept && made->relations && made->held &&
+        made->pointers && made->standings && made->natures && made->leaves)
         return made;
     ingot_release_shortcut(made);
     return NULL;
+}
+
+static bool watch_all(Shortcut *made) {
+    for (int i = 0; i < made->watch_count; i++)
+        if (!ingot_watch(&made->watches[i]))
+            return false;
+    return true;
 }
 
 /* Decides the standing of every node, parents first. False where memory is short. */
@@ -351,14 +393,20 @@ static bool decide_all(Learner *learner) {
     }
     for (int i = 0; i < made->word_count; i++)
         made->leaves[made->owners[i]] = false;
+    for (int i = 0; i < made->watch_count; i++) {
+        made->leaves[made->watches[i].node] = false;
+        made->watches[i].changes = &made->changes;
+    }
+    list_relations(tree, made);
     list_late(tree, made);
-    return made->late_count >= 0 && sort_early(tree, made);
+    return made->late_count >= 0 && sort_early(tree, made) && watch_all(made);
 }
 
 static Shortcut *learn(GuardTree *tree, PyObject **values) {
     if (tree->surprises == NULL && (tree->surprises = PyMem_Calloc((size_t)tree->node_count + 1, 1)) == NULL)
         return NULL;
-    Learner learner = {tree, make_room(tree), values, PyMem_Calloc((size_t)tree->node_count + 1, 2 * sizeof(int))};
+    int *known = PyMem_Calloc((size_t)tree->node_count + 1, 2 * sizeof *known);
+    Learner learner = {tree, make_room(tree), values, ingot_can_watch(), known};
     if (learner.made != NULL && (learner.known == NULL || !decide_all(&learner))) {
         ingot_release_shortcut(learner.made);
         learner.made = NULL;

@@ -108,14 +108,12 @@ int ingot_fill_check(Check *check, PyObject *spec);
 /* Fills a zeroed tree from the spec that GuardSet.native_spec makes. 0, or -1 with an exception set. */
 int ingot_fill_tree(GuardTree *tree, PyObject *spec);
 
-/* guards.c: the walk.
-   Loads every node's value, parents first, checking each; the number of values held at the end, all of them or those before
-   one that failed. An exception may be set if it is not all of them. */
+/* guards.c: the walk. Loads every node's value, parents first, checking each; the number of values held at the end,
+   all of them or those before one that failed. An exception may be set if it is not all of them. */
 int ingot_walk_nodes(GuardTree *tree, PyObject *const *slots, PyObject **values);
 
-/* The relations among the values and sizes; true if all hold. An exception may be set if not. */
-bool ingot_check_relations(const GuardTree *tree, PyObject **values);
-
-/* The kept result of the last walk that succeeded: see guards_shortcut.h. */
+/* These relations among the values (`which` of the tree's; NULL: the first `count`), and all those among sizes; true if
+   they hold. An exception may be set if not. */
+bool ingot_check_relations(const GuardTree *tree, const int *which, int count, PyObject **values);
 
 #endif

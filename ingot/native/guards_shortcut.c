@@ -62,20 +62,37 @@ static Verdict verify_early(GuardTree *tree, Shortcut *shortcut, const Early *ea
     return HOLDS;
 }
 
+/* The next watched dict that has changed, if the words before it end no later than at `end`. */
+static IngotWatch *next_changed(Shortcut *shortcut, Progress *progress, int end) {
+    if (shortcut->changes == 0)
+        return NULL;
+    while (progress->watch < shortcut->watch_count && !shortcut->watches[progress->watch].changed)
+        progress->watch++;
+    IngotWatch *watch = &shortcut->watches[progress->watch];
+    return progress->watch < shortcut->watch_count && watch->word <= end ? watch : NULL;
+}
+
 Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, Progress *progress) {
     const Word *words = shortcut->words;
-    for (; progress->early <= shortcut->early_count; progress->early++) {
+    while (progress->early <= shortcut->early_count) {
         const Early *early = &shortcut->early[progress->early];
         bool last = progress->early == shortcut->early_count;
         int word = progress->word, end = last ? shortcut->word_count : early->word;
+        progress->changed = next_changed(shortcut, progress, end);
+        end = progress->changed == NULL ? end : progress->changed->word;
         while (word < end && ingot_load_word(words[word].address) == words[word].expected)
             word++;
         progress->word = word;
         progress->differs = word < end ? &shortcut->words[word] : NULL;
-        progress->node = word < end ? shortcut->owners[word] : early->node;
-        Verdict verdict = word < end ? CHANGED : last ? HOLDS : verify_early(tree, shortcut, early, slots);
+        if (word < end || progress->changed != NULL) {
+            progress->node = word < end ? shortcut->owners[word] : progress->changed->node;
+            return CHANGED;
+        }
+        progress->node = early->node;
+        Verdict verdict = last ? HOLDS : verify_early(tree, shortcut, early, slots);
         if (verdict != HOLDS)
             return verdict;
+        progress->early++;
     }
     for (int i = 0; i < shortcut->recheck_count; i++) {
         Recheck *recheck = &shortcut->rechecks[i];
@@ -94,20 +111,26 @@ static bool checks_hold(GuardTree *tree, int node, PyObject *value) {
     return check == end;
 }
 
-/* Whether looking a node's facts up runs no code of the user's: it compares no keys but strings, and allocates nothing. */
+static bool has_string_keys(const Shortcut *shortcut, PyObject *value) {
+    return shortcut->knows_string_keys && PyDict_Check(value) && ingot_has_string_keys(value);
+}
+
+/* Whether looking a node's facts up runs no code of the user's: it compares no keys but strings, and allocates
+   nothing. */
 static bool looks_up_strings(const GuardTree *tree, const Shortcut *shortcut, int node, PyObject *value) {
     const Node *described = &tree->nodes[node];
     for (int i = 0; i < described->check_count; i++) {
         Proof proof = tree->checks[described->first_check + i].proof;
         if (proof == NO_PROOF || proof == BY_CLASS || (proof == BY_KEYS && PyODict_Check(value)))
             return false;
-        if (proof == BY_VERSION && !(shortcut->knows_string_keys && PyDict_Check(value) && ingot_has_string_keys(value)))
+        if (proof == BY_VERSION && !has_string_keys(shortcut, value))
             return false;
     }
     return true;
 }
 
-/* Reads a child of a changed dict or class anew. Its own facts are checked; those below it have words, or are CHANGED. */
+/* Reads a child of a changed dict or class anew. Its own facts are checked; those below it have words, or are
+   CHANGED. */
 static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObject *owner, bool *quiet) {
     const Node *node = &tree->nodes[child];
     if (shortcut->standings[child] != COVERED)
@@ -117,42 +140,69 @@ static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObj
         return FAILS;
     *quiet = *quiet && looks_up_strings(tree, shortcut, child, value);
     Verdict verdict = checks_hold(tree, child, value) ? HOLDS : FAILS;
-    if (verdict == HOLDS && shortcut->leaves[child])
+    if (verdict == HOLDS && shortcut->leaves[child]) {
+        shortcut->repointed = shortcut->repointed || shortcut->pointers[child] != value;
         shortcut->pointers[child] = value; /* the owner holds it */
-    else if (verdict == HOLDS &&
+    } else if (verdict == HOLDS &&
              (value != shortcut->pointers[child] || ingot_nature_of(value) != shortcut->natures[child]))
         verdict = CHANGED;
     Py_DECREF(value);
     return verdict;
 }
 
-/* Checks the facts that a version tag stands for, the word that differs, and takes the new tag. CHANGED where it is another
-   kind of word, or where more than that has changed: *node is then told more precisely. *quiet: whether no code of the
-   user's ran, so that what was verified before still is. */
-static Verdict renew(GuardTree *tree, Shortcut *shortcut, Word *word, int *node, bool *quiet) {
+/* Checks the facts that a dict or class stands for of which the version tag differs, or which said that it changes.
+   CHANGED where more than they allow for has changed: *node is then told more precisely. *quiet: whether no code of
+   the user's ran, so that what was verified before still is. */
+static Verdict look_again(GuardTree *tree, Shortcut *shortcut, int *node, bool *quiet) {
     PyObject *owner = shortcut->pointers[*node];
-    bool is_dict = word->address == ingot_dict_version(owner);
-    if (shortcut->standings[*node] != COVERED ||
-        !(is_dict || word->address == ingot_type_version((PyTypeObject *)owner)))
-        return CHANGED;
-    Py_INCREF(owner); /* alive, as the words before this one have shown */
-    *quiet = is_dict && shortcut->knows_string_keys && ingot_has_string_keys(owner) &&
-             looks_up_strings(tree, shortcut, *node, owner);
-    uint64_t version = ingot_load_word(word->address); /* before the lookups: what changes meanwhile is seen */
+    *quiet = has_string_keys(shortcut, owner) && looks_up_strings(tree, shortcut, *node, owner);
     Verdict verdict = checks_hold(tree, *node, owner) ? HOLDS : FAILS;
-    if (verdict == HOLDS && version == 0) /* a class gets its tag in the first lookup, if any is left */
-        version = ingot_load_word(word->address);
     int child = tree->nodes[*node].first_child, parent = *node;
     for (; verdict == HOLDS && child >= 0; child = tree->nodes[child].next_sibling) {
         verdict = renew_child(tree, shortcut, child, owner, quiet);
         *node = verdict == CHANGED ? child : parent;
     }
-    if (verdict == HOLDS && version == 0)
-        verdict = CHANGED;
+    return verdict;
+}
+
+/* Takes a version tag that differs for the expected one, if the facts still hold; CHANGED for other words. */
+static Verdict renew_word(GuardTree *tree, Shortcut *shortcut, Word *word, int *node, bool *quiet) {
+    PyObject *owner = shortcut->pointers[*node];
+    if (shortcut->standings[*node] != COVERED || (word->address != ingot_dict_version(owner) &&
+                                                  word->address != ingot_type_version((PyTypeObject *)owner)))
+        return CHANGED;
+    Py_INCREF(owner); /* alive, as the words before this one have shown */
+    if (ingot_load_word(word->address) == 0)
+        checks_hold(tree, *node, owner); /* the first lookup gives a class its tag, if there is one left */
+    uint64_t version = ingot_load_word(word->address); /* before the lookups: what changes meanwhile is seen */
+    Verdict verdict = version == 0 ? CHANGED : look_again(tree, shortcut, node, quiet);
     if (verdict == HOLDS)
         word->expected = version;
     Py_DECREF(owner);
     return verdict;
+}
+
+/* Watches on, if the facts about a dict that has changed still hold. */
+static Verdict renew_watch(GuardTree *tree, Shortcut *shortcut, IngotWatch *watch, int *node, bool *quiet) {
+    PyObject *dict = shortcut->pointers[*node];
+    if (dict != watch->dict || !PyDict_Check(dict) || !ingot_watch(watch)) /* before the lookups, likewise */
+        return CHANGED;
+    Py_INCREF(dict);
+    Verdict verdict = look_again(tree, shortcut, node, quiet);
+    if (verdict != HOLDS && !watch->changed) {
+        watch->changed = true;
+        shortcut->changes++;
+    }
+    Py_DECREF(dict);
+    return verdict;
+}
+
+static Verdict renew(GuardTree *tree, Shortcut *shortcut, Progress *progress, bool *quiet) {
+    if (progress->differs != NULL)
+        return renew_word(tree, shortcut, progress->differs, &progress->node, quiet);
+    if (progress->changed != NULL)
+        return renew_watch(tree, shortcut, progress->changed, &progress->node, quiet);
+    return CHANGED;
 }
 
 /* What changes soon after it was learnt, again and again, is not covered any more. */
@@ -172,8 +222,7 @@ static Verdict verify_and_renew(GuardTree *tree, Shortcut *shortcut, PyObject *c
             Verdict verdict = ingot_verify_shortcut(tree, shortcut, slots, &progress);
             if (verdict != CHANGED)
                 return verdict;
-            if (progress.differs != NULL)
-                verdict = renew(tree, shortcut, progress.differs, &progress.node, &quiet);
+            verdict = renew(tree, shortcut, &progress, &quiet);
             if (verdict == CHANGED)
                 note_surprise(tree, shortcut, progress.node);
             if (verdict != HOLDS)
@@ -203,6 +252,12 @@ static int walk_late(GuardTree *tree, const Shortcut *shortcut, PyObject *const 
     return shortcut->late_count;
 }
 
+static bool check_relations(GuardTree *tree, const Shortcut *shortcut, PyObject **values) {
+    if (shortcut->repointed)
+        return ingot_check_relations(tree, NULL, tree->relation_count, values);
+    return ingot_check_relations(tree, shortcut->relations, shortcut->relation_count, values);
+}
+
 static void collect(const GuardTree *tree, PyObject **values, PyObject **inputs) {
     for (int i = 0; i < tree->input_count; i++)
         inputs[i] = Py_NewRef(values[tree->inputs[i]]);
@@ -216,7 +271,7 @@ static Verdict finish_late(GuardTree *tree, const Shortcut *shortcut, PyObject *
     for (int i = 0; i < shortcut->kept_count; i++)
         values[shortcut->kept[i]] = Py_NewRef(shortcut->pointers[shortcut->kept[i]]);
     int held = walk_late(tree, shortcut, slots, values);
-    bool holds = held == shortcut->late_count && ingot_check_relations(tree, values);
+    bool holds = held == shortcut->late_count && check_relations(tree, shortcut, values);
     if (holds)
         collect(tree, values, inputs);
     while (held > 0)
@@ -235,7 +290,7 @@ Verdict ingot_take_shortcut(GuardTree *tree, PyObject *const *slots, PyObject **
         shortcut->hits++;
         if (shortcut->late_count > 0)
             verdict = finish_late(tree, shortcut, slots, inputs);
-        else if (ingot_check_relations(tree, shortcut->pointers))
+        else if (check_relations(tree, shortcut, shortcut->pointers))
             collect(tree, shortcut->pointers, inputs);
         else
             verdict = FAILS;
@@ -251,12 +306,16 @@ void ingot_release_shortcut(Shortcut *shortcut) {
         return;
     for (int i = 0; i < shortcut->held_count; i++)
         Py_DECREF(shortcut->held[i]);
+    for (int i = 0; i < shortcut->watch_count; i++)
+        ingot_unwatch(&shortcut->watches[i]);
+    PyMem_Free(shortcut->watches);
     PyMem_Free(shortcut->words);
     PyMem_Free(shortcut->owners);
     PyMem_Free(shortcut->early);
     PyMem_Free(shortcut->rechecks);
     PyMem_Free(shortcut->late);
     PyMem_Free(shortcut->kept);
+    PyMem_Free(shortcut->relations);
     PyMem_Free(shortcut->held);
     PyMem_Free(shortcut->pointers);
     PyMem_Free(shortcut->standings);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
+import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import version
@@ -145,3 +147,13 @@ def test_an_interrupt_still_shows_what_there_is(monkeypatch, capsys, tmp_path):
     captured = capsys.readouterr()
     assert "eight_elements" in captured.out and "interrupted" in captured.err
     assert [row["workload"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]] == ["eight_elements"]
+
+
+def test_dispatch_is_measured_beside_torch_compile(tmp_path):
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.dispatch", "--rounds", "5", "--json", str(figures)]
+    printed = subprocess.run([*command, "--only", "8 elements"], capture_output=True, text=True, check=True).stdout
+    (found,) = json.loads(figures.read_text())
+    assert found["graph_inputs"] == 2 and len(found["ingot"]) == len(found["torch_compile"]) == 5
+    assert found["ratio"][1] == statistics.median(found["ingot"]) / statistics.median(found["torch_compile"])
+    assert "8 elements" in printed and "kept" in printed

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from ingot.capture.guards import GuardSet, Kind
+from ingot.capture.guards import GuardSet, Kind, closest
 from ingot.capture.sources import ArgSource, AttrSource, ItemSource
-from ingot.loops.expr import size_symbol
+from ingot.loops.expr import as_expr, size_symbol
 from tests.capture.guard_cases import CASES, STATES, Case, FunctionMode, X, module, state_around, state_symbolic
 
 
@@ -106,6 +106,43 @@ def test_no_code_of_the_user_runs() -> None:
         guards = GuardSet()
         guards.add(X, kind, data)
         assert guards.check_python((Trap(),)) is not None
+
+
+def entry(*shape: int, scale: int = 1) -> GuardSet:
+    guards = GuardSet()
+    guards.add(ArgSource(1, "scale"), Kind.EQUALS, scale, "model.py:2")
+    guards.add_tensor(X, torch.zeros(shape), "model.py:3")
+    return guards
+
+
+def test_the_closest_entry_is_named_with_the_fact_that_differs() -> None:
+    entries = [entry(4, 8), entry(4, 8, scale=2), entry(5, 9, scale=2), entry(3)]
+    assert closest(entries, (torch.zeros(4, 8), 7)) == "scale was 2, is 7 (model.py:2), since variant 2 of 4"
+    assert closest(entries, (torch.zeros(5, 9), 3)) == "scale was 2, is 3 (model.py:2), since variant 3 of 4"
+    assert closest(entries, (torch.zeros(2), 1)) == "x.shape[0] was 3, is 2 (model.py:3), since variant 4 of 4"
+    text = closest(entries, (torch.zeros(6), 5))  # equally far from all: the newest
+    assert text == "scale was 1, is 5 (model.py:2), and 1 more, since variant 4 of 4"
+
+
+def test_closest_with_few_entries() -> None:
+    assert closest([], (1, 2)) == ""
+    assert closest([entry(4)], (torch.zeros(4), 1)) == ""
+    assert closest([entry(4)], (torch.zeros(5), 1)) == "x.shape[0] was 4, is 5 (model.py:3)"
+
+
+def test_relations_of_sizes_are_each_entrys_own() -> None:
+    """The same symbol may stand for another size in another entry."""
+    entries = []
+    for source in (X, ArgSource(1, "y")):
+        guards = GuardSet()
+        guards.add_tensor(source, torch.zeros(4), sizes=(size_symbol("s0", 2),))
+        guards.add_shape(size_symbol("s0", 2), "<", as_expr(10), "model.py:9")
+        entries.append(guards)
+    assert closest(entries, (torch.zeros(5), torch.zeros(20))) == ""
+    assert (
+        closest(entries[1:], (torch.zeros(5), torch.zeros(20)))
+        == "s0 < 10 no longer holds: y.shape[0] is 20 (model.py:9)"
+    )
 
 
 def test_native_spec_visits_an_object_once() -> None:

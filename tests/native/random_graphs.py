@@ -67,10 +67,14 @@ class Graph:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.forgets = seed % 2 == 1
+        self.sharing = not self.forgets
+        self.made: list[Any] = []  # what may turn up in several places
         self.namespace = {"__name__": "somewhere", "limit": 3}
         self.owner = type("Owner", (Plain,), {"forward": closure(1)})
         self.slots = tuple(self.make(3) for _ in range(3))
         self.namespace["thing"] = self.make(2)
+        self.sharing = False  # from here on, an object could come to lie within itself
+        self.made.clear()
 
     # -- making ------------------------------------------------------------------------------------------------------
 
@@ -82,8 +86,13 @@ class Graph:
         choose = self.random.random()
         if depth == 0 or choose < 0.2:
             return self.constant() if choose < 0.15 else torch.zeros(self.random.randint(1, 3))
+        if choose > 0.9 and self.made and self.sharing:
+            return self.random.choice(self.made)
         makers = (self.object, self.object, self.dict, self.list, self.tuple, self.function, self.module, self.set)
-        return self.random.choice(makers)(depth - 1)
+        made = self.random.choice(makers)(depth - 1)
+        if self.sharing:
+            self.made.append(made)
+        return made
 
     def object(self, depth: int) -> Any:
         made = self.random.choice((Plain, Plain, Other, Slotted))()
@@ -139,6 +148,10 @@ class Graph:
             if type(value) in (torch.Tensor, torch.nn.Parameter) and self.random.random() < 0.8:
                 guards.add_tensor(source, value)
                 inputs.append(source)
+        for _ in range(4):
+            (one, value), (other, its) = (self.random.choice(self.parts()) for _ in range(2))
+            if not isinstance(value, dict) and not isinstance(its, dict):
+                guards.add(one, Kind.SAME if value is its else Kind.DISTINCT, other)
         return guards
 
     # -- changing ----------------------------------------------------------------------------------------------------

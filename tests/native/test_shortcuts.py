@@ -44,6 +44,17 @@ def _verified() -> Iterator[None]:
     _native._verify_shortcuts(before)
 
 
+WATCHES = [*(["watched"] if _native._forbid_watching(False) else []), "unwatched"]
+
+
+@pytest.fixture(autouse=True, params=WATCHES)
+def _watching(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Dicts tell when they change, where Python can do that, or their version tags are compared."""
+    _native._forbid_watching(request.param == "unwatched")
+    yield
+    _native._forbid_watching(False)
+
+
 @pytest.fixture
 def unverified() -> None:
     """What counts walks must not take them itself."""
@@ -289,6 +300,16 @@ def test_a_class_changed_where_only_the_type_matters() -> None:
     assert checked(holder)
 
 
+def test_the_class_of_a_module_object() -> None:
+    """Alone among instances of built-in types they can be given another."""
+    module = types.ModuleType("somewhere")
+    checked = Checked((), (GlobalSource({"module": module}, "module"), Kind.TYPE, types.ModuleType))
+    module.__class__ = type("Lazy", (types.ModuleType,), {})
+    assert not checked()
+    module.__class__ = types.ModuleType
+    assert checked()
+
+
 def test_attributes_set_in_every_way() -> None:
     """Since Python 3.13 an instance shares its values with its dict."""
     box = Box()
@@ -442,6 +463,23 @@ def constant_facts(source: Source, value: Any) -> list[tuple[Source, Kind, Any]]
     return [(source, Kind.TYPE, tuple), (source, Kind.LENGTH, len(value)), *items]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_relations_between_covered_values(shared: bool) -> None:
+    model = nn.Linear(2, 2)
+    model.a = torch.ones(2)
+    model.b = model.a if shared else torch.ones(2)
+    one, other = AttrSource(X, "a"), AttrSource(X, "b")
+    checked = Checked((model,), (one, Kind.SAME if shared else Kind.DISTINCT, other), inputs=[one, other])
+    model.count = 1
+    assert checked(model)
+    before, model.b = model.b, torch.ones(2) if shared else model.a
+    assert not checked(model)
+    model.b = before
+    assert checked(model)
+    model.a = model.b = torch.ones(2)
+    assert checked(model) == shared
+
+
 def test_functions_and_classes() -> None:
     def helper(x: Any, by: Any = 2, *, name: Any = None) -> Any:
         return x * by
@@ -515,6 +553,22 @@ def test_nothing_of_the_users_is_held() -> None:
     assert checked(other) and checked(other)
 
 
+def test_what_was_learnt_goes_with_the_tree() -> None:
+    module = block()
+    facts, inputs = module_facts(X, module)
+
+    def make() -> None:
+        for _ in range(20):
+            Checked((module,), *facts, inputs=inputs)
+        gc.collect()
+
+    make()
+    before = sys.getallocatedblocks()
+    make()
+    assert sys.getallocatedblocks() - before < 50
+    module[0].training = module[2][0].other = False  # nobody is told any more
+
+
 def test_modules_freed_and_made_at_their_place() -> None:
     _, checked = checked_module()
     for i in range(60):
@@ -553,6 +607,28 @@ def test_user_code_in_a_lookup_that_drops_what_the_walk_stands_on() -> None:
     checked.tree.collect((holder,))
     assert "module" not in holder
     assert checked.tree.collect((holder,)) is None
+
+
+def test_user_code_that_drops_what_was_verified_before() -> None:
+    class Key:
+        def __hash__(self) -> int:
+            return hash("value")
+
+        def __eq__(self, other: object) -> bool:
+            if armed:
+                first.pop("module", None)
+                gc.collect(0)
+            return False
+
+    armed: list[bool] = []
+    first: dict[Any, Any] = {"module": block()}
+    second: dict[Any, Any] = {Key(): 1, "value": 3}
+    facts, inputs = module_facts(GlobalSource(first, "module"), first["module"])
+    checked = Checked((), *facts, (GlobalSource(second, "value"), Kind.EQUALS, 3), inputs=inputs)
+    armed.append(True)
+    second["other"] = 1  # its facts are looked up again
+    collected = checked.tree.collect(())
+    assert "module" not in first and collected is None
 
 
 def test_a_tree_that_is_asked_again_from_inside() -> None:
