@@ -112,6 +112,8 @@ class Matcher:
             self._match(x, y, f"{path}[{i}]")
 
     def _match_dict(self, a: Any, e: Any, path: str) -> None:
+        if path.endswith("_hooks']"):  # of a module, by numbers that count all hooks there are
+            return self._match(list(a.values()), list(e.values()), path)
         self._match(list(a), list(e), f"list({path})")
         for x, y in zip(a, e):
             self._match(a[x], e[y], f"{path}[{y!r}]")

@@ -90,7 +90,7 @@ def trial(program: RandomPython) -> str:
         lines += 1
         if frame.f_code.co_filename != program.file:
             return None
-        if lines > MOST_LINES_RUN or is_large(frame.f_locals) or is_large(frame.f_globals):
+        if lines > MOST_LINES_RUN or is_large(_variables(frame)) or is_large(frame.f_globals):
             raise TooLong
         return count
 
@@ -116,6 +116,11 @@ def trial(program: RandomPython) -> str:
     finally:
         sys.unraisablehook = hook
     return "ignored GeneratorExit" if unraisable else ""
+
+
+def _variables(frame: Any) -> dict[str, Any]:
+    # 3.13.0 crashes where `f_locals` meets the cell of a comprehension that has not begun.
+    return {} if sys.version_info >= (3, 13) and frame.f_code.co_cellvars else frame.f_locals
 
 
 def is_large(variables: dict[str, Any]) -> bool:
@@ -527,7 +532,9 @@ class Writer:
         parameters, made = self._parameters()
         scope = Scope(dict(parameters))
         lines = self._globals(scope)
-        members = rng.sample(list(MEMBERS), rng.randint(2, 5))
+        members = rng.sample(list(MEMBERS), rng.randint(2, 6))
+        scope.outer["self"] = "Net"
+        self.resets.append("program.train()")
         if "scale" in members:  # a parameter, which must not be assigned to the buffer
             members = [m for m in members if m != "state"]
         init = ["super().__init__()"]
@@ -592,7 +599,9 @@ MEMBERS = {
     "calls": ("int", True, "self.calls = 0", "calls = 0"),
     "history": ("list[V]", True, "self.history = []", "history = []"),
     "cache": ("dict[V]", True, "self.cache = {}", "cache = {}"),
-    "layers": ("", False, "self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)])", ""),
+    "layers": ("ModuleList", False, "self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)])", ""),
+    "hooked": ("fn", False, "self.hooked = with_hooks(torch.nn.Linear(3, 3))", ""),
+    "late": ("", False, "pass", "__dict__.pop('late', None); program._buffers.pop('late', None)"),
     "meter": ("Meter", False, "self.meter = Meter()", "meter.__init__()"),
     "activation": ("fn", False, "self.activation = torch.tanh", "activation = torch.tanh"),
     "norm": ("fn", False, "self.norm = torch.nn.LayerNorm(3)", ""),

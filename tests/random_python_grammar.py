@@ -175,10 +175,21 @@ functools.reduce(torch.add, [<V>, <V>, <V>])
 <dict[V]!>.setdefault('w', <V>)
 <list[V]! as l>.pop() if len(<.l>) > 1 else <V>
 <V> * contextvar.get()
-weakref.ref(<Vec!>)().data
 torch.nn.functional.dropout(<V>, 0.5, training=False)
 torch.func.vmap(torch.sin)(<V>)
 torch.nn.functional.linear(<V>, <M>[:1].expand(<cols>, <cols>))
+<ModuleList!>[<int> % 2](<V>)
+<ModuleList!>[-1].weight[0] * <V>
+functools.reduce(lambda v, f: f(v), <ModuleList!>, <V>)
+next(<Net!>.parameters()).flatten()[0] + <V>
+sum((p.sum() for p in <Net!>.parameters()), <V>)
+undisturbed(<V>)
+torch.func.functional_call(<Net!>.layers[0], {'bias': <V>}, (<V>,))
+(<V> if <S> else <V>)
+<V>.sum().expand(<cols>)
+(<M> * <V>)[0, :]
+Runner(<int>)(<V>)
+Runner(2).step(<V>, k=<int>)
 """,
     "M": """
 <M> + <M>
@@ -368,6 +379,11 @@ len(str(<list[int]!>))
 (lambda *ks: len(ks))(*<list[int]!>)
 (lambda a, /, b=1, *, c=2: a + b + c)(<int>, c=<int>)
 globals_count()
+len(<ModuleList!>)
+sum(p.numel() for p in <Net!>.parameters())
+len(<Net!>.state_dict())
+len(list(<Net!>.modules()))
+len(dict(<Net!>.named_buffers()))
 """,
     "float": """
 <int> / 2
@@ -467,6 +483,10 @@ frozenset({1, <int>}) <= {1, 2, 3}
 all(map(torch.is_tensor, <list[V]!>))
 <Gauge!> < <Gauge!>
 <Pair!>.n > 0
+<Net!>.training
+isinstance(<Net!>, torch.nn.Module)
+hasattr(<Net!>, 'late')
+any(p.requires_grad for p in <Net!>.parameters())
 """,
     "str": """
 <str> + <str>
@@ -532,6 +552,8 @@ str(<M>.size())
 str(<V>.device)
 <str>.encode().decode()
 min(<str>, <str>)
+type(<Net!>).__name__
+','.join(n for n, _ in <Net!>.named_children())
 """,
     "list[V]": """
 [<V>, <V>]
@@ -644,6 +666,7 @@ sorted(<dict[int]!>)
 'a,b,c'.split(',')
 list(<str>)[:2]
 [str(k) for k in <list[int]!>]
+[n for n, _ in <Net!>.named_parameters()]
 """,
     "dict[V]": """
 {'a': <V>, 'b': <V>}
@@ -715,6 +738,11 @@ functools.partial(<fn!>)
 scaled_by(<float>)(torch.cos)
 <Mode!>.apply
 compose(<fn!>, <fn!>)
+<ModuleList!>[0]
+undisturbed
+Runner(<int>).step
+Runner(<int>)
+functools.partial(Runner(2).step, k=<int>)
 """,
     "Vec": "Vec(<V>)\nVec(<V>)\nNamed(<V>, <str>)\n<Vec!> + <V>\n<Vec!> + <Vec!>\nVec.zeros(<cols>)\n-<Vec!>",
     "Stack": "Stack(<list[V]>)\nStack([<V>])\nStack(<V> for i in range(2))",
@@ -775,6 +803,10 @@ torch.equal(<V>, <V>)
 torch.allclose(<V>, <V>)
 bool((<M> > 0).all())
 <S>.item() > 0.5
+0 < <S> < 3
+not <S>
+(<V> > 0).all() and <bool>
+bool(<V>.any()) or <bool>
 """,
     "str": """
 f'{<S!>.item():.1f}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 IMPORTS = """
 import abc, bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc, heapq, inspect, io
 import itertools, json, logging, math, operator, random, sys, time, typing, warnings, weakref
+import ingot
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -435,6 +436,28 @@ def cached_square(n):
     "globals_count": """
 def globals_count():
     return len([name for name in ('EXTRA', 'MISSING') if name in globals()])
+""",
+    "with_hooks": """
+def with_hooks(layer):
+    layer.register_forward_pre_hook(lambda layer, args: (args[0] + 1,))
+    layer.register_forward_hook(lambda layer, args, out: out * 2)
+    return layer
+""",
+    "undisturbed": """
+@ingot.disable
+def undisturbed(v):
+    return v * 2 + 1
+""",
+    "Runner": """
+class Runner:
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self, v):
+        return self.step(v) - self.n
+
+    def step(self, v, k=1):
+        return v * (self.n % 3) + k
 """,
     "contextvar": "contextvar = contextvars.ContextVar('v', default=1.0)",
     "logger": "logger = logging.getLogger('random_python')",

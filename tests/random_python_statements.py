@@ -234,6 +234,18 @@ from collections import deque as dq; <new deque> = dq([<V>])
 <new any> = inspect.signature(<fn!>)
 <new any> = contextlib.ExitStack()
 <new any> = (x for x in <list[int]!>)
+<Net!>.late = <V>
+<Net!>.register_buffer('late', <V>)
+<Net!>.late = None
+<Net!>.train(<bool>)
+<new fn> = <Net!>.layers[0]
+<new V> = undisturbed(<V>)
+assert <V>.sum() < 1000, <str>
+<new list[fn]> = [lambda v: v * k for k in range(2)]
+<new list[fn]> = [<fn>, <fn>]
+<new V> = <list[fn]!>[-1](<V>)
+<list[fn]!>.append(<fn>)
+<new V> = <V> or <V> if <V>.numel() == 1 else <V>
 <new int> = sum(1 for _ in <list[V]!>)
 <new iter> = <iter>
 <new V> = next(<iter!>, <V>)
@@ -546,6 +558,44 @@ match <Config!>:
 
 for <new Mode> in Mode:
     <block loop>
+
+for <new fn> in <ModuleList!>:
+    <block loop>
+
+for <new fn> in <list[fn]!>[:3]:
+    <block loop>
+
+for <new str>, <new V> in <Net!>.named_buffers():
+    <block loop>
+
+for <new counter> in range(3):
+    try:
+        if <test>:
+            raise_if(True)
+        <block>
+    except Oops:
+        continue
+    else:
+        break
+
+if <test>:
+    import string
+    print(string.digits[<int> % 3])
+
+with torch.no_grad(), section(<list[str]!>, <V>) as <new V>, contextlib.suppress(Oops):
+    <block>
+    raise_if(<test>)
+    <block>
+
+try:
+    <block>
+    try:
+        <block>
+        raise_if(<test>)
+    finally:
+        <block>
+except Oops as <new any as e>:
+    print(<.e>.args, <.e>.code)
 
 for <new V> in <Node!>.values():
     <block loop>

@@ -226,6 +226,73 @@ def program(m, v):
     copied[1]['new'].append(1)
     return held, copied, copy.copy(held[0]), copied[7] is copied[0]['b'], copied[4] is held[4]
 """,
+    "an exception from before a break is thrown into a generator": """
+@contextlib.contextmanager
+def section():
+    try:
+        yield
+    finally:
+        print('left')
+
+def program(m, v):
+    try:
+        with section():
+            if m:
+                pass
+    except RuntimeError as error:
+        print(error.args)
+    return v + 1
+""",
+    "tensors as keys, fresh ones and the same ones": """
+def arguments(other):
+    rows = [torch.ones(3) * i for i in range(3)]
+    rows = rows + rows[:1] if other else rows + [torch.ones(3)]
+    return (rows, {'a': rows[1], 'b': rows[3], 'c': rows[0]}), {}
+
+def program(rows, table):
+    first = {row: i for i, row in enumerate(rows)}
+    return list(first.values()), [first.get(row) for row in table.values()], len({*table.values()}), rows[0] + 1
+""",
+    "buffers replaced between calls, gathered by identity": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('state', torch.zeros(3))
+        self.register_buffer('other', torch.ones(3))
+
+    def forward(self, m, v):
+        return [name for name, _ in self.named_buffers()], sum(self.buffers(), v)
+
+program = Net()
+
+def reset():
+    program.state = torch.zeros(3)
+""",
+    "a written view of a parameter, behind a break": """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, m, v):
+        for row in (self.scale.view(-1), v, self.scale[1:]):
+            time.sleep(0)
+            row[0] = 2.0
+            v = v + row[-1]
+        return v
+
+program = Net()
+""",
+    "memory shared by way of an array, written behind a break": """
+def program(m, v):
+    array = v.numpy()
+    time.sleep(0)
+    v.add_(1)
+    same = torch.from_numpy(array)
+    time.sleep(0)
+    same.mul_(2)
+    return same + v, array
+""",
     "an index that eager refuses": """
 LOG = []
 

@@ -44,6 +44,13 @@ def same_constant(a: Any, b: Any) -> bool:
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # torch refuses to say, for a view under no_grad whose base was written
+        return True
+
+
 class TensorFacts(NamedTuple):
     """All that a compiled graph relies on in a tensor. A size or stride of None is not guarded here (it is
     symbolic)."""
@@ -71,7 +78,7 @@ class TensorFacts(NamedTuple):
             tuple(tensor.shape),
             tuple(tensor.stride()) if strided else (),
             tensor.requires_grad,
-            tensor.is_leaf,
+            _is_leaf(tensor),
             torch._C._dispatch_keys(tensor).raw_repr(),
         )
 

@@ -209,6 +209,10 @@ class GraphRecorder:
                 raise session.unsupported(
                     f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic"
                 )
+            if tensor.untyped_storage()._cdata != its_tensor.untyped_storage()._cdata:  # by way of an array, say
+                raise session.unsupported(
+                    f"{entry.source.name} and {other.source.name} share memory that is written, and have two storages"
+                )
             distance = tensor.data_ptr() - its_tensor.data_ptr()
             session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
         later = {j for _, j in pairs}

@@ -19,7 +19,7 @@ from ingot.capture.values.containers import DictValue, DictView, ListValue, Sequ
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
-from ingot.capture.values.identity import IdentityNumber
+from ingot.capture.values.identity import IdentityNumber, tell_apart
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
 from ingot.capture.values.sequences import ConstantIterator, SliceValue
@@ -164,8 +164,7 @@ class Semantics:
     def identity_key(self, value: Value) -> IdentityKey:
         """The key of a dict for a value that hashes by identity."""
         session: Any = self
-        if value.source is not None:
-            session.guard(value.source, Kind.IDENTITY, value.identity())
+        tell_apart(session, value)
         return IdentityKey(value.identity(), value)
 
     def known(self: Session, value: Value) -> Any:  # type: ignore[misc]

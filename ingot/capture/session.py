@@ -165,7 +165,7 @@ class Session(Semantics):
         error.raise_while(self, self.handled)
         return Raised(error)
 
-    def python(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """What a pure function gives for known objects; what it raises is raised in the captured program."""
         try:
             return function(*args, **kwargs)

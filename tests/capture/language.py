@@ -110,11 +110,16 @@ def since(before: list[Any]) -> int:
     return sum(id(compilation) not in known for compilation in compilations())
 
 
+_TURNS = 2 if sys.version_info < (3, 13) else 3
+"""CPython 3.13 keeps the `__init__` of a class from the frame hook where it specialized a call of the class: what that
+calls is compiled a call later."""
+
+
 def check(program: Program) -> None:
-    """Both ways of running a program agree, twice, and the second call compiles nothing."""
+    """Both ways of running a program agree, each time, and the last call compiles nothing."""
     compiled = ingot.compile(program.function, backend="eager")
     eager_arguments, arguments = arguments_of(program), arguments_of(program)
-    for turn in range(2):
+    for turn in range(_TURNS):
         if program.fresh:
             eager_arguments, arguments = arguments_of(program), arguments_of(program)
         state = torch.get_rng_state()
@@ -124,7 +129,7 @@ def check(program: Program) -> None:
         found = outcome(compiled, arguments)
         assert repr(found.raised) == repr(expected.raised)
         assert_same(found, expected)
-        assert turn == 0 or not since(before), "an unchanged call compiles again"
+        assert turn < _TURNS - 1 or not since(before), "an unchanged call compiles again"
     strict = ingot.compile(program.function, backend="eager", fullgraph=True)
     if program.reason is None:
         assert_same(outcome(strict, arguments_of(program)), outcome(program.function, arguments_of(program)))

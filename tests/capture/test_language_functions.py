@@ -7,6 +7,7 @@ import asyncio
 import functools
 import inspect
 import operator
+import sys
 
 import torch
 
@@ -462,7 +463,12 @@ class Shows:
 
 @whole
 def single_dispatch(x, y):
-    return shown(x), shown(1), shown(True), shown([1, "a", [2]]), shown(None), shown(2.5), Shows().of("s"), Shows().of(1)
+    return shown(x), shown(1), shown(True), shown([1, "a", [2]]), shown(None), shown(2.5)
+
+
+@(whole if sys.version_info < (3, 13) else TABLE.broken("ReferenceType"))  # from there on, with a weak cache
+def single_dispatch_method(x, y):
+    return x + 1, Shows().of("s"), Shows().of(1)
 
 
 @functools.total_ordering
@@ -620,4 +626,4 @@ test_program = TABLE.test()
 
 def test_coverage():
     captured, total = TABLE.coverage
-    assert total - captured <= 6
+    assert total - captured <= 6 + (sys.version_info >= (3, 13))

@@ -150,6 +150,9 @@ class Value:
         raise session.unsupported(f"side effect: an item of {self.describe()} is deleted")
 
     def contains(self, session: Session, item: Value) -> bool:
+        cls = self.python_type()
+        if not any(hasattr(cls, name) for name in ("__contains__", "__iter__", "__getitem__")):
+            raise session.raised(TypeError, f"argument of type '{type_name(cls)}' is not iterable")
         iterator = session.iterate(self)
         while (element := iterator.next(session)) is not None:
             if session.equal(session.realize(element), item):

@@ -554,6 +554,8 @@ def length_hint(session: Session, obj: Value, default: Value = NONE) -> Value:
 
 @rule(operator.concat)
 def concat(session: Session, a: Value, b: Value) -> Value:
+    if find_missing(a.python_type(), "__getitem__"):
+        return session.wrap_constant(session.really(operator.concat, [a, b], {}))
     return session.binary(operator.add, a, b)
 
 
@@ -636,7 +638,7 @@ def iter_(session: Session, value: Value, sentinel: Value = NULL) -> Value:
     if sentinel is NULL:
         return value.iterate(session)
     if find_missing(value.python_type(), "__call__"):
-        session.python(iter, None, None)  # raises: the text differs between versions
+        session.really(iter, [value, sentinel], {})
     return session.call(session.builtin(iterators.calls_until), [value, sentinel], {})
 
 

@@ -305,7 +305,7 @@ def held_key(session: Session, key: Any) -> Any:
     if type(key) in _PLAIN_KEYS:
         return key
     held = session.wrap_constant(key)
-    return IdentityKey(key, held) if type(held) is ObjectValue else held.key(session)
+    return session.identity_key(held) if type(held) is ObjectValue else held.key(session)
 
 
 class DictIterator(Value):

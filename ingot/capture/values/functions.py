@@ -462,7 +462,7 @@ class GeneratorValue(Value):
 
     def method_throw(self, session: Session, error: Value, value: Value = NONE, traceback: Value = NONE) -> Value:
         if issubclass(error.python_type(), type):
-            is_instance = isinstance(value.identity(), Value) and issubclass(value.python_type(), error.constant())
+            is_instance = issubclass(value.python_type(), error.constant())
             args = [] if value.identity() is None else [value]
             error = value if is_instance else session.realize(session.call(error, args, {}))
         elif value.identity() is not None:

@@ -9,13 +9,29 @@ from ingot.capture.guards import Kind
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import IdentityKey
+from ingot.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
 _COMPARED = 32
-"""How many outside objects are compared with each other; further ones are guarded by identity."""
+"""How many outside objects are compared with each other; if there are more, all are guarded by identity."""
+
+
+def tell_apart(session: Session, owner: Value) -> None:
+    """States, of an object whose identity is used, which of the others that were used so it is."""
+    numbered = session.numbered
+    if owner.source is None or any(owner is other for other in numbered):
+        return
+    numbered.append(owner)
+    if len(numbered) <= _COMPARED:
+        for other in numbered[:-1]:
+            session.same(owner, other)
+        return
+    for each in numbered if len(numbered) == _COMPARED + 1 else [owner]:
+        real = session.graph.value_of(each) if isinstance(each, TensorValue) else each.identity()
+        session.guard(each.source, Kind.IDENTITY, real)
 
 
 class IdentityNumber(Value):
@@ -34,15 +50,8 @@ class IdentityNumber(Value):
         return f"the id() of {self.owner.describe()}"
 
     def key(self, session: Session) -> Any:
-        owner = self.owner
-        if owner.source is not None and all(owner is not other for other in session.numbered):
-            if len(session.numbered) >= _COMPARED:
-                session.guard(owner.source, Kind.IDENTITY, owner.identity())
-            else:  # whichever object it is, it is another one, or the same one, as those met before
-                for other in session.numbered:
-                    session.same(owner, other)
-                session.numbered.append(owner)
-        return NumberKey(owner.identity(), self)
+        tell_apart(session, self.owner)
+        return NumberKey(self.owner.identity(), self)
 
     def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
         if function not in (operator.eq, operator.ne):

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
-from ingot.capture.values.objects import IdentityKey, find_missing
+from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
 
 if TYPE_CHECKING:
@@ -78,9 +77,7 @@ class TensorValue(Value):
         return leaf(self)
 
     def key(self, session: Session) -> Any:
-        if self.source is not None:
-            session.guard(self.source, Kind.IDENTITY, session.graph.value_of(self))
-        return IdentityKey(self, self)
+        return session.identity_key(self)
 
     def truth(self, session: Session) -> bool:
         raise session.unsupported(f"a branch on the values of {self.describe()}")
