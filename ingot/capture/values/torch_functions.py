@@ -34,6 +34,7 @@ _STATE_QUERIES = frozenset(
         torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_default_dtype,
         torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
         torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
+        torch.cuda.device_count,
         torch.get_autocast_gpu_dtype,
         torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
         torch._C._is_torch_function_mode_enabled, torch._C._is_autocast_available,
