@@ -464,6 +464,8 @@ def _recombine(coefficients: dict[Monomial, int]) -> Expr | None:
     return None
 
 
+_LONGEST_QUOTIENT = 16  # terms, by a divisor of several terms
+
 # -- division ----------------------------------------------------------------------------------------------------------
 
 
@@ -552,7 +554,9 @@ def _extract(a: Expr, n: Expr) -> tuple[Expr, Expr]:
     """(q, r) with a = q*n + r, moving into q every term that `n`'s leading term divides."""
     if n is ONE:
         return a, ZERO
-    (leading, leading_coefficient), *tail = n._coefficients.items()
+    if len(n._coefficients) > 1:
+        return _long_division(a, n)
+    ((leading, leading_coefficient),) = n._coefficients.items()
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, coefficient in a._coefficients.items():
@@ -566,12 +570,24 @@ def _extract(a: Expr, n: Expr) -> tuple[Expr, Expr]:
             quotient[left] = whole
         if part:
             rest[monomial] = part
-    if not quotient:
-        return ZERO, a
-    q = _polynomial(quotient)
-    if not tail:
-        return q, _polynomial(rest)
-    return q, a - q * n
+    return (_polynomial(quotient), _polynomial(rest)) if quotient else (ZERO, a)
+
+
+def _long_division(a: Expr, n: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with a = q*n + r, q made of one term after the other. Terms are in graded order, so each step leaves
+    smaller ones."""
+    leading, leading_coefficient = next(iter(n._coefficients.items()))
+    quotient = ZERO
+    for _ in range(_LONGEST_QUOTIENT):
+        for monomial, coefficient in a._coefficients.items():
+            left = _quotient(monomial, leading)
+            if left is not None and coefficient % leading_coefficient == 0:
+                term = _polynomial({left: coefficient // leading_coefficient})
+                quotient, a = quotient + term, a - term * n
+                break
+        else:
+            break
+    return quotient, a
 
 
 def _common_steps(a: Expr, n: Expr) -> Iterator[tuple[Expr, Expr]]:

@@ -1,9 +1,13 @@
-"""The index algebra against brute force: every simplification must keep the value for all admitted symbol values."""
+"""The index algebra against brute force: every simplification must keep the value for all admitted symbol values.
+
+`check_expr.py` has the properties and runs thousands of cases of them.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -24,6 +28,7 @@ from ingot.loops.expr import (
     size_symbol,
     value_symbol,
 )
+from tests.loops.check_expr import PROPERTIES, check
 
 s0, s1 = size_symbol("s0", 2), size_symbol("s1", 2)
 i, j = loop_symbol("i", s0), loop_symbol("j", s1)
@@ -163,3 +168,14 @@ def test_fuzz_proofs() -> None:
                     {s: point[s.name] for s in b.symbols}
                 ), (str(a), str(b), point)
     assert proved > 50
+
+
+@pytest.mark.parametrize("property_", PROPERTIES)
+def test_properties(property_: Callable[[random.Random], None]) -> None:
+    for seed in range(60):
+        check(property_, seed)
+
+
+def test_division_by_a_sum() -> None:
+    assert (s1 * s1 + 8 * s1) // (s1 + 8) is s1 and (s1 * s1 + 8 * s1) % (s1 + 8) is integer(0)
+    assert (i * j * s0 + i * j + s0 + 1) // (s0 + 1) is i * j + 1
