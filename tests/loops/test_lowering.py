@@ -332,6 +332,7 @@ CREATION: dict[str, Callable[..., Any]] = {
     "stack": lambda x: torch.stack([x, x + 1], 1),
     "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=7.0),
     "pad_negative": lambda x: F.pad(x, (-1, 2)) * 2,
+    "pad_shifted": lambda x: F.pad(x, (-1, 1)) * 2,
     "select_scatter": lambda x: torch.select_scatter(x, x[0] * 2, 0, -1),
     "slice_scatter": lambda x: torch.slice_scatter(x, x[:2] * 2, 0, 1, 5, 2),
     "mask": lambda x: torch.tril(torch.ones(4, 4, dtype=torch.bool)) & (x[:4] > 0),

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, as_expr, known_less_equal
+from ingot.loops.expr import ZERO, Expr, as_expr
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded, rounded_number
 
 aten = torch.ops.aten
 apply = ops.apply
@@ -92,13 +92,13 @@ def constant_pad(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], nu
     def compute(index: Index) -> int:
         inner = tuple(i - b for i, b in zip(index, before))
         inside = ops.constant(True, torch.bool)
-        for i, size, whole in zip(inner, x.sizes, out.sizes):
-            if size is not whole or not known_less_equal(0, i):
+        for i, pad_before, size, whole in zip(inner, before, x.sizes, out.sizes):
+            if size is not whole or as_expr(pad_before) is not ZERO:
                 inside = apply("logical_and", inside, compare("ge", i, 0))
                 inside = apply("logical_and", inside, compare("lt", i, size))
         with ops.masked(inside):
             value = x.load(inner)
-        return apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
+        return apply("where", inside, value, ops.constant(rounded_number(number, out.dtype), ops.dtype_of(value)))
 
     return lw.computed(out, compute, [x], cost=3)
 

@@ -1,0 +1,440 @@
+"""Every op of torch.testing's database, compiled and in eager: the same results, whatever the dtype and layout.
+
+`python -m tests.op_database` runs all of it on the CPU and prints a table. `--ops add sum` (or a category) and
+`--dtypes float32` run a part, `--samples N` at most N samples of each op and dtype, `--jobs N` in N processes,
+`--shard 2/5` the second fifth of the ops. Each sample is run as the database gives it, and again with its tensors
+transposed, in channels-last or with gaps between their elements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+import time
+import types
+import unittest
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+import ingot
+from ingot.codegen.llvm.module import CompiledKernels
+from tests.op_outcome import Call, Different, Ran, compare, made, text
+
+# -- the database ------------------------------------------------------------------------------------------------------
+
+VIEWS = frozenset(
+    """
+    contiguous clone to resolve_conj resolve_neg view_as_real view_as_complex broadcast_to broadcast_tensors expand
+    expand_as expand_copy chunk unsafe_chunk diag_embed diagonal diagonal_copy linalg.diagonal alias_copy flip fliplr
+    flipud meshgrid.variadic_tensors meshgrid.list_of_tensors as_strided as_strided.partial_views as_strided_copy
+    narrow narrow_copy view_copy permute permute_copy roll rot90 split split.list_args unsafe_split split_with_sizes
+    split_with_sizes_copy select slice tensor_split hsplit vsplit dsplit ravel reshape reshape_as view view_as
+    atleast_1d atleast_2d atleast_3d flatten unflatten unbind unbind_copy unfold unfold_copy movedim squeeze
+    squeeze.multiple squeeze_copy unsqueeze unsqueeze_copy transpose transpose_copy T H mH mT t t_copy repeat tile cat
+    stack hstack vstack dstack column_stack _chunk_cat block_diag constant_pad_nd nn.functional.pad.constant
+    nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.replicate_negative
+    nn.functional.pad.circular nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.channel_shuffle
+    fft.fftshift fft.ifftshift sum_to_size real imag
+    """.split()
+)
+INDEXING = frozenset(
+    """
+    masked_fill masked_scatter masked_select gather index_fill index_copy index_select index_add index_reduce.mean
+    index_reduce.prod index_reduce.amin index_reduce.amax _unsafe_masked_index _unsafe_masked_index_put_accumulate
+    __getitem__ index_put put take take_along_dim scatter scatter_add scatter_reduce.sum scatter_reduce.prod
+    scatter_reduce.mean scatter_reduce.amin scatter_reduce.amax select_scatter slice_scatter diagonal_scatter
+    as_strided_scatter where nonzero nonzero_static argwhere bucketize searchsorted diag diagflat tril triu
+    nn.functional.one_hot nn.functional.embedding nn.functional.embedding_bag repeat_interleave
+    """.split()
+)
+POINTWISE = frozenset(
+    """
+    addcmul addcdiv clamp lerp logaddexp2 cross linalg.cross isin nn.functional.hardswish nn.functional.leaky_relu
+    nn.functional.glu nn.functional.gelu masked.logaddexp zero_
+    """.split()
+)
+REDUCTIONS = frozenset(
+    """
+    max.reduction_with_dim max.reduction_no_dim min.reduction_with_dim min.reduction_no_dim median nanmedian mode
+    var_mean var_mean.unbiased std_mean std_mean.unbiased aminmax logsumexp norm norm.fro norm.inf norm.nuc trace
+    linalg.norm linalg.norm.subgradients_at_zero linalg.vecdot equal quantile nanquantile masked.median
+    """.split()
+)
+CATEGORIES = ("pointwise", "reduction", "view", "indexing", "other")
+
+# What these hold is not defined, or not the same twice.
+UNDEFINED = frozenset(
+    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ resize_as_".split()
+)
+
+
+def op_infos() -> dict[str, Any]:
+    """The database by name. torch's test utilities import a package that the database does not need."""
+    if importlib.util.find_spec("expecttest") is None:
+        absent = sys.modules["expecttest"] = types.ModuleType("expecttest")
+        absent.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {f"{info.name}.{info.variant_test_name}".rstrip("."): info for info in op_db}
+
+
+def category(name: str, info: Any) -> str:
+    if name in VIEWS:
+        return "view"
+    if name in INDEXING:
+        return "indexing"
+    kind = type(info).__name__
+    if kind in ("UnaryUfuncInfo", "BinaryUfuncInfo") or name in POINTWISE:
+        return "pointwise"
+    return "reduction" if kind == "ReductionOpInfo" or name in REDUCTIONS else "other"
+
+
+def dtypes_of(info: Any) -> list[torch.dtype]:
+    return sorted(info.supported_dtypes("cpu"), key=str)
+
+
+# -- samples and their layouts -----------------------------------------------------------------------------------------
+
+
+def _relaid(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call | None:
+    """The call with each tensor's values in other memory; None where that changes nothing."""
+    changed = False
+
+    def one(t: Any) -> Any:
+        nonlocal changed
+        if not isinstance(t, torch.Tensor) or t.layout is not torch.strided or t.is_conj() or t.is_neg():
+            return t
+        with torch.no_grad():
+            laid = change(t.detach())
+        changed = changed or (laid.shape, laid.stride()) != (t.shape, t.stride())
+        return laid
+
+    result = tree_map(one, call)
+    return result if changed else None
+
+
+def transposed(t: torch.Tensor) -> torch.Tensor:
+    order = tuple(reversed(range(t.dim())))
+    return t.permute(order).contiguous().permute(order)
+
+
+def channels_last(t: torch.Tensor) -> torch.Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return t.contiguous(memory_format=formats[t.dim()]) if t.dim() in formats else t
+
+
+def stepped(t: torch.Tensor) -> torch.Tensor:
+    """Every other element of a row twice as long."""
+    if not t.dim():
+        return t
+    wide = torch.zeros((*t.shape[:-1], 2 * t.shape[-1] + 1), dtype=t.dtype)
+    return wide[..., 1::2].copy_(t)
+
+
+def emptied(t: torch.Tensor) -> torch.Tensor:
+    return t[:0] if t.dim() else t
+
+
+def scalar(t: torch.Tensor) -> torch.Tensor:
+    return t.reshape(-1)[0].clone() if t.numel() else t
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": transposed, "channels-last": channels_last, "stepped": stepped,
+}  # fmt: skip
+SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"empty": emptied, "0-d": scalar}
+ALL_LAYOUTS = 3  # samples of an op and dtype that are run in all layouts; later ones take turns
+
+
+def samples(info: Any, dtype: torch.dtype, most: int | None) -> list[Call]:
+    """The database's samples, or `most` of them, evenly spread."""
+    torch.manual_seed(0)
+    listed = [(s.input, tuple(s.args), dict(s.kwargs)) for s in info.sample_inputs("cpu", dtype, requires_grad=False)]
+    if most is not None and len(listed) > most:
+        listed = [listed[k * (len(listed) - 1) // max(most - 1, 1)] for k in range(most)]
+    return listed
+
+
+def variants(calls: list[Call], kind: str) -> Iterator[tuple[str, Call]]:
+    """Each call as it is and in other layouts; the first of a pointwise op or a reduction also with no elements and
+    without dimensions."""
+    for k, call in enumerate(calls):
+        yield f"sample {k}", call
+        names = list(LAYOUTS)
+        for name in names if k < ALL_LAYOUTS else [names[k % len(names)]]:
+            relaid = _relaid(call, LAYOUTS[name])
+            if relaid is not None:
+                yield f"sample {k}, {name}", relaid
+        if k == 0 and kind in ("pointwise", "reduction"):
+            for name, change in SIZES.items():
+                resized = _relaid(call, change)
+                if resized is not None:
+                    yield f"sample {k}, {name}", resized
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """What was found of one op: counts of calls, and the failures as text."""
+
+    name: str
+    category: str
+    calls: int = 0
+    equal: int = 0
+    native: int = 0
+    aten: int = 0
+    eager: int = 0
+    seconds: float = 0.0
+    called: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Row) -> None:
+        for name in ("calls", "equal", "native", "aten", "eager", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.called.update(other.called)
+        self.left.update(other.left)
+        self.failures += other.failures
+
+
+def run_op(name: str, info: Any, dtypes: list[torch.dtype], most: int | None = None) -> Row:
+    """All calls of an op with these dtypes."""
+    row = Row(name, category(name, info))
+    start = time.perf_counter()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for dtype in dtypes:
+            _run_samples(row, info, dtype, most)
+    row.seconds = time.perf_counter() - start
+    return row
+
+
+def _run_samples(row: Row, info: Any, dtype: torch.dtype, most: int | None) -> None:
+    try:
+        calls = samples(info, dtype, most)
+    except Exception as error:  # the database's own, for what this build of torch lacks
+        row.left[f"the database has no samples: {type(error).__name__}"] += 1
+        return
+    compiled: dict[str, Any] = {}
+    undefined = row.name in UNDEFINED
+    for k, (label, call) in enumerate(variants(calls, row.category)):
+        where = f"{row.name} {str(dtype).removeprefix('torch.')} {label}"
+        with _QuickCode(k > 0):
+            _run_call(row, info.op, call, where, compiled, undefined)
+
+
+def _run_call(row: Row, op: Any, call: Call, where: str, compiled: dict[str, Any], undefined: bool) -> None:
+    def eager(input: Any, args: Any, kwargs: Any) -> Any:
+        return op(input, *args, **kwargs)
+
+    row.calls += 1
+    expected = Ran.of(eager, call)
+    key = facts(call)
+    function = compiled[key] = compiled.get(key) or ingot.compile(eager)
+    actual = Ran.of(function, call)
+    what = made(function)
+    if expected.error is None:
+        setattr(row, what.kind.lower(), getattr(row, what.kind.lower()) + 1)
+        row.called.update(set(what.called))
+        row.left.update(set(what.left))
+    try:
+        compare(actual, expected, eager, call, values=not undefined)
+        if any("internal error" in why for why in what.left):
+            raise Different(what.left[0])
+    except Different as difference:
+        row.failures.append(f"{where} {text(call)}: {difference}")
+    else:
+        row.equal += 1
+
+
+def facts(call: Call) -> str:
+    """Equal for calls that one compilation serves."""
+
+    def fact(value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return f"{value.dtype}{tuple(value.shape)}{value.stride() if value.layout is torch.strided else id(value)}"
+        if isinstance(value, (list, tuple)):
+            return f"{type(value).__name__}({','.join(map(fact, value))})"
+        if isinstance(value, dict):
+            return f"{{{','.join(f'{k}={fact(v)}' for k, v in value.items())}}}"
+        return repr(value)
+
+    return fact(call)
+
+
+class _QuickCode:
+    """Within, LLVM generates code without optimizing it, which takes half the time, and equal code once: what is
+    computed does not depend on it."""
+
+    _objects: dict[int, bytes] = {}
+
+    def __init__(self, quick: bool) -> None:
+        self.quick = quick
+
+    def __enter__(self) -> None:
+        if not self.quick:
+            return
+        from llvmlite.binding import Target
+
+        self._target, self._create, self._compile = Target, Target.create_target_machine, CompiledKernels._compile
+        create, compile, objects = self._create, self._compile, self._objects
+
+        def create_quick(target: Any, *args: Any, **kwargs: Any) -> Any:
+            return create(target, *args, **(kwargs | {"opt": 0}))
+
+        def compile_once(kernels: Any) -> None:
+            key = zlib.crc32(kernels._text.encode()) << 32 | len(kernels._text)
+            if key not in objects:
+                compile(kernels)
+                objects[key] = kernels._object
+            kernels._object = objects[key]
+
+        Target.create_target_machine = create_quick  # type: ignore[method-assign]
+        CompiledKernels._compile = compile_once  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        if self.quick:
+            self._target.create_target_machine = self._create
+            CompiledKernels._compile = self._compile  # type: ignore[method-assign]
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def work(options: argparse.Namespace) -> None:
+    """A worker: runs the ops named on its input, one a line, and prints each row as JSON."""
+    torch.set_num_threads(1)
+    infos = op_infos()
+    for line in sys.stdin:
+        name = line.strip()
+        info = infos[name]
+        dtypes = [d for d in dtypes_of(info) if not options.dtypes or str(d).removeprefix("torch.") in options.dtypes]
+        row = run_op(name, info, dtypes, options.samples)
+        print("\n" + json.dumps(vars(row)), flush=True)
+
+
+class Worker:
+    """A process that runs one op after the other; it is started again where an op ends it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.command = [sys.executable, "-m", "tests.op_database", "--worker"]
+        self.command += ["--samples", str(options.samples)] if options.samples is not None else []
+        self.command += ["--dtypes", *options.dtypes] if options.dtypes else []
+        self.process: Any = None
+
+    def run(self, name: str, info: Any) -> Row:
+        if self.process is None:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        self.process.stdin.write(name + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                found = json.loads(line)
+                return Row(**found | {"called": Counter(found["called"]), "left": Counter(found["left"])})
+        status = self.process.wait()
+        self.process = None
+        return Row(name, category(name, info), calls=1, failures=[f"{name}: the process ended with status {status}"])
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace) -> list[Row]:
+    from concurrent.futures import ThreadPoolExecutor
+    from queue import SimpleQueue
+
+    workers: SimpleQueue[Worker] = SimpleQueue()
+    for _ in range(options.jobs):
+        workers.put(Worker(options))
+
+    def one(name: str) -> Row:
+        worker = workers.get()
+        try:
+            return worker.run(name, infos[name])
+        finally:
+            workers.put(worker)
+
+    rows = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for row in pool.map(one, names):
+            rows.append(row)
+            print(row_text(row), flush=True)
+            for failure in row.failures[: options.failures]:
+                print(f"    {failure}", flush=True)
+    for _ in range(options.jobs):
+        workers.get().close()
+    return rows
+
+
+def row_text(row: Row) -> str:
+    """One line of the table."""
+    notes = [f"{name.removeprefix('aten.')} x{count}" for name, count in row.called.most_common(3)]
+    notes += [f"{why} x{count}" for why, count in row.left.most_common(2)]
+    wrong = row.calls - row.equal
+    return (
+        f"{row.name:<44.44} {row.category:<9} {row.calls:>6} {f'{wrong} WRONG' if wrong else 'equal':>10} "
+        f"{row.native:>6} native {row.aten:>6} ATen {row.eager:>6} eager {row.seconds:>6.1f} s  {'; '.join(notes)}"
+    )
+
+
+def summary(rows: list[Row]) -> str:
+    """Counts by category, of ops and of calls. An op is lowered natively where all of its calls are."""
+    head = f"{'category':<10} {'ops':>5} {'native':>7} {'in part':>8} {'share':>6}"
+    lines = [f"\n{head}   calls: native, ATen, eager, wrong"]
+    for kind in (*CATEGORIES, "all"):
+        of_kind = [r for r in rows if r.calls and kind in (r.category, "all")]
+        whole = sum(r.native > 0 and not r.aten and not r.eager for r in of_kind)
+        part = sum(r.native > 0 and bool(r.aten or r.eager) for r in of_kind)
+        native, aten, eager = (sum(getattr(r, name) for r in of_kind) for name in ("native", "aten", "eager"))
+        wrong = sum(r.calls - r.equal for r in of_kind)
+        total = native + aten + eager
+        lines.append(
+            f"{kind:<10} {len(of_kind):>5} {whole:>7} {part:>8} {whole / max(len(of_kind), 1):>6.0%}   "
+            f"{native} ({native / max(total, 1):.0%}), {aten}, {eager}, {wrong}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ops", nargs="*", help="names as in the table; a category runs all of it")
+    parser.add_argument("--dtypes", nargs="*", help="float32 int64 ...; all that the op takes by default")
+    parser.add_argument("--samples", type=int, help="at most so many samples of each op and dtype")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--shard", help="k/n: the k-th of n parts of the ops, from 1")
+    parser.add_argument("--failures", type=int, default=4, help="failures of an op that are printed")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options)
+        return 0
+    infos = op_infos()
+    wanted = options.ops or list(infos)
+    names = [n for n in infos if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted]
+    if options.shard:
+        part, parts = map(int, options.shard.split("/"))
+        names = list(itertools.islice(names, part - 1, None, parts))
+    rows = run_all(names, infos, options)
+    print(summary(rows))
+    return int(any(row.failures for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""One call of one op, compiled and in eager: whether both did the same, and what the compiled program consists of."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from ingot.compiler import Compiler
+from ingot.schedule.plan import LibraryStep
+
+# Relative error, and absolute error relative to the largest magnitude of a result, that counts as equal without a look
+# at float64.
+CLOSE = {
+    torch.float64: 1e-13, torch.complex128: 1e-13, torch.float32: 5e-7, torch.complex64: 5e-7,
+    torch.float16: 1e-3, torch.complex32: 1e-3, torch.bfloat16: 8e-3,
+}  # fmt: skip
+WIDE = {dtype: torch.float64 for dtype in CLOSE} | {
+    dtype: torch.complex128 for dtype in (torch.complex32, torch.complex64, torch.complex128)
+}
+ERROR_RATIO, ERROR_FLOOR = 1.1, 4  # of the relative L2 error, against eager's and in eps
+
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # input, args, kwargs
+
+
+class Different(AssertionError):
+    """The compiled call did something else than eager."""
+
+
+@dataclass
+class Ran:
+    """What a call gave, and what it left of its arguments."""
+
+    call: Call
+    result: Any = None
+    error: Exception | None = None
+    random: Any = None
+    leaves: list[Any] = field(default_factory=list)
+
+    @staticmethod
+    def of(function: Any, call: Call) -> Ran:
+        ran = Ran(copied(call))
+        torch.manual_seed(0)
+        try:
+            ran.result = function(*ran.call)
+        except Exception as error:
+            ran.error = error
+        ran.random = torch.random.get_rng_state()
+        ran.leaves = tree_flatten(ran.result)[0]
+        return ran
+
+    def tensors_given(self) -> list[torch.Tensor]:
+        return [t for t in tree_flatten(self.call)[0] if isinstance(t, torch.Tensor)]
+
+
+def copied(call: Call) -> Call:
+    """The call with its tensors in memory of their own, laid out alike and shared alike."""
+
+    given = tree_flatten(call)[0]
+    sparse = [t for t in given if isinstance(t, torch.Tensor) and t.layout is not torch.strided]
+    return copy.deepcopy(call, {id(t): t.clone() for t in sparse})  # they have no storage that deepcopy could see
+
+
+def compare(actual: Ran, expected: Ran, function: Any, call: Call, *, values: bool = True) -> None:
+    """Raises Different unless both raised the same type, or gave the same: types, values, dtypes, sizes, strides,
+    aliasing, what was written, what was drawn. `values`: whether these are defined at all."""
+    if type(actual.error) is not type(expected.error):
+        raise Different(f"raises {text(actual.error)}, eager {text(expected.error)}")
+    if expected.error is not None:
+        return
+    if type(actual.result) is not type(expected.result) or len(actual.leaves) != len(expected.leaves):
+        raise Different(f"gives {text(actual.result)}, eager {text(expected.result)}")
+    if not torch.equal(actual.random, expected.random):
+        raise Different("draws other random numbers")
+    if sharing(actual) != sharing(expected):
+        raise Different(f"shares memory otherwise: {sharing(actual)}, eager {sharing(expected)}")
+    for a, e in zip(actual.tensors_given(), expected.tensors_given()):
+        if a.layout is torch.strided and not is_close(a, e) and difference(a, e, None):
+            raise Different(f"writes its arguments otherwise: {difference(a, e, None)}")
+    wide: list[Any] | None = None
+    for k, (a, e) in enumerate(zip(actual.leaves, expected.leaves)):
+        if not isinstance(e, torch.Tensor):
+            if type(a) is not type(e) or (a != e and a == a):
+                raise Different(f"gives {text(a)}, eager {text(e)}")
+            continue
+        compare_geometry(a, e)
+        if not values or e.layout is not torch.strided or is_close(a, e):
+            continue
+        if wide is None:
+            wide = in_double(function, call)
+        exact = wide[k] if k < len(wide) else None
+        if not isinstance(exact, torch.Tensor) or exact.dtype is not WIDE.get(e.dtype) or exact.shape != e.shape:
+            exact = None
+        problem = difference(a, e, exact)
+        if problem:
+            raise Different(problem)
+
+
+def compare_geometry(a: torch.Tensor, e: torch.Tensor) -> None:
+    for name in ("dtype", "shape", "layout", "requires_grad", "is_conj", "is_neg"):
+        x, y = getattr(a, name), getattr(e, name)
+        x, y = (x(), y()) if callable(x) else (x, y)
+        if x != y:
+            raise Different(f"{name} is {x}, in eager {y}")
+    if e.layout is not torch.strided or not e.numel():
+        return
+    if any(x != y for size, x, y in zip(e.shape, a.stride(), e.stride()) if size > 1):
+        raise Different(f"stride is {a.stride()}, in eager {e.stride()} of {tuple(e.shape)}")
+
+
+def same_bits(a: torch.Tensor, e: torch.Tensor) -> bool:
+    return bool(((a == e) | ((a != a) & (e != e))).all())
+
+
+def is_close(a: torch.Tensor, e: torch.Tensor) -> bool:
+    """Equal, zeros' signs included; floats within a few eps, and infinite and NaN in the same places."""
+    if e.dtype not in CLOSE:
+        return bool((a == e).all())
+    if e.is_complex():
+        a, e = a.resolve_conj(), e.resolve_conj()
+        return is_close(a.real, e.real) and is_close(a.imag, e.imag)
+    tolerance = CLOSE[e.dtype]
+    a, e = a.double(), e.double()
+    finite = e[e.isfinite()]
+    scale = min(1.0, finite.abs().max().item()) if finite.numel() else 0.0
+    equal = torch.isclose(a, e, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    zeros = (a == 0) & (e == 0)
+    return bool((equal & (~zeros | (a.signbit() == e.signbit()))).all())
+
+
+def difference(a: torch.Tensor, e: torch.Tensor, exact: torch.Tensor | None) -> str:
+    """What is wrong with `a`, given what eager gave and what float64 gives; "" if nothing is."""
+    both = f"{text(a)}, in eager {text(e)}"
+    if e.dtype not in CLOSE:
+        return f"values are {both}"
+    wide = WIDE[e.dtype]
+    eps = torch.finfo(e.dtype).eps
+    a, e = a.to(wide), e.to(wide)
+    if not torch.equal(a.isnan(), e.isnan()):
+        return f"NaN at other places: {both}"
+    if not same_bits(a[~a.isfinite()], e[~a.isfinite()]) or not torch.equal(a.isinf(), e.isinf()):
+        return f"infinite at other places: {both}"
+    if torch.equal(torch.nan_to_num(a), torch.nan_to_num(e)):
+        return f"zeros of another sign: {both}"
+    if exact is None:
+        exact = e
+    error, usual = relative_error(a, exact), relative_error(e, exact)
+    if error <= max(ERROR_RATIO * usual, ERROR_FLOOR * eps):
+        return ""
+    return f"error {error / eps:.3g} eps, eager's {usual / eps:.3g}: {both}, exactly {text(exact)}"
+
+
+def relative_error(t: torch.Tensor, exact: torch.Tensor) -> float:
+    """L2, over what is finite."""
+    finite = t.isfinite() & exact.isfinite()
+    size = exact[finite].abs().norm().item()
+    return (t[finite] - exact[finite]).abs().norm().item() / size if size else (t[finite].abs().norm().item() and 1e9)
+
+
+def in_double(function: Any, call: Call) -> list[Any]:
+    """The leaves of what eager gives for the arguments in float64 or complex128; empty where it refuses them."""
+
+    def widened(t: Any) -> Any:
+        return t.to(WIDE[t.dtype]) if isinstance(t, torch.Tensor) and t.dtype in WIDE else t
+
+    ran = Ran.of(function, tree_map(widened, call))
+    return ran.leaves
+
+
+def sharing(ran: Ran) -> list[Any]:
+    """For each tensor returned: which tensor, given or returned before, has its storage, and how far apart they are in
+    bytes."""
+    known: dict[int, tuple[str, int]] = {}
+    pattern: list[Any] = []
+    given, results = ran.tensors_given(), [t for t in ran.leaves if isinstance(t, torch.Tensor)]
+    for kind, tensors in (("input", given), ("result", results)):
+        for k, t in enumerate(tensors):
+            if t.layout is not torch.strided or not t.untyped_storage().nbytes():
+                continue
+            start = t.storage_offset() * t.element_size()
+            first, offset = known.setdefault(t.untyped_storage()._cdata, (f"{kind} {k}", start))
+            if kind == "result" and first != f"result {k}":
+                pattern.append((k, first, start - offset if t.numel() else None))
+    return pattern
+
+
+def text(value: Any) -> str:
+    """A value on one line of moderate length."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        value = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} {value.flatten()[:6].tolist()}"
+    shown = re.sub(r"\s+", " ", str(value) if not isinstance(value, Exception) else repr(value))
+    return shown if len(shown) < 160 else shown[:160] + "..."
+
+
+@dataclass
+class Made:
+    """What became of a call: ATen functions that its programs call, and why something was left to eager."""
+
+    called: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return "eager" if self.left else "ATen" if self.called else "native"
+
+
+def made(compiled: Any) -> Made:
+    """What is known of the latest compilation of a compiled function."""
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    result = Made()
+    for compilation in compiler.compilations:
+        for why in (compilation.break_, compilation.skipped):
+            if why is not None:
+                result.left.append(re.sub(r"\d+", "#", why.reason)[:150])
+        for step in compilation.plan.steps if compilation.plan is not None else ():
+            if isinstance(step, LibraryStep):
+                result.called.append(step.node.origin.ops[0] if step.node.origin.ops else str(step.node.function))
+    return result
