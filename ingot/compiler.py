@@ -241,12 +241,11 @@ class Compiler:
         """Keep the reason, and make the decision an entry that lasts as long as the facts that led to it."""
         if self.options.fullgraph and not isinstance(reason, EagerRaises):
             raise GraphBreakError(reason) from None
+        if reason.guards is None and compilation.captured is not None:
+            reason.guards = compilation.captured.guards
         compilation.skipped = without_frames(reason)
-        guards = reason.guards
-        if guards is None and compilation.captured is not None:
-            guards = compilation.captured.guards
-        if guards is not None and not self.options.fullgraph:
-            self._add_eager_entry(guards)
+        if reason.guards is not None and not self.options.fullgraph:
+            self._add_eager_entry(reason.guards)
 
     def _report_bug(self, compilation: Compilation, bug: Exception) -> None:
         """Ingot's own fault, before anything visible was done: say so once, run this function in eager from now on."""
@@ -287,13 +286,19 @@ class Compiler:
         return self.watched
 
     def _run_eager(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The original function. Under `fullgraph` it is only asked for the error that is expected of it."""
-        if self.options.fullgraph and reason is not None and not isinstance(reason, EagerRaises):
-            raise GraphBreakError(reason)
-        result = self.dispatcher.fn(*args, **kwargs)
-        if self.options.fullgraph and reason is not None:
-            raise GraphBreakError(reason)
-        return result
+        """The original function. Under `fullgraph` it is only asked for the error that is expected of it, and once it
+        has raised one, again for as long as the facts stay."""
+        if reason is None or not self.options.fullgraph:
+            return self.dispatcher.fn(*args, **kwargs)
+        if isinstance(reason, EagerRaises):
+            try:
+                self.dispatcher.fn(*args, **kwargs)
+            except Exception:
+                if reason.guards is not None:
+                    with _compiling:
+                        self._add_eager_entry(reason.guards)
+                raise
+        raise GraphBreakError(reason)
 
 
 class Continuation(Compiler):

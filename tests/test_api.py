@@ -323,6 +323,7 @@ class TestErrors:
                 compiled(X, k)
             assert str(raised.value) == str(expected.value)
             assert raised.value.__cause__ is None and raised.value.__context__ is None
+        assert len(Compiler.of(compiled).compilations) == 1
 
     def test_an_interrupted_compilation_leaves_nothing_behind(self):
         interrupt = [True]

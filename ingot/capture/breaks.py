@@ -17,7 +17,7 @@ from ingot.capture.bytecode import Instruction, program_of
 from ingot.capture.chain import Chain, Continuations, Point
 from ingot.capture.inner_calls import run_step
 from ingot.capture.interpreter import InterpreterFrame
-from ingot.capture.liveness import live_variables
+from ingot.capture.liveness import live_variables, may_watch
 from ingot.capture.residual import Recipe
 from ingot.capture.sources import ArgSource, AttrSource
 from ingot.capture.steps import (
@@ -133,14 +133,15 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
     handles = not session.handled.is_constant()
     values: list[Value] = [session.handled] if handles else []
     points = []
+    watched = session.watched or any(may_watch(frame.program) for frame in frames)
     for frame in frames:
         innermost = frame is frames[-1]
         index = frame.index if innermost else frame.index - 1
         stack = frame.stack[: len(frame.stack) - broken.popped] if innermost else frame.stack
-        point = _point(frame, index, stack)
+        point = _point(frame, index, stack, watched)
         points.append(point._replace(position=index + 1))
         values += [frame.function, *(frame.slots[i] for i in point.variables), *(v for v in stack if v is not NULL)]
-    chain = Chain(tuple(points), handles, False)
+    chain = Chain(tuple(points), handles, False, watched)
     ending = Ending(
         _step_of_chain(frames, broken),
         handles,
@@ -164,8 +165,8 @@ def handled_here(session: Session) -> bool:
     return any(map(_has_handler, session.frames))
 
 
-def _point(frame: InterpreterFrame, index: int, stack: list[Value]) -> Point:
-    live = live_variables(frame.program, index)
+def _point(frame: InterpreterFrame, index: int, stack: list[Value], watched: bool) -> Point:
+    live = range(len(frame.slots)) if watched else live_variables(frame.program, index)
     first_free = len(frame.slots) - len(frame.program.code.co_freevars)
     variables = [
         slot
@@ -254,6 +255,7 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
 def enter_chain(session: Session, chain: Chain, state: Sequence[Any]) -> tuple[list[InterpreterFrame], Value | None]:
     """The frames of a chain, their variables and operands taken from the state, and the exception that was raised."""
     place = 0
+    session.watched = chain.watched
 
     def take(name: str) -> Value:
         nonlocal place

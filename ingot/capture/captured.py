@@ -24,6 +24,7 @@ from ingot.capture.sources import ArgSource, ConstSource, Source
 from ingot.capture.values import (
     arrays,
     autograd_functions,
+    cached,
     contexts,
     copies,
     deferred,
@@ -50,6 +51,7 @@ _TABLES = (  # imported for the rows that they add
     handlers,
     arrays,
     autograd_functions,
+    cached,
     contexts,
     copies,
     deferred,

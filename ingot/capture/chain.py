@@ -28,12 +28,14 @@ class Chain(NamedTuple):
     """The frames of a state, outermost first. All but the innermost wait for what the next one returns.
 
     `handles`: the state begins with the exception that is being handled. `raises`: it ends with one that the innermost
-    frame's instruction before `position` has raised.
+    frame's instruction before `position` has raised. `watched`: weak references may have been made to what the frames'
+    variables hold.
     """
 
     points: tuple[Point, ...]
     handles: bool
     raises: bool
+    watched: bool = False
 
     @property
     def size(self) -> int:

@@ -25,6 +25,11 @@ def live_variables(program: Program, index: int) -> frozenset[int]:
     return found[index]
 
 
+def may_watch(program: Program) -> bool:
+    """Whether a function may make weak references."""
+    return not _WATCHERS.isdisjoint(program.code.co_names)
+
+
 def _analyze(program: Program) -> tuple[frozenset[int], ...]:
     """Backward data flow to a fixed point, over jumps and exception handlers alike."""
     instructions = program.instructions

@@ -80,6 +80,7 @@ class Session(Semantics):
         self.stop_at: int | None = None  # the number of instructions after which capture ends in a graph break
         self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
         self.continues = False  # whether it begins behind a graph break
+        self.watched = False  # whether weak references may have been made to what variables hold
         self.effects = Effects()
         self._by_source: dict[Source, Value] = {}
         self._cells: dict[int, CellValue] = {}

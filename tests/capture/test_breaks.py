@@ -563,3 +563,19 @@ def test_count_from_a_bool_gives_integers() -> None:
     for start in (False, True, 3):
         tracked(X, start)
         assert [type(n) for n in tracked.compiled(X, start)[1]] == [int, int]
+
+
+def test_a_callee_may_watch_its_callers_variable() -> None:
+    def watch(tensor: Tensor) -> Any:
+        return weakref.ref(tensor)
+
+    def fn(x: Tensor) -> Any:
+        y = x.sin()
+        seen = watch(y)
+        time.sleep(0)
+        time.sleep(0)
+        return seen() is not None, x.cos()
+
+    tracked = Tracked(fn, backend="eager")
+    tracked(X)
+    tracked(X)

@@ -307,13 +307,75 @@ def test_what_is_cached_is_logged_once(caplog: Any) -> None:
     assert records[0] == records[1] and len(records[0]) == 2
 
 
-def test_a_cached_function_without_effects_is_inlined() -> None:
-    @functools.cache
-    def scale(n):
-        return n * 2
+@pytest.mark.parametrize("size", [None, 2, 0])
+def test_a_cached_function_runs_as_often_as_in_eager(size: int | None) -> None:
+    scale, calls = [2], []
 
-    compiled = ingot.compile(lambda x: x * scale(3), fullgraph=True, backend="eager")
-    assert torch.equal(compiled(X), X * 6)
+    @functools.lru_cache(size)
+    def scaled(n):
+        return n * scale[0]
+
+    @functools.lru_cache(size)
+    def noted(n):
+        calls.append(n)
+        return [n]
+
+    def program(x, n):
+        return x * scaled(n), scaled(n), noted(n), noted(n + 1)
+
+    outcomes = []
+    for fn in (program, ingot.compile(program, backend="eager")):
+        results = []
+        for step in (1, 1, 5, 1, 2, 1, 2):
+            scale[0] += 1
+            results.append(fn(X, step)[1:])
+            if step == 5:
+                scaled.cache_clear()
+        outcomes.append((results, calls.copy(), scaled.cache_info().currsize))
+        scaled.cache_clear()
+        noted.cache_clear()
+        calls.clear()
+        scale[0] = 2
+    assert outcomes[0] == outcomes[1]
+
+
+@functools.lru_cache
+def made(*key, **more):
+    return {"key": key}
+
+
+@functools.lru_cache(maxsize=None, typed=True)
+def made_of_tensors(n):
+    return torch.full((3,), float(n))
+
+
+class Keeper(torch.nn.Module):
+    @functools.lru_cache(4)  # noqa: B019
+    def kept(self, n):
+        return [n]
+
+    def forward(self, x):
+        return x + 1, self.kept(1), self.kept(n=1)
+
+
+def test_a_cached_object_is_the_same_one() -> None:
+    def program(x):
+        return x + 1, made(1, "a"), made(1, b=2), made(1, b=3), made(X.dtype)
+
+    compiled = ingot.compile(program, fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert all(a is b for a, b in zip(compiled(X)[1:], program(X)[1:], strict=True))
+    keeper = Keeper()
+    compiled = ingot.compile(keeper, fullgraph=True, backend="eager")
+    for _ in range(3):
+        assert all(a is b for a, b in zip(compiled(X)[1:], keeper(X)[1:], strict=True))
+    compiled = ingot.compile(lambda x: (x + made_of_tensors(2), made_of_tensors(2), made_of_tensors(2.0)))
+    for _ in range(3):
+        found, whole, real = compiled(X[0, :3])
+        assert whole is made_of_tensors(2) and real is made_of_tensors(2.0) and torch.equal(found, X[0, :3] + 2)
+    count = len(Compiler.of(compiled).compilations)
+    compiled(X[0, :3])
+    assert len(Compiler.of(compiled).compilations) == count
 
 
 def test_a_cached_function_that_changes_something_is_called() -> None:

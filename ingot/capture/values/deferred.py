@@ -27,7 +27,6 @@ from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.unread import UnreadNumber
-from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -130,14 +129,15 @@ def _print(file: Any, sep: Any, end: Any, flush: Any, *texts: Any) -> None:
 _STREAMS = {GlobalSource(vars(sys), name) for name in ("stdout", "stderr")}
 
 
-def _is_none(session: Session, value: Value) -> bool:
+def is_none(session: Session, value: Value) -> bool:
+    """Whether it is None, for certain."""
     value = session.realize(value)
     return isinstance(value, ConstantValue) and value.object is None
 
 
 def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
-    if file.source not in _STREAMS and not _is_none(session, file):
+    if file.source not in _STREAMS and not is_none(session, file):
         raise session.unsupported("side effect: print to a file")
     how = [ConstantValue(session.known(kwargs.get(name, default))) for name, default in _PRINT_DEFAULTS.items()]
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
@@ -210,7 +210,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     message = _message(session, given["message"])
     category = session.known(given["category"]) if "category" in given else None
     source = given.get("source", NONE)
-    if not _is_none(session, source):
+    if not is_none(session, source):
         raise session.unsupported("side effect: warnings.warn with a source")
     operation = Operation(
         _warn_as_from,
@@ -259,8 +259,8 @@ def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if not set(kwargs) <= {"extra", "stacklevel", "msg", "level"}:
             raise session.unsupported(f"side effect: logging with {', '.join(kwargs)}")
-        values = [_logged(session, arg) for arg in args]
-        named = {name: _logged(session, value) for name, value in kwargs.items()}
+        values = [logged(session, arg) for arg in args]
+        named = {name: logged(session, value) for name, value in kwargs.items()}
         stacklevel = session.known(kwargs["stacklevel"]) if "stacklevel" in kwargs else 1
         frames = _frames_of_record(session, stacklevel)
         parameters = [f"a{i}" for i in range(len(values) + len(named))]
@@ -274,7 +274,8 @@ def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
     return rule
 
 
-def _logged(session: Session, value: Value) -> Value:
+def logged(session: Session, value: Value) -> Value:
+    """An argument of something that is shown later, as it is now."""
     if _is_logger(value):
         return value
     return _required(session, value, "side effect: logging of")
@@ -339,62 +340,3 @@ def _answer_of(method: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[A
 SPECIAL_FUNCTIONS[logging.getLogger] = _get_logger
 for _question_method in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):
     SPECIAL_FUNCTIONS[_question_method] = _question(_question_method)
-
-# -- functions that remember what they were called with ----------------------------------------------------------------
-
-
-class CachedFunction(Value):
-    """What functools.lru_cache makes of a function. One that only shows something (logger.warning_once) is called for
-    real after the graph has run, and shows it once; one without effects is inlined."""
-
-    __slots__ = ("object",)
-
-    def __init__(self, function: Any, source: Source) -> None:
-        super().__init__(source)
-        self.object = function
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def identity(self) -> Any:
-        return self.object
-
-    def constant(self) -> Any:
-        return self.object
-
-    def inner(self, session: Session) -> Value:
-        """The function behind it."""
-        return session.builtin(self.object.__wrapped__)
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name.startswith("cache_"):
-            raise session.unsupported(f"{name} of {self.inner(session).describe()}")
-        return self.inner(session) if name == "__wrapped__" else self.inner(session).get_attribute(session, name)
-
-    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        mark = session.effects.mark()
-        result = session.call(self.inner(session), args, kwargs)
-        shown = session.effects.since(mark)
-        if shown is None:
-            raise session.unsupported(
-                f"side effect: {self.inner(session).describe()}, which is cached, changes something"
-            )
-        if not shown:
-            return result
-        if not _is_none(session, result):
-            raise session.unsupported(
-                f"side effect: {self.inner(session).describe()}, which is cached, shows something"
-            )
-        values = [_logged(session, arg) for arg in (*args, *kwargs.values())]
-        parameters = [f"a{i}" for i in range(len(values))]
-        texts = [*parameters[: len(args)], *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :]))]
-        session.effects.take_back(mark)
-        step = seen_from(user_frames(session), f"call({', '.join(texts)})", parameters, {"call": self.object})
-        session.effects.defer(Operation(step, tuple(values)))
-        return NONE
-
-
-@wraps(functools._lru_cache_wrapper)
-def wrap_cached(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return CachedFunction(object_, source)

@@ -1,0 +1,153 @@
+"""What functools.lru_cache makes of a function. A result that it holds is asked of it at each call, so that it is the
+same object as in eager, and the function itself runs as often as in eager."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.effects import Operation
+from ingot.capture.guards import Kind
+from ingot.capture.sources import DerivedSource, Source
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import NONE
+from ingot.capture.values.deferred import is_none, logged, seen_from, user_frames
+from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.wrap import wraps
+from ingot.errors import Unsupported
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class CachedFunction(Value):
+    """A function made by functools.lru_cache. If it holds no result for some arguments, one that only shows something
+    (logger.warning_once) is called after the graph has run, and a pure one at once: that this comes too soon, nobody
+    sees. Any other breaks the graph."""
+
+    __slots__ = ("_hits", "object")
+
+    def __init__(self, function: Any, source: Source) -> None:
+        super().__init__(source)
+        self.object = function
+        self._hits: dict[Any, Hit] = {}
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def identity(self) -> Any:
+        return self.object
+
+    def constant(self) -> Any:
+        return self.object
+
+    def inner(self, session: Session) -> Value:
+        """The function behind it."""
+        return session.builtin(self.object.__wrapped__)
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        if name.startswith("cache_"):
+            raise session.unsupported(f"{name} of {self.inner(session).describe()}")
+        return self.inner(session) if name == "__wrapped__" else self.inner(session).get_attribute(session, name)
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        parameters = getattr(self.object, "cache_parameters", dict)()
+        if parameters.get("maxsize", 0) == 0:  # nothing is held
+            return session.call(self.inner(session), args, kwargs)
+        hit, why = self._hit(session, args, kwargs)
+        if hit is None or not hit.is_there():
+            mark, steps, written = session.effects.mark(), session.graph.steps, bool(session.effects)
+            result = session.call(self.inner(session), args, kwargs)
+            shown = session.effects.since(mark)
+            if shown and is_none(session, result):
+                return self._show(session, args, kwargs, mark)
+            if hit is None:
+                raise why
+            if shown != 0 or written or session.graph.steps > steps:
+                raise session.unsupported(f"{self.inner(session).describe()} is cached, and more than pure Python")
+            hit.fill(self.object)
+        assert self.source is not None
+        return session.wrap(hit(self.object), DerivedSource(self.source, hit))
+
+    def _hit(self, session: Session, args: Arguments, kwargs: Keywords) -> tuple[Hit | None, Any]:
+        """The place of a result in the cache; None and the reason if it is not known."""
+        try:
+            known = [_argument(session, arg) for arg in args]
+            by_name = {name: _argument(session, arg) for name, arg in kwargs.items()}
+        except Unsupported as unknown:
+            return None, unknown
+        key = session.python(_key_of, self.object, known, by_name)
+        return self._hits.setdefault(key, Hit(self.object, key, known, by_name)), None
+
+    def _show(self, session: Session, args: Arguments, kwargs: Keywords, mark: int) -> Value:
+        """Leaves it to a real call, after the graph, to show what it shows the first time."""
+        values = [logged(session, arg) for arg in (*args, *kwargs.values())]
+        parameters = [f"a{i}" for i in range(len(values))]
+        texts = [*parameters[: len(args)], *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :]))]
+        session.effects.take_back(mark)
+        step = seen_from(user_frames(session), f"call({', '.join(texts)})", parameters, {"call": self.object})
+        session.effects.defer(Operation(step, tuple(values)))
+        return NONE
+
+
+class Hit:
+    """Gives the result that a function holds for certain arguments; LookupError if it holds none. It counts."""
+
+    __slots__ = ("_args", "_cache", "_key", "_kwargs")
+    __name__ = "cached_result"
+
+    def __init__(self, function: Any, key: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self._cache, self._key, self._args, self._kwargs = _cache_of(function), key, args, kwargs
+
+    def is_there(self) -> bool:
+        """Whether the function would not run."""
+        return self._key in self._cache
+
+    def fill(self, function: Any) -> None:
+        """Calls the function."""
+        function(*self._args, **self._kwargs)
+
+    def __call__(self, function: Any) -> Any:
+        if self._key not in self._cache:
+            raise LookupError("it is not cached any more")
+        return function(*self._args, **self._kwargs)
+
+
+def _argument(session: Session, value: Value) -> Any:
+    """The object of an argument, if to hash and compare it runs no code of the user's."""
+    value = session.realize(value)
+    if type(value) is BuiltinObject:
+        raise session.unsupported(f"a cached function gets {value.describe()}")
+    try:
+        return session.known(value)
+    except Unsupported:
+        owner = value.identity()
+        if value.source is None or isinstance(owner, Value) or type(owner).__hash__ is not object.__hash__:
+            raise
+        session.guard(value.source, Kind.IDENTITY, owner)
+        return owner
+
+
+def _key_of(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Under what its cache has the result for these arguments, asked of a cache of the same kind."""
+    probe = functools.lru_cache(maxsize=None, typed=function.cache_parameters()["typed"])(_nothing)
+    probe(*args, **kwargs)
+    return next(iter(_cache_of(probe)))
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _cache_of(function: Any) -> dict[Any, Any]:
+    """The dict that holds its results, which is not an attribute: of the dicts it refers to, the last but its own."""
+    found = [held for held in gc.get_referents(function) if type(held) is dict and held is not function.__dict__][-1]
+    assert len(found) == function.cache_info().currsize
+    return found
+
+
+@wraps(functools._lru_cache_wrapper)
+def wrap_cached(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return CachedFunction(object_, source)
