@@ -17,7 +17,7 @@ from ingot.loops.lowering import convolution, creation, indexing, pointwise, poo
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import RULES, NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, loops_over, numel, stored, view_of
+from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, loops_over, numel, stored, view_of
 
 
 def lower(
@@ -43,6 +43,7 @@ class _Walk:
         self.values: dict[torch.fx.Node, Any] = {}
         self.known_symbols: set[Symbol] = set()
         self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
+        self.spreads: dict[TensorValue, str] = {}  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -168,8 +169,18 @@ class _Walk:
         if node.op != "placeholder":
             value = self.owned(value, spec, owners)
             self.values[node] = value
-        sizes, strides = _exprs(spec.sizes), _exprs(spec.strides)
-        return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), spec.dtype)
+        sizes, strides, buffer = _exprs(spec.sizes), _exprs(spec.strides), value.buffer or ""
+        if node.op != "placeholder" and _has_gaps(value):
+            buffer = self.spread(value)
+        return View(buffer, sizes, strides, _to_expr(spec.offset), spec.dtype)
+
+    def spread(self, value: TensorValue) -> str:
+        """The buffer of a result whose elements lie apart in eager."""
+        if value not in self.spreads:
+            spec = Spec(value.sizes, value.strides, value.dtype, torch.device("cpu"))
+            self.spreads[value] = self.lw.new_buffer(spec, value.strides)
+            self.lw.write(value, self.spreads[value], value.strides, ZERO)
+        return self.spreads[value]
 
     def owned(self, value: TensorValue, spec: Any, owners: dict[str, Any]) -> TensorValue:
         """`value` filling a temporary buffer that is returned for this storage only, laid out as eager lays it out."""
@@ -268,6 +279,13 @@ def _specs(fake: Any) -> Any:
     if isinstance(fake, torch.Tensor):
         return _spec(fake)
     return tuple(_spec(f) if isinstance(f, torch.Tensor) else None for f in fake)
+
+
+def _has_gaps(value: TensorValue) -> bool:
+    """Whether the elements of a result lie apart in eager's memory; those of an expanded one lie on each other."""
+    if ZERO in value.sizes or ZERO in value.strides:
+        return False
+    return not _equal_strides(value.sizes, value.strides, dense_strides(value.sizes, value.strides))
 
 
 def _equal_strides(sizes: Any, a: Any, b: Any) -> bool:
