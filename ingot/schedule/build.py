@@ -12,6 +12,7 @@ from ingot.schedule.dependencies import SAME_POINT, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.nests import Compute, fresh_loops, map_indices, merge_neighbours
+from ingot.schedule.tiling import choose_tile_loop
 
 ZERO = integer(0)
 
@@ -279,8 +280,11 @@ def _canonical_kernel(
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers)
     stages = tuple(_rename_buffers(s, names) for s in stages)
     vector = choose_vector_loop(outer, stages)
+    tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
+    if tile is not None:
+        outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
     parallel = len(outer) if vector is None else max(1, len(outer) - 1)
-    kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector)
+    kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector, tile)
     return kernel, tuple(names)
 
 

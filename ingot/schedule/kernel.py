@@ -86,6 +86,9 @@ class Kernel:
     `vector` is the loop whose iterations fill the lanes of a vector: an inner loop of the stages (each stage names its
     own last loop; `vector` is then None) or the last outer loop. With a single outer loop that is both parallel and
     vector, a thread's range is counted in its iterations.
+
+    `tile` is the last loop before `vector` where some loads are contiguous along it and not along `vector`: code
+    generation transposes those in blocks of the two loops. The stages then have no loops of their own.
     """
 
     name: str
@@ -96,3 +99,4 @@ class Kernel:
     rows: tuple[Row, ...] = ()
     parallel: int = 1
     vector: Symbol | None = None
+    tile: Symbol | None = None

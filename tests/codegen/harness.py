@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.codegen.llvm import CompiledKernels, compile_kernels
+from ingot.codegen.llvm import CompiledKernels, compile_kernels, host, named
+from ingot.codegen.llvm.target import Target
 from ingot.codegen.reference import run_kernel
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, loop_symbol
@@ -82,11 +83,26 @@ def check(
     sizes: dict[Symbol, int] | None = None,
     tolerance: float = 2e-6,
 ) -> None:
-    """The compiled kernel agrees with the NumPy oracle, and any split of its range gives the same bits."""
+    """The kernel compiled for each of `runnable_targets` agrees with the NumPy oracle, and any split of its range gives
+    the same bits."""
     sizes = sizes or {}
     expected = {p.name: t.clone().flatten() for p, t in zip(kernel.parameters, tensors, strict=True)}
     run_kernel(kernel, expected, sizes)
-    compiled = compile_kernels([kernel], list(sizes))
+    for target in runnable_targets():
+        _check_on(target, kernel, tensors, extent, sizes, tolerance, expected)
+
+
+def runnable_targets() -> list[Target]:
+    """The targets whose code runs on this machine: its own, and AVX2 where that is another."""
+    own = host()
+    return [own, named("avx2")] if "+avx2" in own.features and own.vector_bytes > 32 else [own]
+
+
+def _check_on(
+    target: Target, kernel: Kernel, tensors: Sequence[Tensor], extent: int, sizes: dict[Symbol, int], tolerance: float,
+    expected: dict[str, Tensor],
+) -> None:  # fmt: skip
+    compiled = compile_kernels([kernel], list(sizes), target)
     middle = extent // 3
     results = []
     for ranges in (

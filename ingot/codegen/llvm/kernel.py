@@ -7,7 +7,8 @@ runs the points [begin, end) of the collapsed parallel loops and returns 0, or 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -16,17 +17,20 @@ from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.memory import Memory
 from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
 from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.transpose import transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
 from ingot.loops.ir import Fault, Instruction
 from ingot.schedule.kernel import Accumulate, Kernel, Stage
+from ingot.schedule.tiling import transposed_loads
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
 EXPENSIVE = frozenset(TABLE) & set(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid "
     "pow atan2".split()
 )
+TILE_BYTES = 64  # of a transposed block along the tile loop: a cache line
 BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
 
 
@@ -165,6 +169,7 @@ class _KernelEmitter:
         self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
         self.scratch: Expr = ZERO
+        self.present = self.e.constant(self.e.lanes, "i64")  # lanes in range
 
     def function(self) -> Function:
         self._bind_buffers()
@@ -212,7 +217,9 @@ class _KernelEmitter:
         kernel, e = self.kernel, self.e
         begin, end = Value(e, "%begin", "i64", 1, 0), Value(e, "%end", "i64", 1, 0)
         shared, rest = kernel.loops[: kernel.parallel], kernel.loops[kernel.parallel :]
-        if kernel.vector is None or kernel.vector not in shared:
+        if kernel.tile is not None:
+            self._tiles(begin, end, shared)
+        elif kernel.vector is None or kernel.vector not in shared:
             with e.loop(begin, end, 1, sure=True) as point:
                 self._bind_point(point, shared)
                 self._nest(rest, self._run_stages)
@@ -231,16 +238,72 @@ class _KernelEmitter:
             self.memory.bound[loops[0]] = point
 
     def _divided_vector_loop(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> None:
-        """The vector loop is the last of several collapsed loops: only the first and the last run over it may be
-        partial."""
-        e, vector = self.e, shared[-1]
-        extent = self.memory.index(vector.extent)
+        """The vector loop is the last of several collapsed loops."""
+        with self._divided(begin, end, shared) as (start, stop):
+            self._points(shared[-1], start, stop, None)
+
+    @contextmanager
+    def _divided(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> Iterator[tuple[Value, Value]]:
+        """The runs over the last of the collapsed loops, of which only the first and the last may be partial."""
+        e = self.e
+        if len(shared) == 1:
+            yield begin, end
+            return
+        extent = self.memory.index(shared[-1].extent)
         first, last = e.binary("udiv", begin, extent), e.binary("udiv", end - 1, extent)
         with e.loop(first, last + 1, 1, sure=True) as point:
             self._bind_point(point, shared[:-1])
             start = e.intrinsic("smax", (begin - point * extent, 0))
-            stop = e.intrinsic("smin", (end - point * extent, extent))
-            self._points(vector, start, stop, None)
+            yield start, e.intrinsic("smin", (end - point * extent, extent))
+
+    # -- transposed blocks ---------------------------------------------------------------------------------------------
+
+    def _tiles(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> None:
+        """Blocks of the tile loop by one vector: what lies apart along the vector is transposed into scratch memory
+        first."""
+        e, memory, tile, vector = self.e, self.memory, shared[-1], self.kernel.vector
+        assert vector is not None
+        loads = transposed_loads(self.kernel.stages, tile, vector)
+        length = max(TILE_BYTES // load.dtype.itemsize for load in loads)
+        blocks: dict[tuple[str, Expr], Value] = {}
+        for load in loads:
+            if load.attrs not in blocks:
+                blocks[load.attrs] = e.pointer(Value(e, "%scratch", "ptr", 1, 0), "i8", memory.index(self.scratch))
+                self.scratch = self.scratch + (length * e.lanes * load.dtype.itemsize + 63) // 64 * 64
+        with self._divided(begin, end, shared) as (start, stop), e.loop(start, stop, length, sure=True) as first:
+            count = e.intrinsic("smin", (stop - first, length))
+
+            def vectors(copy: int) -> None:
+                for (buffer, index), block in blocks.items():
+                    self._transpose(buffer, index, first, count, block)
+                with e.loop(e.constant(0, "i64"), count, 1, sure=True) as row:
+                    memory.bound[tile] = first + row
+                    for (buffer, index), block in blocks.items():
+                        type = REPRESENTATIONS[memory.dtypes[buffer]].memory
+                        memory.transposed[buffer, index] = e.pointer(block, type, row * e.lanes)
+                    self._run_stages()
+                memory.transposed.clear()
+
+            zero, extent = e.constant(0, "i64"), memory.index(vector.extent)
+            self._vector_loop(vector, zero, extent, vector.extent.constant, 1, vectors)
+
+    def _transpose(self, buffer: str, index: Expr, first: Value, count: Value, block: Value) -> None:
+        """Transpose the block of `buffer` at `count` points of the tile loop from `first` on, by the present vector."""
+        e, memory, tile, vector = self.e, self.memory, self.kernel.tile, self.kernel.vector
+        assert tile is not None and vector is not None
+        linear = index.linear((tile, vector))
+        assert linear is not None
+        stride = memory.index(linear[1][vector])
+        offset = memory.index(linear[0]) + first + memory.bound[vector] * stride
+        type = REPRESENTATIONS[memory.dtypes[buffer]].memory
+        name, text = transpose(type, e.lanes, e.vector_bytes)
+        e.declarations.add(text)
+        e.declare("i64", "llvm.smin.i64", "i64, i64")
+        source = e.pointer(memory.base[buffer], type, offset)
+        e.line(
+            f"call void {name}(ptr {source.text}, i64 {stride.text}, ptr {block.text}, i64 {self.present.text}, "
+            f"i64 {count.text})"
+        )
 
     def _nest(self, loops: Sequence[Symbol], run: Callable[[], None]) -> None:
         """Run within `loops`, the outer vector loop among them taking its points a vector at a time."""
@@ -316,10 +379,12 @@ class _KernelEmitter:
             memory.bound[symbol] = index
             if rest is None or rest % lanes:
                 left = stop - index if rest is None or rest > lanes else e.constant(rest, "i64")
+                if self.kernel.tile is not None:
+                    self.present = left if rest is not None and rest < lanes else e.intrinsic("smin", (left, lanes))
                 short = e.constant(int(left.text), "i32") if left.constant else e.cast("trunc", left, "i32")
                 memory.mask = e.compare("slt", e.iota("i32"), short)
             run(0)
-            memory.mask = None
+            memory.mask, self.present = None, e.constant(lanes, "i64")
 
     # -- stages --------------------------------------------------------------------------------------------------------
 

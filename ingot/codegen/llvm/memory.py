@@ -33,6 +33,7 @@ class Memory:
         self.dtypes: dict[str, torch.dtype] = {}
         self.mutable: set[str] = set()
         self.per_lane: set[str] = set()  # rows of which every lane has one of its own
+        self.transposed: dict[tuple[str, Expr], Value] = {}  # loads of which the present vector lies transposed here
 
     # -- index arithmetic ----------------------------------------------------------------------------------------------
 
@@ -136,8 +137,12 @@ class Memory:
         e = self.emitter
         dtype = self.dtypes[buffer]
         form = REPRESENTATIONS[dtype]
-        pointer, adjacent = self.address(buffer, expr)
         size = dtype.itemsize
+        block = self.transposed.get((buffer, expr))
+        if block is not None:
+            value = self._load_adjacent(block, form.memory, size, None, "")
+            return e.compare("ne", value, 0) if form.kind == "bool" else value
+        pointer, adjacent = self.address(buffer, expr)
         if pointer.lanes > 1:
             value = self._gather(pointer, form.memory, size, self.both(self.mask, condition), buffer)
         elif adjacent:

@@ -1,0 +1,71 @@
+"""The loops of pointwise kernels, chosen from the strides of their accesses: results, and what the code is made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ingot
+from ingot.explain.report import KernelReport
+
+F = torch.nn.functional
+CHANNELS_LAST = torch.channels_last
+
+
+def only_kernel(fn, *args) -> KernelReport:
+    """The one kernel of `fn`, whose result is eager's."""
+    with torch.no_grad():
+        compiled = ingot.compile(fn, fullgraph=True)
+        torch.testing.assert_close(compiled(*args), fn(*args), rtol=1e-6, atol=1e-6)
+        (kernel,) = ingot.explain(compiled)(*args).kernels
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "fn, shapes",
+    [
+        (lambda x, y: x.t() + y, [(65, 33), (33, 65)]),
+        (lambda x, y: x + y.t() * x, [(40, 40), (40, 40)]),
+        (lambda x: x.t().contiguous() * 2, [(100, 7)]),
+        (lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, [(2, 37, 5, 9)]),
+        (lambda x: x.permute(2, 1, 0).contiguous() * 2, [(19, 6, 21)]),
+        (lambda x, y: x.to(memory_format=CHANNELS_LAST) + y.permute(0, 2, 3, 1)[..., 0:1].permute(0, 3, 1, 2),
+         [(2, 8, 6, 5), (2, 8, 6, 5)]),
+        (lambda x, y: F.gelu(x[1:, 2:].t() + y), [(40, 50), (48, 39)]),
+    ],
+)  # fmt: skip
+def test_what_lies_apart_is_transposed_not_gathered(fn, shapes):
+    source = only_kernel(fn, *(torch.randn(shape) for shape in shapes)).source
+    assert "@ingot.transpose" in source and "gather" not in source
+
+
+def test_contiguous_work_has_no_blocks():
+    for fn in (lambda x, y: x + y, lambda x, y: x + y[0], lambda x, y: x.t() * y.t()):
+        assert "transpose" not in only_kernel(fn, torch.randn(33, 65), torch.randn(33, 65)).source
+
+
+def test_a_broadcast_is_not_transposed():
+    source = only_kernel(lambda x, y: x + y, torch.randn(33, 65), torch.randn(33, 1)).source
+    assert "transpose" not in source and "gather" not in source
+
+
+def test_symbolic_sizes():
+    fn = lambda x, y: x.t() + y  # noqa: E731
+    compiled = ingot.compile(fn, dynamic=True)
+    with torch.no_grad():
+        (kernel,) = ingot.explain(compiled)(torch.randn(40, 50), torch.randn(50, 40)).kernels
+        assert "transpose" in kernel.source
+        for rows, columns in ((40, 50), (3, 70), (129, 64), (2, 9)):
+            x, y = torch.randn(rows, columns), torch.randn(columns, rows)
+            assert torch.equal(compiled(x, y), fn(x, y))
+
+
+def test_accumulating_stores_keep_their_order():
+    """The order of additions to one place is eager's, whatever the strides."""
+    where, values = torch.randint(0, 3, (50, 40)), torch.randn(50, 40)
+
+    def fn(where, values):
+        return torch.zeros(40, 3).scatter_add(1, where.t(), values.t())
+
+    with torch.no_grad():
+        assert torch.equal(ingot.compile(fn)(where, values), fn(where, values))
