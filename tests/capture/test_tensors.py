@@ -36,14 +36,6 @@ def item_in_a_branch(x: Tensor, y: Tensor) -> Any:
 
 
 @whole
-def results_with_gaps(x: Tensor, y: Tensor) -> Any:
-    first, second = torch.unsafe_split(x * y, 2, 1)
-    spread = torch.empty_strided((3, 2), (4, 1))
-    spread.copy_(x[:, :2])
-    return first.sigmoid_(), second, spread, spread[:, 1:], spread * 2
-
-
-@whole
 def item_returned(x: Tensor, y: Tensor) -> Any:
     return (
         x.sum().item(),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import ingot
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, integer, loop_symbol, product, size_symbol
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
@@ -218,3 +219,18 @@ def test_grain_units():
     make.steps.append(KernelStep(rows, ("x", "y"), integer(8), 1.0))
     steps = [step for step in make.program(y).native.description[6] if step[0] == "kernel"]
     assert [step[5] for step in steps] == [16, 1]
+
+
+def test_results_whose_elements_lie_apart():
+    def function(x):
+        first, second = torch.unsafe_split(x * 2, 2, 1)
+        spread = torch.empty_strided((3, 2), (4, 1))
+        spread.copy_(x[:3, :2])
+        return first.sigmoid_(), second, spread, spread[:, 1:], spread * 2
+
+    x = torch.randn(4, 4)
+    expected, results = function(x), ingot.compile(function, fullgraph=True)(x)
+    assert [r.stride() for r in results] == [e.stride() for e in expected]
+    assert results[3].data_ptr() == results[2].data_ptr() + 4
+    for result, value in zip(results, expected):
+        torch.testing.assert_close(result, value)

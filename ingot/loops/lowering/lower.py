@@ -43,7 +43,7 @@ class _Walk:
         self.values: dict[torch.fx.Node, Any] = {}
         self.known_symbols: set[Symbol] = set()
         self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
-        self.spreads: dict[TensorValue, str] = {}  # buffers of results whose elements lie apart
+        self.spreads: set[str] = set()  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -167,20 +167,20 @@ class _Walk:
         """The window that is returned; a fresh value gets a buffer that nothing else shares."""
         value = self.values[node]
         if node.op != "placeholder":
-            value = self.owned(value, spec, owners)
+            value = self.spread(value) if _has_gaps(value) else self.owned(value, spec, owners)
             self.values[node] = value
-        sizes, strides, buffer = _exprs(spec.sizes), _exprs(spec.strides), value.buffer or ""
-        if node.op != "placeholder" and _has_gaps(value):
-            buffer = self.spread(value)
-        return View(buffer, sizes, strides, _to_expr(spec.offset), spec.dtype)
+        sizes, strides = _exprs(spec.sizes), _exprs(spec.strides)
+        return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), spec.dtype)
 
-    def spread(self, value: TensorValue) -> str:
-        """The buffer of a result whose elements lie apart in eager."""
-        if value not in self.spreads:
-            spec = Spec(value.sizes, value.strides, value.dtype, torch.device("cpu"))
-            self.spreads[value] = self.lw.new_buffer(spec, value.strides)
-            self.lw.write(value, self.spreads[value], value.strides, ZERO)
-        return self.spreads[value]
+    def spread(self, value: TensorValue) -> TensorValue:
+        """`value` in memory of the strides that eager gives it, where its elements lie apart."""
+        spec = Spec(value.sizes, value.strides, value.dtype, torch.device("cpu"))
+        name = value.buffer or ""
+        if name not in self.spreads:
+            name = self.lw.new_buffer(spec, value.strides)
+            self.lw.write(value, name, value.strides, ZERO)
+            self.spreads.add(name)
+        return stored(name, spec)
 
     def owned(self, value: TensorValue, spec: Any, owners: dict[str, Any]) -> TensorValue:
         """`value` filling a temporary buffer that is returned for this storage only, laid out as eager lays it out."""
