@@ -52,7 +52,7 @@ class CachedFunction(Value):
         return self.inner(session) if name == "__wrapped__" else self.inner(session).get_attribute(session, name)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        parameters = getattr(self.object, "cache_parameters", dict)()
+        parameters: dict[str, Any] = getattr(self.object, "cache_parameters", dict)()
         if parameters.get("maxsize", 0) == 0:  # nothing is held
             return session.call(self.inner(session), args, kwargs)
         hit, why = self._hit(session, args, kwargs)
