@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -225,7 +226,8 @@ class _Writer:
             text = f"{target} = {text}"
         before = {n: v for n, v in self.values.items() if n[0] == "v" and n[1:].isdigit()}
         try:
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 exec(text, self.values)
         except Exception:
             for name in [n for n in self.values if n[0] == "v" and n[1:].isdigit()]:

@@ -174,7 +174,11 @@ def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _dims(dim: Any, rank: int) -> set[int]:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return set(range(rank))
-    return {d % rank if rank else 0 for d in ([dim] if isinstance(dim, int) else dim)}
+    listed, span = [dim] if isinstance(dim, int) else dim, max(rank, 1)
+    dims = {d % span for d in listed if -span <= d < span}
+    if len(dims) < len(listed):
+        raise EagerRaises(f"dimensions {list(listed)} of a tensor of rank {rank}: out of range, or one twice")
+    return dims
 
 
 def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

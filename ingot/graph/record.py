@@ -37,6 +37,7 @@ from ingot.loops.expr import Expr
 
 aten = torch.ops.aten
 
+_MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose elements may share memory
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
 
@@ -251,6 +252,8 @@ class Recorder(Mode):
         tracked = self._tracked[id(target)]
         if tracked.storage.overlaps:
             raise Unsupported("an input is written whose memory overlaps another input's")
+        if tracked.view is not None and tracked.view.op in _MAY_OVERLAP and geometry.shares_elements(target):
+            raise Unsupported("a write to a view whose elements share memory")
         if value.dtype != target.dtype:
             value = aten._to_copy(value, dtype=target.dtype)
         whole, cursor = value, tracked

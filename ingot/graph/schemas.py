@@ -18,8 +18,9 @@ def is_random(op: OpOverload) -> bool:
 _LOOKS_UP = frozenset(
     f"aten::{name}" for name in
     "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add index_copy index_fill "
-    "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag nll_loss_forward "
-    "nll_loss2d_forward masked_scatter binary_cross_entropy".split()
+    "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag "
+    "_embedding_bag_forward_only nll_loss_forward nll_loss2d_forward masked_scatter binary_cross_entropy "
+    "max_unpool2d max_unpool3d".split()
 )  # fmt: skip
 _DIVIDES = frozenset(f"aten::{name}" for name in "div floor_divide remainder fmod".split())
 

@@ -516,3 +516,21 @@ def test_random_ops_keep_their_order() -> None:
 def test_nodes_carry_names_of_what_they_compute() -> None:
     (node,) = same(lambda x: x.sin().mul(2), t(3)).nodes
     assert node.origin.ops == ("aten.sin.default", "aten.mul.Tensor")
+
+
+def test_windows_on_memory() -> None:
+    """as_strided counts from the beginning of the memory that the tensor has in eager, whatever computes it."""
+    x = t(3, 8)
+    same(lambda a: a.contiguous().as_strided((6, 2), (1, 1)) + 0, t(3, 8, 1).permute(2, 1, 0))
+    same(lambda a: a[1:].clone().as_strided((2,), (1,), 0) + 0, x)
+
+    def assigned(a: torch.Tensor) -> torch.Tensor:
+        b = torch.zeros(8)
+        b[:] = a[1]
+        return b.as_strided((2, 3), (1, 1), 1) + b[:3]
+
+    same(assigned, x)
+
+
+def test_padding_that_moves() -> None:
+    same(lambda a: F.pad(a, (-1, 1, -2, 1), value=2.0), t(1, 3, 4, 4))

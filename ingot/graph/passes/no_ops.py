@@ -10,6 +10,7 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.functional import same_strides
+from ingot.graph.passes.ownership import is_view
 
 aten = torch.ops.aten
 
@@ -65,14 +66,25 @@ _INVOLUTIONS = {
 
 
 def remove_no_ops(graph: AtenGraph) -> None:
-    """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart from inputs."""
+    """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart from inputs.
+
+    A copy stays where `as_strided` counts from the beginning of its memory.
+    """
+    addressed = {_owner(n.args[0]) for n in graph.graph.nodes if n.target is aten.as_strided.default}
     for node in list(graph.graph.nodes):
-        if node.op != "call_function":
+        if node.op != "call_function" or node in addressed:
             continue
         source = _same_value(node)
         if source is not None:
             node.replace_all_uses_with(source)
             graph.graph.erase_node(node)
+
+
+def _owner(node: Any) -> torch.fx.Node:
+    """The node whose memory `node` is, itself or through views."""
+    while is_view(node):
+        node = node.args[0]
+    return node
 
 
 def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -75,9 +75,11 @@ def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: Ten
     if not x.sizes or not indices.sizes or ZERO in x.sizes:
         raise NotLowered("index_select of a scalar, or of nothing")
     dim %= len(x.sizes)
+    # eager has a kernel of its own for dimension 1
+    fault = Fault(RuntimeError, "INDICES element is out of DATA bounds") if dim == 1 else _OUT_OF_RANGE
 
     def compute(index: Index) -> int:
-        at = strict(indices.load((index[dim],)), x.sizes[dim], _OUT_OF_RANGE)
+        at = strict(indices.load((index[dim],)), x.sizes[dim], fault)
         return x.load((*index[:dim], at, *index[dim + 1 :]))
 
     return looked_up(lw, out, x, [indices], compute)

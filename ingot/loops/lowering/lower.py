@@ -45,6 +45,7 @@ class _Walk:
         self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
         self.spreads: set[str] = set()  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
+        self.addressed = {_owner(n) for n in aten.graph.nodes if n.target is _as_strided}
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -79,6 +80,8 @@ class _Walk:
             raise CompilerBug("lower", "a result without users is used", str(node), node.meta.get("where", ""))
         if self.returned in node.users and value.root is value:
             self.lw.realize(value)  # where it is computed, not at the end
+        if node in self.addressed and value.root is not value:
+            value = self.lw.copied(value)  # as_strided counts from the beginning of the node's own memory
         return self.lw.finish(value, len(node.users))
 
     def check(self, node: torch.fx.Node) -> None:
@@ -234,6 +237,16 @@ _PARTIAL = _LOOKUPS | {
     aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default, aten.unfold.default,
     aten.constant_pad_nd.default, operator.getitem,
 }  # fmt: skip
+
+
+_as_strided = aten.as_strided.default
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory `node` is, itself or through views."""
+    while node.target is aten._unsafe_view.default or getattr(node.target, "is_view", False):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _is_empty(node: torch.fx.Node) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ingot.errors import Unsupported
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_less, maximum, minimum, product
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
@@ -230,9 +231,17 @@ def as_strided(
     strides: Sequence[int | Expr],
     offset: int | Expr | None = None,
 ) -> TensorValue:
-    """A window on the storage under `x`, which must then be in memory."""
+    """A window on the storage under `x`, which must then be in memory, laid out as in eager."""
     root = lw.realize(x.root)
+    if not _has_own_strides(lw, root):
+        root = lw.realize(lw.copied(root))
+    if not _has_own_strides(lw, root):
+        raise Unsupported("as_strided of a value with gaps or shared elements", lw.origin.where)
     buffer = root.buffer or ""
-    if any(a is not b for a, b in zip(root.strides, lw.graph.buffers[buffer].strides)):
-        raise NotLowered("as_strided of a value that is not laid out as in eager")
-    return stored(buffer, out, out.offset - lw.storage_offsets.get(buffer, ZERO))
+    first = out.offset if offset is None else as_expr(offset)
+    return stored(buffer, out, first - lw.storage_offsets.get(buffer, ZERO))
+
+
+def _has_own_strides(lw: Lowering, root: TensorValue) -> bool:
+    held = lw.graph.buffers[root.buffer or ""].strides
+    return all(a is b or size is ONE for size, a, b in zip(root.sizes, root.strides, held))

@@ -1,0 +1,56 @@
+"""Tensor programs that random ones were reduced to, each of which once did something else compiled than in eager."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import ingot
+from tests.test_random_programs import Outcome, compare
+
+
+def a_write_to_a_window_that_meets_itself(x: torch.Tensor) -> torch.Tensor:
+    window = x[0].contiguous().as_strided((5, 2), (1, 1))
+    window += window
+    return window
+
+
+def a_dimension_out_of_range_where_nobody_looks(x: torch.Tensor) -> torch.Tensor:
+    x.squeeze(0).amax(1)
+    x.sum((0, 0))
+    return x + 1
+
+
+def a_lookup_out_of_range_where_nobody_looks(x: torch.Tensor) -> torch.Tensor:
+    F.embedding_bag(torch.tensor([[0, 9]]), x, mode="max")
+    return x + 1
+
+
+def an_index_out_of_range_after_a_write(x: torch.Tensor) -> torch.Tensor:
+    y = x.mean(0)
+    y.fill_(2)
+    return x.index_select(0, torch.tensor([9])) + y
+
+
+FOUND: dict[Callable[..., Any], tuple[torch.Tensor, ...]] = {
+    a_write_to_a_window_that_meets_itself: (torch.arange(24.0).reshape(3, 8),),
+    a_dimension_out_of_range_where_nobody_looks: (torch.ones(1, 6),),
+    a_lookup_out_of_range_where_nobody_looks: (torch.ones(4, 6),),
+    an_index_out_of_range_after_a_write: (torch.ones(4, 6),),
+}
+
+
+@pytest.mark.parametrize("function", FOUND, ids=lambda f: f.__name__)
+def test_found(function: Callable[..., Any]) -> None:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = ingot.compile(function)
+        for _ in range(2):
+            arguments = copy.deepcopy((FOUND[function], FOUND[function]))
+            compare(Outcome(compiled, arguments[0]), Outcome(function, arguments[1]))
