@@ -202,7 +202,8 @@ class Compiler:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
         tree.collect(slots)  # learns at once what a call looks like in which nothing has changed
         residual = captured.residual
-        replays = not captured.writes and not draws_random_numbers(compilation.aten)
+        clean = not captured.writes or compilation.program is not None and compilation.program.fails_first
+        replays = clean and not draws_random_numbers(compilation.aten)
         self.dispatcher.add_entry(tree, target, residual, replays=replays, handles=captured.handles)
         self.guards.append(captured.guards)
 

@@ -325,6 +325,32 @@ class TestErrors:
             assert raised.value.__cause__ is None and raised.value.__context__ is None
         assert len(Compiler.of(compiled).compilations) == 1
 
+    @pytest.mark.parametrize("sums", [False, True])
+    def test_what_precedes_an_error_on_the_data_has_happened(self, sums):
+        done = []
+
+        def program(x, table, rows):
+            done.append("before")
+            x.add_(1)
+            found = torch.nn.functional.embedding(rows, table)
+            done.append("between")
+            x.mul_(2)
+            return found.sum() + x if sums else (found, x + 1)
+
+        compiled, table = ingot.compile(program), torch.arange(6.0).reshape(3, 2)
+        for rows in ([0, 1], [1, 2], [0, 3], [2, 4], [1, 1]):
+            outcomes = []
+            for fn in (program, compiled):
+                x, error = torch.zeros(2), None
+                try:
+                    fn(x, table, torch.tensor(rows))
+                except IndexError as raised:
+                    error = str(raised)
+                outcomes.append((error, x.tolist(), done.copy()))
+                done.clear()
+            assert outcomes[0] == outcomes[1]
+        assert len(Compiler.of(compiled).compilations) == 1
+
     def test_an_interrupted_compilation_leaves_nothing_behind(self):
         interrupt = [True]
 

@@ -77,7 +77,7 @@ class Program:
     """
 
     def __init__(self, plan: Plan, compiled: MachineCode) -> None:
-        self.plan = plan
+        self.plan, self._compiled = plan, compiled
         self.native = _native.Program(_Description(plan, compiled).build())
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -92,6 +92,16 @@ class Program:
     def peak_bytes(self) -> Expr:
         """The most bytes held at once: inputs, outputs, arena and library results."""
         return self.plan.peak_bytes
+
+    @property
+    def fails_first(self) -> bool:
+        """Whether what may raise an error comes before all that writes inputs, so that an error leaves them alone."""
+        steps = self.plan.steps
+        writing = [k for k, step in enumerate(steps) if _written_inputs(step, self.plan)]
+        return not writing or not any(self._may_fail(step) for step in steps[writing[0] :])
+
+    def _may_fail(self, step: KernelStep | LibraryStep) -> bool:
+        return isinstance(step, LibraryStep) or bool(self._compiled.errors(step.kernel))
 
     @property
     def layout_mismatches(self) -> int:
@@ -146,7 +156,6 @@ class _Description:
         steps = [described for position in range(len(self.plan.steps)) for described in self.steps(position)]
         returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
         steps += self.allocations(returned)  # of what no step writes: empty tensors
-        steps = [*self.version_step(), *steps]
         outputs = self.outputs()
         return (
             len(graph.inputs),
@@ -219,14 +228,16 @@ class _Description:
             touched = (*sorted(step.node.reads()), *step.node.writes())  # what is read may be empty: nobody wrote it
             described = [*self.allocations(touched), self.call(step.node)]
         dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) == "library"]
+        described = [*self.version_step(position), *described]
         return [*described, ("release", tuple(dead))] if dead else described
 
-    def version_step(self) -> list[tuple[Any, ...]]:
-        """Tell autograd of the inputs that are written: what it saved of them no longer holds."""
-        written = {name for step in self.plan.steps for name in _written(step) if self.kind(name) == "input"}
-        if not written:
+    def version_step(self, position: int) -> list[tuple[Any, ...]]:
+        """Before the first of them is, tell autograd of the inputs that are written: what it saved of them no longer
+        holds."""
+        written = [_written_inputs(step, self.plan) for step in self.plan.steps]
+        if not written[position] or any(written[:position]):
             return []
-        items = tuple(("buffer", self.buffer(name)) for name in sorted(written))
+        items = tuple(("buffer", self.buffer(name)) for name in sorted(set().union(*written)))
         return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
@@ -302,6 +313,10 @@ def _written(step: KernelStep | LibraryStep) -> Iterable[str]:
     if isinstance(step, LibraryStep):
         return step.node.writes()
     return [name for name, parameter in zip(step.arguments, step.kernel.parameters) if parameter.written]
+
+
+def _written_inputs(step: KernelStep | LibraryStep, plan: Plan) -> set[str]:
+    return {name for name in _written(step) if name in plan.places and plan.places[name].kind == "input"}
 
 
 def _whole(buffer: Buffer) -> View:

@@ -108,6 +108,9 @@ class _Fusion:
             self.ancestors[k] = sum(1 << b for b in before)
             for b in before:
                 self.ancestors[k] |= self.ancestors[b]
+        self.needs = dict(self.ancestors)  # node -> bit set of the nodes that run before it
+        self.failing = {k for k, node in enumerate(nodes) if _may_fail(node)}
+        self.writing = {k for k, node in enumerate(nodes) if any(buffers[n].role == "input" for n in node.writes())}
 
     @staticmethod
     def _single(k: int, node: Node, before: set[int]) -> Group:
@@ -190,7 +193,7 @@ class _Fusion:
 
     def can_fuse(self, first: Group, second: Group) -> tuple[Expr, Overlay] | None:
         """The outer points and overlay of the fused group when fusing is legal, else None."""
-        if self._path_between(first, second):
+        if self._path_between(first, second) or self._writes_before_it_fails([*first.positions, *second.positions]):
             return None
         members = [m for _, m in self._in_order(first, second)]
         for points in self._outer_candidates(first, second):
@@ -206,6 +209,11 @@ class _Fusion:
         return sorted(
             [*zip(first.positions, first.members), *zip(second.positions, second.members)], key=lambda p: p[0]
         )
+
+    def _writes_before_it_fails(self, positions: Sequence[int]) -> bool:
+        """Whether one kernel of these nodes would write an input before an error that could be found first."""
+        failing, writing = self.failing.intersection(positions), self.writing.intersection(positions)
+        return any(f != w and not self.needs[w] >> f & 1 for w in writing for f in failing)
 
     def _path_between(self, first: Group, second: Group) -> bool:
         """Whether something outside of both must run after one and before the other."""
@@ -275,7 +283,8 @@ class _Fusion:
         return new
 
     def _ordered(self) -> list[Group]:
-        """The groups in dependency order, keeping program order where there is a choice."""
+        """The groups in dependency order, keeping program order where there is a choice. What writes inputs comes late:
+        an error before it leaves them as they were."""
         done: set[int] = set()
         result: list[Group] = []
 
@@ -293,9 +302,18 @@ class _Fusion:
                     result.append(g)
                     stack.pop()
 
-        for k in sorted(self.groups, key=lambda k: self.groups[k].positions[-1]):
+        def late(k: int) -> tuple[bool, int]:
+            positions = self.groups[k].positions
+            return not self.writing.isdisjoint(positions), positions[-1]
+
+        for k in sorted(self.groups, key=late):
             visit(self.groups[k])
         return result
+
+
+def _may_fail(node: Node) -> bool:
+    """Whether a loop nest checks an index that it loads."""
+    return isinstance(node, Compute) and any(i.op == "indirect" for i in node.body.instructions)
 
 
 def estimate(e: Expr) -> float:

@@ -337,15 +337,7 @@ def default_dtype(x: Tensor, y: Tensor) -> Any:
     return a, torch.ones(3), x + y
 
 
-def settled() -> tuple[Any, ...]:
-    """Where there is a GPU, torch.cuda counts the devices at each question until one comes after its initialization."""
-    for _ in range(2):
-        with torch.random.fork_rng():
-            pass
-    return ()
-
-
-@broken("", make=settled)
+@broken("")
 def forked_random_state(x: Tensor, y: Tensor) -> Any:
     with torch.random.fork_rng():
         a = torch.rand(3)
