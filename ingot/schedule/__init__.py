@@ -15,13 +15,14 @@ from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.memory import plan_memory
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.reuse import write_in_place
+from ingot.schedule.split import split_reductions
 
 __all__ = ["schedule"]
 
 
 def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None) -> Plan:
     """The plan of a loop graph. `note` receives each decision as a line of text."""
-    nodes = used_nodes(graph)
+    nodes, graph = split_reductions(used_nodes(graph), graph)
     groups = fuse(nodes, graph.buffers, note)
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
