@@ -448,6 +448,14 @@ def test_attention_reads_heads_where_they_lie() -> None:
     assert counts(same(fn, t(1, 6, 16), t(48, 16))) == (0, 0, 2)
 
 
+def test_a_library_without_a_rule_is_given_the_layout_it_asked_for() -> None:
+    weight = t(10, 4)
+    ids = torch.arange(8).view(2, 4)[:, :1]  # the bags' ids are made contiguous before the kernel, which counts on it
+    same(lambda ids: F.embedding_bag(ids, weight, mode="sum"), ids)
+    graph = same(lambda ids: F.embedding_bag(ids, weight, mode="sum"), ids.contiguous())
+    assert counts(graph) == (1, 0, 1)  # the offsets, and no copy
+
+
 MUTATIONS: dict[str, Callable[..., Any]] = {
     "add_": lambda x, y: x.add_(y),
     "add_fresh": lambda x, y: x.add_(y) * 2,

@@ -36,6 +36,7 @@ def call_aten(
     if func._schema.is_mutable:
         raise Unsupported(f"{func} writes to its arguments", lw.origin.where)
     random = torch.Tag.nondeterministic_seeded in func.tags
+    args, kwargs = _laid_out(lw, tuple(args)), _laid_out(lw, kwargs)
     spec = outs[0] if len(outs) == 1 else None
     if spec is not None and not random and _is_dense(spec):
         function = _PLAIN.get(func) or out_variant(func)
@@ -44,10 +45,24 @@ def call_aten(
     return lw.call(func, outs, args, kwargs, random=random)
 
 
-def _is_dense(spec: Spec) -> bool:
-    return all(
-        a is b or size is ONE for size, a, b in zip(spec.sizes, spec.strides, dense_strides(spec.sizes, spec.strides))
-    )
+def _laid_out(lw: Lowering, tree: Any) -> Any:
+    """`tree` with every tensor in it in the layout that was recorded: a kernel may rely on a copy before it having
+    made its input contiguous, where a view of the original is all that the values need."""
+    if isinstance(tree, TensorValue):
+        return tree if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides) else lw.copied(tree)
+    if isinstance(tree, dict):
+        return {key: _laid_out(lw, item) for key, item in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_laid_out(lw, item) for item in tree)
+    return tree
+
+
+def _is_dense(spec: Spec | TensorValue) -> bool:
+    return _same_strides(spec, dense_strides(spec.sizes, spec.strides))
+
+
+def _same_strides(spec: Spec | TensorValue, strides: Sequence[Expr]) -> bool:
+    return all(a is b or size is ONE for size, a, b in zip(spec.sizes, spec.strides, strides))
 
 
 @functools.cache
