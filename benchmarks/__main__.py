@@ -23,8 +23,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--compilers",
         type=lambda text: names(text, PEERS, "compiler"),
-        default=["eager", "inductor", "ingot", "jax"],
-        help=f"some of {','.join(PEERS)} (default: eager,inductor,ingot,jax)",
+        default=[name for name in PEERS if name != "reduce-overhead"],
+        help=f"some of {','.join(PEERS)} (default: all but reduce-overhead)",
     )
     parser.add_argument(
         "--only",
@@ -34,7 +34,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         help=f"some of {','.join(WORKLOADS)}",
     )
     parser.add_argument("--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)")
-    parser.add_argument("--first-calls", type=positive, default=5, help="fresh processes per first call (%(default)s)")
+    parser.add_argument("--first-calls", type=int, default=5, help="fresh processes per first call (%(default)s)")
     parser.add_argument("--timeout", type=positive, default=900, help="seconds that a process may take (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speeds there (needs matplotlib)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import torch
@@ -17,12 +17,15 @@ FLOOR = 4
 
 
 def errors(
-    function: Callable[..., Any], args: tuple[Any, ...], calls: Mapping[str, Callable[[], Any]]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    calls: Mapping[str, Callable[[], Any]],
+    copied: Container[str] = (),
 ) -> dict[str, float | None]:
     """Each peer's mean relative distance from float64 (`measure.error`), None where float64 cannot be had.
 
-    A draw permutes the values of every tensor in `args`, in place, so that a call sees it whatever it holds them by;
-    a call that has copied them answers for the arguments before. They are as they were in the end.
+    A draw permutes the values of every tensor in `args`, in place, so that a call sees it whatever it holds them by.
+    The calls in `copied` have copied them: one draw is all there is of theirs. In the end all is as it was.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     tensors = measure.tensors(args)
@@ -37,6 +40,8 @@ def errors(
         if exact is None:
             break
         for name, call in calls.items():
+            if draw and name in copied:
+                continue
             found[name].append(measure.error(call(), exact))
     for tensor, values in zip(tensors, before, strict=True):
         tensor.copy_(values)

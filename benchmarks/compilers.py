@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,24 +16,35 @@ Call = Callable[[], Any]
 
 
 def eager(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
-    return lambda: function(*args)
+    return partial(function, *args)
 
 
 def inductor(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
-    compiled = torch.compile(function)
-    return lambda: compiled(*args)
+    return partial(torch.compile(function), *args)
 
 
 def reduce_overhead(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
-    compiled = torch.compile(function, mode="reduce-overhead")
-    return lambda: compiled(*args)
+    return partial(torch.compile(function, mode="reduce-overhead"), *args)
 
 
 def ingot(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
     import ingot
 
-    compiled = ingot.compile(function)
-    return lambda: compiled(*args)
+    return partial(ingot.compile(function), *args)
+
+
+def ingot_freeze(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+    """Ingot, told that the weights stay as they are."""
+    import ingot
+
+    return partial(ingot.compile(function, options={"freeze": True}), *args)
+
+
+def knows_freeze() -> str:
+    """Why Ingot cannot be told to freeze, "" if it can."""
+    from ingot.options import KNOWN_OPTIONS
+
+    return "" if "freeze" in KNOWN_OPTIONS else "this version of Ingot has no option freeze"
 
 
 def jax(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
@@ -45,6 +57,18 @@ def jax(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...])
     return lambda: jax.block_until_ready(compiled(*arrays))
 
 
+def onnxruntime(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+    from benchmarks import onnx_peers
+
+    return onnx_peers.onnxruntime(function, args)
+
+
+def openvino(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+    from benchmarks import onnx_peers
+
+    return onnx_peers.openvino(function, args)
+
+
 def same(result: Any) -> Any:
     return result
 
@@ -55,15 +79,25 @@ def from_jax(result: Any) -> Any:
     return to_torch(result)
 
 
+def from_arrays(result: Any) -> Any:
+    from benchmarks.onnx_peers import to_torch
+
+    return to_torch(result)
+
+
 @dataclass(frozen=True)
 class Peer:
-    """`prepare` gives the call to time. With `preload` the clock starts after the import of `package`."""
+    """`prepare` gives the call to time. With `preload` the clock starts after the import of `package`.
+
+    `lacks` says what else it needs here, "" if nothing.
+    """
 
     name: str
     prepare: Callable[[Workload, Callable[..., Any], tuple[Any, ...]], Call]
     package: str = "torch"
     preload: bool = True
     to_torch: Callable[[Any], Any] = same
+    lacks: Callable[[], str] = str
 
     def missing(self, workload: Workload, device: str) -> str:
         """Why it cannot run this workload here, "" if it can."""
@@ -75,7 +109,16 @@ class Peer:
             return f"the package {self.package} is not installed"
         if self.name == "jax" and not workload.twin:
             return "no JAX twin of this workload"
-        return ""
+        if self.exports and torch.device(device).type != "cpu":
+            return "is measured on CPUs only"
+        if self.exports and not importlib.util.find_spec("onnxscript"):
+            return "the package onnxscript is not installed"
+        return self.lacks()
+
+    @property
+    def exports(self) -> bool:
+        """Whether it is given an ONNX file."""
+        return self.to_torch is from_arrays
 
 
 PEERS: dict[str, Peer] = {
@@ -85,6 +128,9 @@ PEERS: dict[str, Peer] = {
         Peer("inductor", inductor),
         Peer("reduce-overhead", reduce_overhead),
         Peer("ingot", ingot, package="ingot", preload=False),
+        Peer("ingot-freeze", ingot_freeze, package="ingot", preload=False, lacks=knows_freeze),
         Peer("jax", jax, package="jax", to_torch=from_jax),
+        Peer("onnxruntime", onnxruntime, package="onnxruntime", to_torch=from_arrays),
+        Peer("openvino", openvino, package="openvino", to_torch=from_arrays),
     )
 }

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compilers import PEERS
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import ALL
 from ingot.explain.measure import ratio_interval
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "INGOT_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
@@ -37,6 +37,7 @@ class Row:
     over_eager: tuple[float, float, float] | None = None
     over_inductor: tuple[float, float, float] | None = None
     error: float | None = None
+    graphs: int | None = None
     peak_bytes: int | None = None
     problem: str = ""
 
@@ -78,7 +79,7 @@ def measure_workload(name: str, settings: Settings, step: Callable[[str], object
 
 def measure_first_calls(row: Row, settings: Settings, folder: Path, step: Callable[[str], object]) -> None:
     """The pair's first calls, each in a fresh process with empty caches; stops at the first problem."""
-    row.problem = PEERS[row.compiler].missing(WORKLOADS[row.workload], settings.device)
+    row.problem = PEERS[row.compiler].missing(ALL[row.workload], settings.device)
     for turn in range(settings.first_calls):
         step(f"{row.workload}: first call of {row.compiler}")
         if not row.problem:
@@ -91,7 +92,7 @@ def measure_first_calls(row: Row, settings: Settings, folder: Path, step: Callab
 def take(row: Row, found: dict[str, Any]) -> None:
     row.problem = found.get("problem", "")
     row.seconds = found.get("seconds", [])
-    row.error, row.peak_bytes = found.get("error"), found.get("peak_bytes")
+    row.error, row.graphs, row.peak_bytes = (found.get(what) for what in ("error", "graphs", "peak_bytes"))
 
 
 def ratio(rows: dict[str, Row], other: str, row: Row) -> tuple[float, float, float] | None:

@@ -32,7 +32,7 @@ def table(rows: Sequence[Row], settings: Settings) -> Table:
     result = Table(title=title, caption=escape(problems), caption_justify="left")
     for heading in ("workload", "compiler"):
         result.add_column(heading, no_wrap=True)
-    for heading in ("first call s", "median ms", "x eager", "x torch.compile", "error", "peak"):
+    for heading in ("first call s", "median ms", "x eager", "x torch.compile", "graphs", "error", "peak"):
         result.add_column(heading, justify="right")
     for position, row in enumerate(rows):
         last = position + 1 == len(rows) or rows[position + 1].workload != row.workload
@@ -41,7 +41,7 @@ def table(rows: Sequence[Row], settings: Settings) -> Table:
     for name in dict.fromkeys(row.compiler for row in rows):
         mine = [row for row in rows if row.compiler == name]
         means = (geometric_mean(row.over_eager for row in mine), geometric_mean(row.over_inductor for row in mine))
-        result.add_row("geometric mean", name, "", "", *(f"{m:.2f}" if m else "" for m in means), "", "")
+        result.add_row("geometric mean", name, "", "", *(f"{m:.2f}" if m else "" for m in means), "", "", "")
     return result
 
 
@@ -52,6 +52,7 @@ def cells(row: Row) -> list[str]:
         (row.median, milliseconds),
         (row.over_eager, ratio_text),
         (row.over_inductor, ratio_text),
+        (row.graphs, str),
         (row.error, "{:.1e}".format),
         (row.peak_bytes, size_text),
     ]
@@ -88,9 +89,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.rcParams["svg.fonttype"] = "none"  # text as text: small, and searched as such
     compilers = [name for name in dict.fromkeys(row.compiler for row in rows) if name != "eager"]
     workloads = list(dict.fromkeys(row.workload for row in rows))
-    figure, axes = pyplot.subplots(figsize=(max(6, 1.1 * len(workloads)), 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(min(max(6, 1.1 * len(workloads)), 14), 4), layout="constrained")
     width = 0.8 / max(len(compilers), 1)
     for number, compiler in enumerate(compilers):
         ratios = {row.workload: row.over_eager for row in rows if row.compiler == compiler and row.over_eager}
@@ -101,6 +103,6 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         axes.bar(places, middles, width, yerr=[below, above], capsize=2, label=compiler)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set(yscale="log", ylabel="times eager's speed", xticks=range(len(workloads)))
-    axes.set_xticklabels(workloads, rotation=30, ha="right")
+    axes.set_xticklabels(workloads, rotation=30 if len(workloads) < 20 else 90, ha="right")
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -10,13 +10,17 @@ import json
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.compilers import PEERS, Call
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import ALL, Workload
+
+PAUSE = 5e-3
+"""Seconds for which engines with threads of their own are let go to sleep before another has its turn."""
 
 
 def first_call(workload: Workload, device: str, names: list[str], rounds: int) -> dict[str, Any]:
@@ -38,7 +42,8 @@ def first_call(workload: Workload, device: str, names: list[str], rounds: int) -
 
 
 def peers(workload: Workload, device: str, names: list[str], rounds: int) -> dict[str, Any]:
-    """Per compiler: seconds of each round, error against float64, peak bytes; or the problem that it has."""
+    """Per compiler: seconds of each round, error against float64, graphs, peak bytes; or the problem that it has."""
+    from benchmarks import accuracy
     from ingot.explain import measure
 
     function, args = workload.make(device)
@@ -47,38 +52,65 @@ def peers(workload: Workload, device: str, names: list[str], rounds: int) -> dic
     for name in names:
         try:
             call = PEERS[name].prepare(workload, function, args)
-            result = PEERS[name].to_torch(call())
+            call()
             calls[name] = call
-            found[name] = {"result": result}
+            found[name] = {"graphs": graphs(name, call)}
         except Exception as problem:
             found[name] = {"problem": last_line(problem)}
-    exact = measure.reference64(function, args, {})
-    for name in calls:
-        result = found[name].pop("result")
-        found[name]["error"] = None if exact is None else measure.error(result, exact)
-    for name, seconds in measure.interleave(calls, rounds, torch.device(device)).items():
+    converted = {name: partial(answer, name, call) for name, call in calls.items()}
+    for name, error in accuracy.errors(function, args, converted, copied={"jax"}).items():
+        found[name]["error"] = error
+    foreign = any(PEERS[name].package not in ("torch", "ingot") for name in calls)
+    turns = measure.interleave(calls, rounds, torch.device(device), pause=PAUSE if foreign else 0.0)
+    for name, seconds in turns.items():
         found[name]["seconds"] = seconds.tolist()
     parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
     for name, call in calls.items():
-        found[name]["peak_bytes"] = peak_bytes(name, call, (args, parameters), function, torch.device(device))
+        found[name]["peak_bytes"] = peak_bytes(name, call, (args, parameters), torch.device(device))
     return found
 
 
-def peak_bytes(name: str, call: Call, inputs: Any, function: Any, device: torch.device) -> int | None:
-    """Peak memory of a call. JAX's allocator cannot be asked; Ingot's arena is not torch's, so its plan is asked."""
-    if name == "jax":
-        return None
-    if name == "ingot" and device.type == "cpu":
-        import ingot
+def answer(name: str, call: Call) -> Any:
+    """A peer's result as tensors."""
+    return PEERS[name].to_torch(call())
 
-        return ingot.explain(function)(*inputs[0]).peak_bytes
+
+def graphs(name: str, call: Any) -> int | None:
+    """How many graphs the call's compiled function was captured in; None where the peer does not say."""
+    if name.startswith("ingot"):
+        return report(call).graph_count
+    if name == "inductor":
+        from torch._dynamo.utils import counters
+
+        return counters["stats"]["unique_graphs"]
+    return None
+
+
+def report(call: Any) -> Any:
+    """What Ingot says of the function that the call (a `functools.partial`) calls."""
+    from ingot.compiler import Compiler
+    from ingot.explain.report import Report
+
+    compiler = Compiler.of(call.func)
+    assert compiler is not None
+    return Report.from_compilations(compiler.compilations)
+
+
+def peak_bytes(name: str, call: Call, inputs: Any, device: torch.device) -> int | None:
+    """Peak memory of a call; Ingot's arena is not torch's, so its plan is asked. Engines with an allocator of their
+    own that cannot be asked have none."""
+    if name not in ("eager", "inductor", "reduce-overhead", "ingot", "ingot-freeze"):
+        return None
+    if name.startswith("ingot") and device.type == "cpu":
+        return report(call).peak_bytes
     from ingot.explain import measure
 
     return measure.peak_bytes(call, inputs, device)
 
 
 def last_line(problem: BaseException) -> str:
-    return traceback.format_exception_only(problem)[-1].strip().splitlines()[0][:200]
+    """A problem's message in one line."""
+    return " ".join(traceback.format_exception_only(problem)[-1].split())[:240]
 
 
 MODES = {"first": first_call, "peers": peers}
@@ -87,7 +119,7 @@ MODES = {"first": first_call, "peers": peers}
 def main(output: str, mode: str, workload: str, device: str, compilers: str, rounds: str) -> None:
     with torch.no_grad():
         try:
-            found = MODES[mode](WORKLOADS[workload], device, compilers.split(","), int(rounds))
+            found = MODES[mode](ALL[workload], device, compilers.split(","), int(rounds))
         except Exception as problem:
             traceback.print_exc()
             found = {"problem": last_line(problem)}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks import nets
 from examples import gpt2, resnet
 from examples.functions import FUNCTIONS
 
@@ -39,9 +40,9 @@ def on_cuda(device: str) -> bool:
     return torch.device(device).type == "cuda"
 
 
-def make_gpt(device: str) -> Made:
-    """A GPT of 4 layers, 256 wide, over bytes: batch 4 x 128."""
-    config = gpt2.Config(layers=4, heads=8, width=256, positions=128, vocabulary=256)
+def make_gpt(device: str, layers: int = 4) -> Made:
+    """A GPT, 256 wide, over bytes: batch 4 x 128."""
+    config = gpt2.Config(layers=layers, heads=8, width=256, positions=128, vocabulary=256)
     tokens = gpt2.encode(gpt2.TEXT)[:, :512].view(4, 128)
     return gpt2.gpt2(config).to(device), (tokens.to(device),)
 
@@ -113,5 +114,13 @@ WORKLOADS: dict[str, Workload] = {
             for name, (theirs, size) in IMAGE_MODELS.items()
         ),
         Workload("bert", make_bert, needs="transformers"),
+        *(Workload(name, partial(nets.make, name)) for name in nets.NETS),
     )
 }
+
+DEPTHS: dict[str, Workload] = {
+    f"gpt_{layers}": Workload(f"gpt_{layers}", partial(make_gpt, layers=layers)) for layers in (12, 96)
+}
+"""The GPT at two depths: what is asked of them is how the first call grows."""
+
+ALL = WORKLOADS | DEPTHS

@@ -42,14 +42,15 @@ def interleave(
     rounds: int,
     device: torch.device,
     step: Callable[[], object] = lambda: None,
+    pause: float = 0.0,
 ) -> dict[str, np.ndarray]:
     """Seconds per call of each peer in each round, shape (rounds,).
 
     The peers take turns within a round and a different one begins each time, so that a slow spell of the machine
     falls on all alike. Every peer is called at least twice beforehand. `step` is called after each round.
 
-    A turn begins with an untimed call where calls are short: another peer's data in the caches, and its idle threads
-    that still spin for more work, would be counted against whoever comes next.
+    A turn begins with `pause` seconds of sleep, for peers with threads of their own, which spin for more work a while,
+    and with an untimed call where calls are short: another peer's data in the caches would be counted against it.
     """
     names = list(calls)
     numbers = {name: repetitions(call, device) for name, call in calls.items()}
@@ -58,6 +59,7 @@ def interleave(
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
+            time.sleep(pause)
             if short:
                 calls[name]()
             seconds[name][turn] = batch_seconds(calls[name], numbers[name], device)

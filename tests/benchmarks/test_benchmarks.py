@@ -14,11 +14,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import runner, show, worker
+import ingot
+from benchmarks import nets, runner, show, worker
 from benchmarks.__main__ import main, parse
 from benchmarks.compilers import PEERS
 from benchmarks.runner import Row, Settings, measure_workload
-from benchmarks.workloads import WORKLOADS, make_gpt
+from benchmarks.workloads import ALL, WORKLOADS, make_gpt
+from ingot.options import KNOWN_OPTIONS
 
 SETTINGS = Settings("cpu", ["eager"], rounds=3, first_calls=1, timeout=60)
 
@@ -63,7 +65,7 @@ def test_one_peer_that_fails_leaves_the_others(monkeypatch):
 
     monkeypatch.setitem(PEERS, "inductor", replace(PEERS["inductor"], prepare=refuse))
     found = worker.peers(WORKLOADS["eight_elements"], "cpu", ["eager", "inductor"], 2)
-    assert found["inductor"] == {"problem": "RuntimeError: cannot compile this"}
+    assert found["inductor"] == {"problem": "RuntimeError: cannot compile this second line"}
     assert len(found["eager"]["seconds"]) == 2
 
 
@@ -157,3 +159,29 @@ def test_dispatch_is_measured_beside_torch_compile(tmp_path):
     assert found["graph_inputs"] == 2 and len(found["ingot"]) == len(found["torch_compile"]) == 5
     assert found["ratio"][1] == statistics.median(found["ingot"]) / statistics.median(found["torch_compile"])
     assert "8 elements" in printed and "kept" in printed
+
+
+@pytest.mark.parametrize("name", list(nets.NETS))
+@torch.no_grad()
+def test_networks_are_one_graph(name):
+    model, args = nets.make(name, "cpu")
+    small = tuple(arg[:, :2, :1] if arg.dim() == 3 and not arg.is_floating_point() else arg[:2] for arg in args)
+    if name == "unet":
+        small = (small[0][..., :32, :32],)
+    compiled = ingot.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(*small), model(*small), rtol=1e-4, atol=1e-4)
+
+
+def test_exported_peers_agree_with_eager():
+    pytest.importorskip("onnxscript")
+    workload = ALL["rms_norm_rotary"]
+    function, args = workload.make("cpu")
+    for name in ("onnxruntime", "openvino"):
+        if not PEERS[name].missing(workload, "cpu"):
+            call = PEERS[name].prepare(workload, function, args)
+            torch.testing.assert_close(PEERS[name].to_torch(call())[0], function(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_freeze_is_a_peer_once_ingot_has_it():
+    lacks = PEERS["ingot-freeze"].missing(WORKLOADS["gpt"], "cpu")
+    assert lacks == ("" if "freeze" in KNOWN_OPTIONS else "this version of Ingot has no option freeze")
