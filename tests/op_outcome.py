@@ -65,9 +65,12 @@ def copied(call: Call) -> Call:
     return copy.deepcopy(call, {id(t): t.clone() for t in sparse})  # they have no storage that deepcopy could see
 
 
-def compare(actual: Ran, expected: Ran, function: Any, call: Call, *, values: bool = True) -> None:
+def compare(
+    actual: Ran, expected: Ran, function: Any, call: Call, *, values: bool = True, zeros: bool = True
+) -> None:
     """Raises Different unless both raised the same type, or gave the same: types, values, dtypes, sizes, strides,
-    aliasing, what was written, what was drawn. `values`: whether these are defined at all."""
+    aliasing, what was written, what was drawn. `values`: whether these are defined at all, `zeros`: whether the signs
+    of zeros are."""
     if type(actual.error) is not type(expected.error):
         raise Different(f"raises {text(actual.error)}, eager {text(expected.error)}")
     if expected.error is not None:
@@ -88,7 +91,7 @@ def compare(actual: Ran, expected: Ran, function: Any, call: Call, *, values: bo
                 raise Different(f"gives {text(a)}, eager {text(e)}")
             continue
         compare_geometry(a, e)
-        if not values or e.layout is not torch.strided or is_close(a, e):
+        if not values or e.layout is not torch.strided or is_close(a, e, zeros):
             continue
         if wide is None:
             wide = in_double(function, call)
@@ -116,20 +119,20 @@ def same_bits(a: torch.Tensor, e: torch.Tensor) -> bool:
     return bool(((a == e) | ((a != a) & (e != e))).all())
 
 
-def is_close(a: torch.Tensor, e: torch.Tensor) -> bool:
+def is_close(a: torch.Tensor, e: torch.Tensor, zeros: bool = True) -> bool:
     """Equal, zeros' signs included; floats within a few eps, and infinite and NaN in the same places."""
     if e.dtype not in CLOSE:
         return bool((a == e).all())
     if e.is_complex():
         a, e = a.resolve_conj(), e.resolve_conj()
-        return is_close(a.real, e.real) and is_close(a.imag, e.imag)
+        return is_close(a.real, e.real, zeros) and is_close(a.imag, e.imag, zeros)
     tolerance = CLOSE[e.dtype]
     a, e = a.double(), e.double()
     finite = e[e.isfinite()]
     scale = min(1.0, finite.abs().max().item()) if finite.numel() else 0.0
     equal = torch.isclose(a, e, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
-    zeros = (a == 0) & (e == 0)
-    return bool((equal & (~zeros | (a.signbit() == e.signbit()))).all())
+    unlike = (a == 0) & (e == 0) & (a.signbit() != e.signbit())
+    return bool((equal & ~(unlike & zeros)).all())
 
 
 def difference(a: torch.Tensor, e: torch.Tensor, exact: torch.Tensor | None) -> str:

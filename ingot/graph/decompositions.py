@@ -99,7 +99,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @rule(aten.hardtanh.default)
 def hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
-    return torch.clamp(x, low, high)
+    return torch.clamp(x, low, high) if x.is_floating_point() else torch.clamp(x, int(low), int(high))
 
 
 @rule(aten.relu6.default)
@@ -175,6 +175,55 @@ def of_one_float_type(function: Rule) -> Rule:
         return function(*tensors, **kwargs) if _one_float_type(*tensors) else NotImplemented
 
     return wrapper
+
+
+@rule(aten.deg2rad.default)
+def deg2rad(x: Tensor) -> Tensor:
+    return x * (math.pi / 180)
+
+
+@rule(aten.rad2deg.default)
+def rad2deg(x: Tensor) -> Tensor:
+    return x * (180 / math.pi)
+
+
+@rule(aten.ldexp.Tensor)
+def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    return NotImplemented if x.is_complex() or exponent.is_complex() else x * torch.pow(2.0, exponent)
+
+
+@rule(aten.linalg_cross.default)
+def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    if x.is_complex() or _is_empty(x) or _is_empty(other):
+        return NotImplemented
+
+    def turned(t: Tensor, steps: int) -> Tensor:
+        return torch.cat([t.narrow(dim, steps, 3 - steps), t.narrow(dim, 0, steps)], dim)
+
+    return turned(x, 1) * turned(other, 2) - turned(x, 2) * turned(other, 1)
+
+
+@rule(aten.isin.Tensor_Tensor)
+def isin(x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """By comparison with each of few; eager, too, sorts where they are many."""
+    count = members.numel()
+    if not isinstance(count, int) or not 0 < count <= 32:
+        return NotImplemented
+    found = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
+    return torch.logical_not(found) if invert else found
+
+
+@rule(aten.isin.Tensor_Scalar)
+def isin_number(x: Tensor, member: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    return torch.ne(x, member) if invert else torch.eq(x, member)
+
+
+@rule(aten.mvlgamma.default)
+def mvlgamma(x: Tensor, p: int) -> Tensor:
+    if x.dtype in _HALF or not x.is_floating_point():
+        return NotImplemented
+    shifted = x.unsqueeze(-1) + torch.arange(0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device)
+    return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
 
 
 @rule(aten.addcmul.default)
@@ -378,7 +427,7 @@ def batch_norm_inference(
 
 
 def _variance(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
-    dims = [d % x.dim() for d in dim] if dim else list(range(x.dim()))
+    dims = _dims(x, dim)
     mean = torch.mean(x, dims, keepdim=True)
     centered = x - mean
     divisor = _count(x, dims) - (1 if correction is None else correction)
@@ -393,8 +442,14 @@ def _is_zero(value: Any) -> bool:
     return isinstance(value, (int, float)) and value == 0
 
 
+def _dims(x: Tensor, dim: Any) -> list[int]:
+    """The dimensions meant; none given means all."""
+    listed = [dim] if isinstance(dim, int) else dim
+    return [d % x.dim() for d in listed] if listed and x.dim() else list(range(x.dim()))
+
+
 def _refuses(x: Tensor) -> bool:
-    return _is_empty(x) or x.is_complex() or not x.is_floating_point() or x.dim() == 0
+    return _is_empty(x) or x.is_complex() or not x.is_floating_point()
 
 
 @rule(aten.var.correction)
@@ -426,11 +481,62 @@ def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: boo
 
 
 @rule(aten.linalg_vector_norm.default)
-@rounded_once
 def vector_norm(x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    if order != 2 or dtype is not None or _refuses(x):
+    if _refuses(x) or (dtype is not None and dtype.is_complex):
         return NotImplemented
-    return torch.sqrt(torch.sum(x * x, dim if dim else list(range(x.dim())), keepdim=keepdim))
+    result = _norm(_wide(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim)
+    return result if result is NotImplemented else result.to(dtype or x.dtype)
+
+
+def _norm(x: Tensor, order: float, dims: list[int], keepdim: bool) -> Tensor:
+    if order == 0:
+        return torch.sum((x != 0).to(x.dtype), dims, keepdim=keepdim)
+    if order == 2:
+        return torch.sqrt(torch.sum(x * x, dims, keepdim=keepdim))
+    if math.isinf(order):
+        extreme = torch.amax if order > 0 else torch.amin
+        return extreme(torch.abs(x), dims, keepdim=keepdim)
+    if order == 1:
+        return torch.sum(torch.abs(x), dims, keepdim=keepdim)
+    if x.dtype is torch.float64:
+        return NotImplemented  # there is no pow of doubles
+    return torch.pow(torch.sum(torch.pow(torch.abs(x), order), dims, keepdim=keepdim), 1 / order)
+
+
+@rule(aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype)
+def norm(x: Tensor, order: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return vector_norm(x, 2 if order is None else order, dim, keepdim, dtype=dtype)
+
+
+@rule(aten.norm.Scalar, aten.norm.ScalarOpt_dtype)
+def norm_of_all(x: Tensor, order: Any = 2, *, dtype: Any = None) -> Tensor:
+    return vector_norm(x, 2 if order is None else order, dtype=dtype)
+
+
+@rule(aten.nansum.default)
+def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    if x.is_complex() or (dtype is not None and dtype.is_complex):
+        return NotImplemented
+    known = torch.where(torch.isnan(x), 0, x) if x.is_floating_point() else x
+    return torch.sum(known, _dims(x, dim), keepdim=keepdim, dtype=dtype)
+
+
+@rule(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
+def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
+    return NotImplemented if x.is_complex() else torch.sum(x != 0, _dims(x, dim))
+
+
+@rule(aten.aminmax.default)
+def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
+    if _is_empty(x):
+        return NotImplemented
+    dims = _dims(x, dim)
+    return torch.amin(x, dims, keepdim=keepdim), torch.amax(x, dims, keepdim=keepdim)
+
+
+@rule(aten.trace.default)
+def trace(x: Tensor) -> Tensor:
+    return torch.sum(torch.diagonal(x))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -154,6 +154,10 @@ def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
     return _fresh(t.shape, _dtype(op, args, kwargs))
 
 
+def angle(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return (contiguous_self if args[0].is_complex() else pointwise)(op, args, kwargs)
+
+
 def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """clone, _to_copy and the *_like factories: dtype and memory_format keywords over the first argument's geometry."""
     t, format_ = args[0], kwargs.get("memory_format")
@@ -494,7 +498,7 @@ _FAMILIES: dict[Rule, str] = {
     masked: "masked_fill masked_scatter",
     roll: "roll",
     exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
-    contiguous_self: "_softmax _log_softmax cumsum cumprod logcumsumexp tril triu _safe_softmax",
+    contiguous_self: "mvlgamma _softmax _log_softmax cumsum cumprod logcumsumexp tril triu _safe_softmax",
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
     reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
         linalg_vector_norm norm aminmax count_nonzero""",
@@ -527,6 +531,7 @@ _FAMILIES: dict[Rule, str] = {
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
 _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
+    aten.angle.default: angle,
     aten.max.other: pointwise,
     aten.min.other: pointwise,
     aten.pow.Scalar: contiguous_exponent,

@@ -20,7 +20,8 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer, value_symbol
 from ingot.loops.ir import Body, Fault, Instruction
 
 BOOL = frozenset((torch.bool,))
-INTS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+UNSIGNED = frozenset((torch.uint8, torch.uint16, torch.uint32, torch.uint64))
+INTS = UNSIGNED | frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
 FLOATS = frozenset((torch.float32, torch.float64))
 SINGLE = frozenset((torch.float32,))  # where no inline expansion in double precision exists: ATen is called for those
 NUMBERS = INTS | FLOATS
@@ -61,11 +62,15 @@ _ROWS = [
     ScalarOp("mul", 2, NUMBERS, "same", np.multiply),
     ScalarOp("div", 2, FLOATS, "same", np.divide),
     ScalarOp("floordiv", 2, INTS, "same", np.floor_divide),
+    ScalarOp("truncdiv", 2, INTS, "same", lambda a, b: (a - np.fmod(a, b)) // b),
     ScalarOp("remainder", 2, NUMBERS, "same", np.mod),
     ScalarOp("fmod", 2, NUMBERS, "same", np.fmod),
     ScalarOp("neg", 1, NUMBERS, "same", np.negative),
     ScalarOp("abs", 1, NUMBERS, "same", np.abs),
     ScalarOp("sign", 1, NUMBERS, "same", np.sign),
+    ScalarOp("signbit", 1, FLOATS, "bool", np.signbit),
+    ScalarOp("copysign", 2, FLOATS, "same", np.copysign),
+    ScalarOp("nextafter", 2, FLOATS, "same", np.nextafter),
     ScalarOp("minimum", 2, NUMBERS, "same", np.minimum),
     ScalarOp("maximum", 2, NUMBERS, "same", np.maximum),
     ScalarOp("fma", 3, FLOATS, "same", lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype)),
@@ -127,7 +132,8 @@ STRUCTURAL = ("constant", "index", "load", "indirect", "scalar", "to")
 # Ops that cost about as much as a memory access or more: a value made with one is not computed twice.
 CHEAP = frozenset(
     "add sub mul neg abs minimum maximum fma eq ne lt le gt ge logical_and logical_or logical_xor "
-    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan isinf".split()
+    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan isinf signbit "
+    "copysign".split()
 )
 
 

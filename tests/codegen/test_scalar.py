@@ -14,6 +14,7 @@ from ingot.loops.ops import OPS
 from tests.codegen.harness import flat, launch
 
 COUNT = 4001
+WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 SPECIAL = [
     0.0,
     -0.0,
@@ -138,9 +139,10 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
     if name == "where":
         inputs[0] = torch.rand(inputs[0].numel()) > 0.5
     if name in INTEGER_DIVISIONS and dtype in INTS:
-        inputs[1][inputs[1] == 0] = 5
+        divisors = inputs[1].numpy()
+        divisors[divisors == 0] = 5
     if name in ("shift_left", "shift_right"):
-        inputs[1] = inputs[1].abs() % torch.iinfo(dtype).bits
+        inputs[1] = torch.from_numpy(np.abs(inputs[1].numpy()) % torch.iinfo(dtype).bits).to(dtype)
     result = torch.bool if row.result == "bool" else dtype
     ours = computed(name, inputs, result)
     with np.errstate(all="ignore"):
@@ -152,11 +154,11 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
         reference = eager("sign", inputs)
     if name in ("minimum", "maximum") and dtype.is_floating_point:
         reference = eager(name, inputs)
-    torch.testing.assert_close(ours, reference.to(result), rtol=0, atol=0, equal_nan=True)
+    np.testing.assert_array_equal(ours.numpy(), reference.to(result).numpy())
 
 
 @pytest.mark.parametrize("name", ["shift_left", "shift_right"])
-@pytest.mark.parametrize("dtype", sorted(INTS, key=str), ids=str)
+@pytest.mark.parametrize("dtype", sorted(INTS - WIDE_UNSIGNED, key=str), ids=str)  # eager does not shift those
 def test_shifts_out_of_range(name: str, dtype: torch.dtype) -> None:
     bits = torch.iinfo(dtype).bits
     values = torch.tensor([1, 5, 100, torch.iinfo(dtype).min], dtype=dtype).repeat(4)
@@ -200,7 +202,10 @@ def test_conversions(source: torch.dtype) -> None:
         out = torch.empty(values.numel(), dtype=target)
         kernel = flat(values.numel(), [source], target, lambda x, target=target: ops.to(x, target))
         assert launch(kernel, [values, out], [(0, values.numel())]) == 0
-        torch.testing.assert_close(out, values.to(target), rtol=0, atol=0, equal_nan=True)
+        if target in WIDE_UNSIGNED:
+            assert torch.equal(out.view(torch.uint8), values.to(target).view(torch.uint8)), target
+        else:
+            torch.testing.assert_close(out, values.to(target), rtol=0, atol=0, equal_nan=True)
 
 
 def test_table_agrees_with_the_op_table() -> None:

@@ -14,11 +14,11 @@ from ingot.codegen.llvm.math import absolute
 from ingot.codegen.llvm.types import BITS, FLOATS, REPRESENTATIONS, vector_type
 
 BOOL = {torch.bool}
-INTS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+INTS = {dtype for dtype, row in REPRESENTATIONS.items() if row.kind in ("signed", "unsigned")}
 REALS = {torch.float32, torch.float64}
 NUMBERS = INTS | REALS
 
-UNSIGNED = "unsigned"  # the kind of uint8, the one integer type whose order and shifts differ
+UNSIGNED = "unsigned"  # the kind of the integer types whose order and shifts differ
 
 
 # -- conversion
@@ -41,7 +41,7 @@ def convert(a: Value, source: torch.dtype, target: torch.dtype) -> Value:
     if want.kind == "float":
         return _to_float(a, have.kind, want.register)
     if have.kind == "float":
-        return _truncated(a, want.register)
+        return _truncated(a, want.register, want.kind)
     if BITS[have.register] > BITS[want.register]:
         return e.cast("trunc", a, want.register)
     return e.cast("sext" if have.kind == "signed" else "zext", a, want.register)
@@ -61,20 +61,34 @@ def _to_float(a: Value, kind: str, want: str) -> Value:
         if BITS[a.type] < BITS[want]:
             return e.cast("fpext", a, want)
         if (a.type, want) == ("double", "half"):  # as eager: through float
-            a = e.cast("fptrunc", a, "float")
-        return e.cast("fptrunc", a, want)
+            return _to_half(e.cast("fptrunc", a, "float"))
+        return e.cast("fptrunc", a, want) if want != "half" else _to_half(a)
     opcode = "sitofp" if kind == "signed" else "uitofp"
     if want == "half":
-        return e.cast("fptrunc", e.cast(opcode, a, "float"), "half")
+        return _to_half(e.cast(opcode, a, "float"))
     return e.cast(opcode, a, want)
 
 
-def _truncated(a: Value, want: str) -> Value:
+def _to_half(a: Value) -> Value:
+    """A float as a half. Of scalars LLVM is not shown the conversion: it would combine it with others into one from
+    double, for which it has no instruction."""
+    e = a.emitter
+    if a.lanes > 1:
+        return e.cast("fptrunc", a, "half")
+    e.declare("i16", "llvm.convert.to.fp16.f32", "float")
+    return e.cast("bitcast", e.place(f"call i16 @llvm.convert.to.fp16.f32(float {a.text})", "i16", 1, a.depth), "half")
+
+
+def _truncated(a: Value, want: str, kind: str) -> Value:
     """A float as an integer: any value will do where it does not fit, as in C, but it must be one value."""
     e = a.emitter
     if a.type == "half":
         a = e.cast("fpext", a, "float")
-    middle = "i32" if BITS[want] < 32 else want
+    if kind == UNSIGNED and want == "i64":  # in two halves, of which the lower one may be negative
+        large = e.compare("oge", a, 2.0**63)
+        low = _truncated(e.select(large, a - 2.0**63, a), want, "signed")
+        return e.select(large, low ^ -(2**63), low)
+    middle = "i32" if BITS[want] < 32 else "i64" if kind == UNSIGNED else want
     result = e.instruction("freeze", (e.cast("fptosi", a, middle),), middle)
     return e.cast("trunc", result, want)
 
@@ -131,6 +145,8 @@ def _quotient(kind: str, a: Value, b: Value) -> Value:
         to_float, to_int = ("uitofp", "fptoui") if kind == UNSIGNED else ("sitofp", "fptosi")
         exact = e.cast(to_float, a, wide) / e.cast(to_float, b, wide)
         return e.cast("trunc", e.cast(to_int, exact, "i32" if wide == "float" else "i64"), a.type)
+    if kind == UNSIGNED:
+        return e.binary("udiv", a, b)
     minus_one = e.compare("eq", b, -1)
     return e.select(minus_one, -a, e.binary("sdiv", a, e.select(minus_one, 1, b)))
 
@@ -190,6 +206,22 @@ def _where(kind: str, condition: Value, a: Value, b: Value) -> Value:
     return condition.emitter.select(condition, a, b)
 
 
+def _signbit(kind: str, a: Value) -> Value:
+    return a.emitter.compare("slt", a.emitter.bits(a), 0)
+
+
+def _next_after(kind: str, a: Value, b: Value) -> Value:
+    """The neighbour of `a` on the way to `b`: floats are ordered as the integers of their bits, but for the sign."""
+    e = a.emitter
+    outwards = e.compare("olt", a, b) ^ _signbit(kind, a)
+    bits = e.bits(a)
+    neighbour = e.cast("bitcast", e.select(outwards, bits + 1, bits - 1), a.type)
+    smallest = e.cast("bitcast", e.select(_signbit(kind, b), e.bits(e.constant(-0.0, a.type)), 0) | 1, a.type)
+    result = e.select(e.compare("oeq", a, 0.0), smallest, neighbour)
+    result = e.select(e.compare("oeq", a, b), b, result)
+    return e.select(e.compare("uno", a, b), a + b, result)
+
+
 def _isinf(kind: str, a: Value) -> Value:
     return a.emitter.compare("oeq", absolute(a), inf)
 
@@ -213,11 +245,15 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "mul": (NUMBERS, lambda kind, a, b: a * b),
     "div": (REALS, lambda kind, a, b: a / b),
     "floordiv": (INTS, floor_divide),
+    "truncdiv": (INTS, _quotient),
     "remainder": (NUMBERS, _remainder),
     "fmod": (NUMBERS, _fmod),
     "neg": (NUMBERS, lambda kind, a: -a),
     "abs": (NUMBERS, _absolute),
     "sign": (NUMBERS, _sign),
+    "signbit": (REALS, _signbit),
+    "copysign": (REALS, lambda kind, a, b: vector_math.copysign(a, b)),
+    "nextafter": (REALS, _next_after),
     "reciprocal": (REALS, lambda kind, a: 1.0 / a),
     "fma": (REALS, lambda kind, a, b, c: a.emitter.fma(a, b, c)),
     "minimum": (NUMBERS, _extreme("min")),
@@ -252,7 +288,7 @@ TABLE |= {name: ({torch.float32}, _plain(f)) for name, f in vector_math.FLOAT_ON
 # What code generation can emit: op -> dtypes of its arguments (of the values chosen, for `where`).
 supported_ops: dict[str, set[torch.dtype]] = {name: row[0] for name, row in TABLE.items()}
 
-INTEGER_DIVISIONS = frozenset(("floordiv", "remainder", "fmod"))
+INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 
 
 # -- reductions

@@ -173,12 +173,8 @@ def _div_mode(a: int, b: int, *, rounding_mode: str | None = None) -> int:
     if rounding_mode is None:
         return apply("div", a, b)
     if rounding_mode == "trunc":
-        return apply("trunc", apply("div", a, b)) if is_float else _trunc_divide(a, b)
+        return apply("trunc", apply("div", a, b)) if is_float else apply("truncdiv", a, b)
     return _floor_divide(a, b)
-
-
-def _trunc_divide(a: int, b: int) -> int:
-    raise NotLowered("integer division that truncates")
 
 
 def _floor_divide(a: int, b: int) -> int:
@@ -363,10 +359,15 @@ def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) ->
     return pointwise(lw, out, scalar, [x], [out.dtype])
 
 
-def _xlogy(x: int, y: int) -> int:
-    zero = _like(x, 0)
-    value = apply("where", apply("eq", x, zero), zero, apply("mul", x, apply("log", y)))
-    return apply("where", apply("isnan", y), y, value)
+def _times_log(logarithm: str) -> Scalar:
+    """x * log(y), and 0 where x is 0, unless y is NaN."""
+
+    def scalar(x: int, y: int) -> int:
+        zero = _like(x, 0)
+        value = apply("where", apply("eq", x, zero), zero, apply("mul", x, apply(logarithm, y)))
+        return apply("where", apply("isnan", y), y, value)
+
+    return scalar
 
 
 def _comparison(name: str) -> Scalar:
@@ -378,10 +379,167 @@ def _comparison(name: str) -> Scalar:
     return scalar
 
 
-def _nan_to_num(x: int, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> int:
-    if ops.dtype_of(x) not in ops.FLOATS:
-        return x
-    raise NotLowered("nan_to_num of floats")
+@lowers(aten.nan_to_num.default)
+def _nan_to_num(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> TensorValue:
+    limits = torch.finfo(out.dtype) if out.dtype.is_floating_point else None
+
+    def scalar(value: int) -> int:
+        if limits is None:
+            return value
+        high = limits.max if posinf is None else rounded_number(posinf, out.dtype)
+        low = limits.min if neginf is None else rounded_number(neginf, out.dtype)
+        default = _like(value, 0.0 if nan is None else rounded_number(nan, out.dtype))
+        infinite = apply("where", apply("gt", value, _like(value, 0)), _like(value, high), _like(value, low))
+        finite = apply("where", apply("isinf", value), infinite, value)
+        return apply("where", apply("isnan", value), default, finite)
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+def _infinite(test: str, bound: float) -> Scalar:
+    def scalar(x: int) -> int:
+        return apply(test, x, _like(x, bound)) if ops.dtype_of(x) in ops.FLOATS else constant(False, torch.bool)
+
+    return scalar
+
+
+def _sign_bit(x: int) -> int:
+    dtype = ops.dtype_of(x)
+    if dtype is torch.bool:
+        return constant(False, torch.bool)
+    return apply("signbit", x) if dtype in ops.FLOATS else apply("lt", x, _like(x, 0))
+
+
+def _angle(x: int) -> int:
+    turned = apply("where", apply("lt", x, _like(x, 0)), _like(x, math.pi), _like(x, 0))
+    return apply("where", apply("isnan", x), x, turned)
+
+
+def _number_wins(extreme: str) -> Scalar:
+    """fmax and fmin: NaN gives way to a number."""
+
+    def scalar(a: int, b: int) -> int:
+        if ops.dtype_of(a) is torch.bool:
+            return apply("logical_or" if extreme == "maximum" else "logical_and", a, b)
+        if ops.dtype_of(a) not in ops.FLOATS:
+            return apply(extreme, a, b)
+        chosen = apply("where", apply("gt" if extreme == "maximum" else "lt", b, a), b, a)
+        return apply("where", apply("isnan", a), b, chosen)
+
+    return scalar
+
+
+def _extreme(name: str) -> Scalar:
+    """maximum and minimum, of truth values too."""
+
+    def scalar(a: int, b: int) -> int:
+        if ops.dtype_of(a) is torch.bool:
+            return apply("logical_or" if name == "maximum" else "logical_and", a, b)
+        return apply(name, a, b)
+
+    return scalar
+
+
+def _absolute(x: int) -> int:
+    return x if ops.dtype_of(x) is torch.bool else apply("abs", x)
+
+
+def _frac(x: int) -> int:
+    return apply("sub", x, apply("trunc", x))
+
+
+def _heaviside(x: int, values: int) -> int:
+    if ops.dtype_of(x) is torch.bool:
+        return apply("where", x, x, values)
+    step = apply("where", apply("gt", x, _like(x, 0)), _like(x, 1), _like(x, 0))
+    return apply("where", apply("eq", x, _like(x, 0)), values, step)
+
+
+def _log_add_exp(power: str, scale: float | None) -> Scalar:
+    """log(e^a + e^b), or the same to the base 2."""
+
+    def scalar(a: int, b: int) -> int:
+        tail = apply("log1p", apply(power, apply("neg", apply("abs", apply("sub", a, b)))))
+        tail = tail if scale is None else apply("mul", tail, _like(tail, scale))
+        both = apply("logical_and", apply("isinf", a), apply("eq", a, b))
+        return apply("where", both, a, apply("add", apply("maximum", a, b), tail))
+
+    return scalar
+
+
+def _hypot(a: int, b: int) -> int:
+    """sqrt(a^2 + b^2): of floats in double, of doubles scaled so that no square overflows."""
+    dtype = ops.dtype_of(a)
+    infinite = apply("logical_or", apply("isinf", a), apply("isinf", b))
+    if dtype is torch.float32:
+        x, y = ops.to(a, torch.float64), ops.to(b, torch.float64)
+        length = ops.to(apply("sqrt", apply("fma", x, x, apply("mul", y, y))), dtype)
+    else:
+        x, y = apply("abs", a), apply("abs", b)
+        large, small = apply("maximum", x, y), apply("minimum", x, y)
+        ratio = apply("div", small, apply("where", apply("eq", large, _like(a, 0)), _like(a, 1), large))
+        length = apply("mul", large, apply("sqrt", apply("fma", ratio, ratio, _like(a, 1))))
+    return apply("where", infinite, _like(a, math.inf), length)
+
+
+def _softshrink(x: int, limit: float = 0.5) -> int:
+    bound = _like(x, limit)
+    low = apply("where", apply("lt", x, apply("neg", bound)), apply("add", x, bound), apply("mul", x, _like(x, 0)))
+    return apply("where", apply("gt", x, bound), apply("sub", x, bound), low)
+
+
+def _hardshrink(x: int, limit: float = 0.5) -> int:
+    bound = _like(x, limit)
+    inside = apply("logical_and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
+    return apply("where", inside, _like(x, 0), x)
+
+
+@lowers(aten.round.decimals)
+def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 0) -> TensorValue:
+    """Each step is rounded, and so is the power of ten."""
+    power = rounded_number(float(10 ** min(abs(decimals), 300)), out.dtype)
+    there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
+
+    def scalar(value: int) -> int:
+        if decimals == 0:
+            return apply("round", value)
+        whole = apply("round", rounded(apply(there, value, _like(value, power)), out.dtype))
+        return apply(back, rounded(whole, out.dtype), _like(value, power))
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+@lowers(aten.sinc.default)
+def _sinc(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+    """sin(pi x) / (pi x); each step is rounded, and so is pi."""
+
+    def scalar(value: int) -> int:
+        angle = rounded(apply("mul", value, _like(value, rounded_number(math.pi, out.dtype))), out.dtype)
+        quotient = apply("div", rounded(apply("sin", angle), out.dtype), angle)
+        return apply("where", apply("eq", value, _like(value, 0)), _like(value, 1), quotient)
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+@lowers(aten.nextafter.default)
+def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
+    if out.dtype in ops.HALVES:
+        raise NotLowered("the neighbour of a half")
+    return pointwise(lw, out, _simple("nextafter"), [x, y], [out.dtype] * 2)
+
+
+def _entropy(x: int) -> int:
+    zero = _like(x, 0)
+    value = apply("mul", apply("neg", x), apply("log", x))
+    rest = apply("where", apply("eq", x, zero), zero, _like(x, -math.inf))
+    return apply("where", apply("logical_or", apply("gt", x, zero), apply("isnan", x)), value, rest)
 
 
 def _names(text: str) -> list[str]:
@@ -398,13 +556,16 @@ def _build_table() -> dict[Any, Row]:
             table[getattr(getattr(aten, packet), overload or "default")] = Row(scalar, operands, dtype)
 
     for name in _names(
-        "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
+        "neg sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
         "sinh cosh tanh asinh acosh atanh erf erfc sigmoid"
     ):
         row(name, _simple(name), 1)
     for name in _names("floor ceil round trunc"):
         row(name, _rounding(name), 1)
-    for name in _names("minimum maximum atan2 fmod.Tensor remainder.Tensor"):
+    row("abs", _absolute, 1)
+    for name in _names("minimum maximum"):
+        row(name, _extreme(name), 2)
+    for name in _names("atan2 fmod.Tensor remainder.Tensor"):
         row(name, _simple(name.partition(".")[0]), 2)
     for name in _names("fmod remainder"):
         row(f"{name}.Scalar", _simple(name), 2)
@@ -419,6 +580,21 @@ def _build_table() -> dict[Any, Row]:
     row("bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar", _simple("shift_right"), 2)
     row("isnan", _float_test("isnan"), 1, "own")
     row("isinf", _float_test("isinf"), 1, "own")
+    row("isposinf", _infinite("eq", math.inf), 1, "own")
+    row("isneginf", _infinite("eq", -math.inf), 1, "own")
+    row("signbit", _sign_bit, 1, "own")
+    row("angle", _angle, 1)
+    row("fmax", _number_wins("maximum"), 2)
+    row("fmin", _number_wins("minimum"), 2)
+    row("copysign.Tensor copysign.Scalar", _simple("copysign"), 2)
+    row("frac", _frac, 1)
+    row("heaviside", _heaviside, 2)
+    row("logaddexp", _log_add_exp("exp", None), 2)
+    row("logaddexp2", _log_add_exp("exp2", 1 / math.log(2)), 2)
+    row("hypot", _hypot, 2)
+    row("softshrink", _softshrink, 1)
+    row("hardshrink", _hardshrink, 1)
+    row("special_entr", _entropy, 1)
     row("add.Tensor add.Scalar", _add, 2, "summed")
     row("sub.Tensor sub.Scalar", _sub, 2, "summed")
     row("rsub.Tensor rsub.Scalar", _rsub, 2, "summed")
@@ -427,15 +603,15 @@ def _build_table() -> dict[Any, Row]:
     row("div.Tensor_mode div.Scalar_mode", _div_mode, 2, "scaled")
     row("floor_divide floor_divide.Scalar", _floor_divide, 2, "scaled")
     row("square", _square, 1)
-    row("sign", _sign, 1)
+    row("sign sgn", _sign, 1)
     row("relu", _relu, 1)
     row("gelu", _gelu, 1)
     row("silu", _silu, 1)
     row("clamp", _clamp, 1)
     row("clamp_min", lambda x, low: _clamp(x, low), 1)
     row("clamp_max", lambda x, high: _clamp(x, None, high), 1)
-    row("clamp_min.Tensor", _simple("maximum"), 2)
-    row("clamp_max.Tensor", _simple("minimum"), 2)
+    row("clamp_min.Tensor", _extreme("maximum"), 2)
+    row("clamp_max.Tensor", _extreme("minimum"), 2)
     row("hardtanh", _hardtanh, 1)
     row("leaky_relu", _leaky_relu, 1)
     row("elu", _elu, 1)
@@ -447,8 +623,8 @@ def _build_table() -> dict[Any, Row]:
     row("addcdiv", _addcdiv, 3)
     row("lerp.Scalar lerp.Tensor", _lerp, 3, "scaled")
     row("pow.Tensor_Tensor pow.Scalar", _simple("pow"), 2)
-    row("xlogy.Tensor", _xlogy, 2)
-    row("nan_to_num", _nan_to_num, 1)
+    row("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self", _times_log("log"), 2)
+    row("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", _times_log("log1p"), 2)
     return table
 
 

@@ -102,9 +102,9 @@ def all_(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bo
 
 
 def _truth(lw: Lowering, out: Spec, kind: str, x: TensorValue, dims: Dims) -> TensorValue:
-    if out.dtype is not torch.bool:
-        raise NotLowered("any and all of uint8 give uint8")
-    return lw.reduce(out, kind, x, dims_of(dims, len(x.sizes)), torch.bool, lambda v: ops.to(v, torch.bool))
+    axes = dims_of(dims, len(x.sizes))
+    result = lw.reduce(out._replace(dtype=torch.bool), kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
+    return lw.rounded_to(out, result)  # of uint8 these are uint8
 
 
 @lowers(aten.argmax.default)
