@@ -15,7 +15,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, Unsupported
-from ingot.graph import geometry, meta
+from ingot.graph import decompositions_places, geometry, meta  # noqa: F401  (the first registers rules)
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS

@@ -72,6 +72,8 @@ class Lowering:
 
     def write(self, value: TensorValue, buffer: str, strides: Sequence[Expr], offset: Expr) -> None:
         """Add the node that writes `value` to a strided window of `buffer`."""
+        if value.dtype not in ops.STORED:
+            raise Unsupported(f"a {value.dtype} tensor cannot be written by loops", self.origin.where)
         index = loops_over(value.sizes)
         target = sum((i * s for i, s in zip(index, strides)), offset)
         body = self.body_of(value, index)

@@ -121,10 +121,16 @@ class Joined(TensorValue):
 def cat(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
     rank = len(out.sizes)
     dim %= rank
-    given = [t for t in tensors if len(t.sizes) == rank and t.sizes[dim] is not ZERO]
+    return join(lw, out, [t for t in tensors if len(t.sizes) == rank], dim)
+
+
+def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> TensorValue:
+    """`tensors`, of `out`'s sizes but along `dim`, one after the other."""
     parts: list[tuple[TensorValue, Expr]] = []
     start = ZERO
-    for t in given:
+    for t in tensors:
+        if t.sizes[dim] is ZERO:
+            continue
         spec = out._replace(sizes=t.sizes, strides=out.strides)
         parts.append((t if t.dtype is out.dtype else _converted(lw, spec, t), start))
         start = start + t.sizes[dim]

@@ -13,7 +13,17 @@ from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
 from ingot.loops.ir import Buffer, LoopGraph, Origin, View
-from ingot.loops.lowering import convolution, creation, indexing, pointwise, pooling, reductions, views  # noqa: F401  (they register rules)
+from ingot.loops.lowering import (  # noqa: F401  (they register rules)
+    convolution,
+    creation,
+    diagonals,
+    indexing,
+    padding,
+    pointwise,
+    pooling,
+    reductions,
+    views,
+)
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import RULES, NotLowered

@@ -187,20 +187,6 @@ def flip(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> Tensor
     return lw.mapped(x, out, index_map)
 
 
-@lowers(aten.roll.default)
-def roll(lw: Lowering, out: Spec, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()) -> TensorValue:
-    if not dims:
-        raise NotLowered("roll over the flattened tensor")
-    moved = dict(zip((d % len(x.sizes) for d in dims), shifts))
-    if len(moved) < len(dims):
-        raise NotLowered("a dimension rolled twice")
-
-    def index_map(index: Index) -> Index:
-        return tuple((i - moved[k]) % x.sizes[k] if k in moved else i for k, i in enumerate(index))
-
-    return lw.mapped(x, out, index_map)
-
-
 @lowers(aten.diagonal.default)
 def diagonal(lw: Lowering, out: Spec, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
     rank = len(x.sizes)
