@@ -322,3 +322,13 @@ def test_two_stores_of_one_body():
     declared = (parameter("x"), parameter("y", written=True), parameter("b", torch.bool, True))
     kernel = Kernel("k", NONE, (i,), (only,), declared, (), 1, i)
     check(kernel, [torch.randn(70), torch.zeros(70), torch.zeros(70, dtype=torch.bool)], 70)
+
+
+@pytest.mark.parametrize("extent", [1, 3, 16, 37, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool])
+def test_descending_loads(dtype: torch.dtype, extent: int) -> None:
+    i = loop_symbol("i", extent)
+    program = body(lambda: ops.load("a0", extent - 1 - i, dtype))
+    declared = (parameter("a0", dtype), parameter("out", dtype, True))
+    kernel = Kernel("down", Origin(()), (i,), (stage((), program, [Store("out", i, 0)]),), declared, (), 1, i)
+    check(kernel, [torch.randint(0, 2, (extent,)).to(dtype), torch.zeros(extent, dtype=dtype)], extent)

@@ -268,6 +268,15 @@ class Emitter:
         self.declare("i1", function, type)
         return self.place(f"call i1 @{function}({type} {condition.text})", "i1", 1, condition.depth)
 
+    def reversed_lanes(self, a: Value) -> Value:
+        """The lanes in reversed order."""
+        if a.lanes == 1:
+            return a
+        type, last = vector_type(a.type, a.lanes), a.lanes - 1
+        order = ", ".join(f"i32 {last - lane}" for lane in range(a.lanes))
+        text = f"shufflevector {type} {a.text}, {type} poison, <{a.lanes} x i32> <{order}>"
+        return self.place(text, a.type, a.lanes, a.depth)
+
     def half_vectors(self, a: Value) -> tuple[Value, Value]:
         """The lower and the upper half of the lanes."""
         half = a.lanes // 2

@@ -121,6 +121,21 @@ class Memory:
         pointer = e.pointer(pointer, type, first * step)
         return e.pointer(pointer, type, self._lane_numbers(1) * step), False
 
+    def _last_of_descending(self, buffer: str, expr: Expr) -> Value | None:
+        """The pointer of the last lane where each lane's element lies right before that of the lane before it."""
+        vector = self.vector
+        if vector is None or vector not in expr.symbols or buffer in self.per_lane:
+            return None
+        if any(s in self.bound and self.bound[s].lanes > 1 for s in expr.symbols):
+            return None
+        linear = expr.linear((vector,))
+        if linear is None or linear[1][vector].constant != -1:
+            return None
+        e, type = self.emitter, REPRESENTATIONS[self.dtypes[buffer]].memory
+        pointer = e.pointer(self.base[buffer], type, self.index(linear[0]))
+        pointer = e.pointer(pointer, type, self.bound[vector] * -1)
+        return e.pointer(pointer, type, -(self.shift + e.lanes - 1))
+
     def sure_depth(self, depth: int) -> int:
         """The outermost depth, not less than `depth`, from which the present point is sure to be reached."""
         scopes = self.emitter.scopes
@@ -142,8 +157,13 @@ class Memory:
         if block is not None:
             value = self._load_adjacent(block, form.memory, size, None, "")
             return e.compare("ne", value, 0) if form.kind == "bool" else value
-        pointer, adjacent = self.address(buffer, expr)
-        if pointer.lanes > 1:
+        last = self._last_of_descending(buffer, expr)
+        pointer, adjacent = self.address(buffer, expr) if last is None else (last, True)
+        if last is not None:
+            mask = self.both(self.mask, condition)
+            mask = mask if mask is None else e.reversed_lanes(mask)
+            value = e.reversed_lanes(self._load_adjacent(last, form.memory, size, mask, buffer))
+        elif pointer.lanes > 1:
             value = self._gather(pointer, form.memory, size, self.both(self.mask, condition), buffer)
         elif adjacent:
             mask = None if buffer in self.per_lane else self.both(self.mask, condition)
