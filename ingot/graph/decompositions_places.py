@@ -102,7 +102,7 @@ def block_diag(tensors: Sequence[Tensor]) -> Tensor:
 
 
 @rule(aten.rot90.default)
-def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+def rot90(x: Tensor, k: int = 1, dims: list[int] | tuple[int, int] = (0, 1)) -> Tensor:
     rank = x.dim()
     if len(dims) != 2 or any(not -rank <= d < rank for d in dims) or dims[0] % rank == dims[1] % rank:
         return NotImplemented  # eager raises
@@ -110,11 +110,11 @@ def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         return x.clone(memory_format=torch.contiguous_format)
     if k % 4 == 2:
         return x.flip(dims)
-    return x.flip(dims[k % 4 == 1]).transpose(*dims)
+    return x.flip([dims[k % 4 == 1]]).transpose(dims[0], dims[1])
 
 
 @rule(aten.roll.default)
-def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor:
+def roll(x: Tensor, shifts: list[Any], dims: list[int] | tuple[()] = ()) -> Tensor:
     """Over the flattened tensor; a dimension given twice in two steps."""
     if not dims and len(shifts) == 1 and x.dim() != 1:
         return torch.roll(x.reshape(-1), shifts, 0).view(x.shape)
