@@ -87,8 +87,8 @@ def test_layers_of_a_transformer_share_their_kernels():
     found = report(model, torch.randint(0, 100, (1, 16)))
     compiled = found.compilations[-1].compiled
     assert found.graph_count == 1 and found.break_count == 0
-    assert len([k for k in found.kernels if k.kind == "fused"]) == 3 * 6 + 1
-    assert compiled.function_count <= 4
+    assert len([k for k in found.kernels if k.kind == "fused"]) == 4 * 6 + 1  # attention among them
+    assert compiled.function_count <= 5
 
 
 def test_one_compilation_serves_every_batch_when_dynamic():

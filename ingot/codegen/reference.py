@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from ingot.loops.expr import ZERO, Expr, Symbol
-from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Pointwise, Reduction, View
+from ingot.loops.ir import Attention, Body, Buffer, Instruction, Library, LoopGraph, Pointwise, Reduction, View
 from ingot.loops.ops import HALVES, OPS
-from ingot.schedule.kernel import Kernel, Stage
+from ingot.schedule.attention import attention_step
+from ingot.schedule.kernel import AttentionKernel, Kernel, Operand, Stage
 from ingot.schedule.plan import LibraryStep, Plan
 
 Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
@@ -259,6 +260,36 @@ def _run_library(node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor
             memory[name] = _laid_out(result, graph.buffers[name], sizes)
 
 
+def _run_attention(
+    node: Attention, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+) -> None:
+    step = attention_step(node)
+    assert isinstance(step.kernel, AttentionKernel)
+    attend(step.kernel, [memory[name] for name in step.arguments])
+
+
+def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor]) -> None:
+    """Attention in double, from and to the flat arrays of the kernel's parameters."""
+    batches, heads, queries, keys, width, value_width = kernel.sizes
+
+    def array(operand: Operand, heads: int, rows: int, columns: int) -> torch.Tensor:
+        return arrays[operand.parameter].as_strided((batches, heads, rows, columns), operand.strides, operand.offset)
+
+    shared = heads // kernel.key_heads
+    query = array(kernel.query, heads, queries, width).double()
+    key = array(kernel.key, kernel.key_heads, keys, width).double().repeat_interleave(shared, 1)
+    value = array(kernel.value, kernel.key_heads, keys, value_width).double().repeat_interleave(shared, 1)
+    scores = query @ key.transpose(-1, -2) * kernel.scale
+    if kernel.mask is not None:
+        scores = scores + array(kernel.mask, heads, queries, keys)
+    if kernel.causal:
+        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
+    weights = torch.softmax(scores, -1)
+    if kernel.zero_rows:
+        weights = weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
+    array(kernel.target, heads, queries, value_width).copy_(weights @ value)
+
+
 def _laid_out(result: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
     """The flat memory of `result` in the layout that the buffer promises."""
     extents = [e.evaluate(sizes) for e in buffer.sizes]
@@ -281,14 +312,19 @@ def _materialize(tree: Any, memory: Mapping[str, torch.Tensor], sizes: Mapping[S
     return tree
 
 
-_RUN: dict[type, Any] = {Pointwise: _run_pointwise, Reduction: _run_reduction, Library: _run_library}
+_RUN: dict[type, Any] = {
+    Pointwise: _run_pointwise,
+    Reduction: _run_reduction,
+    Attention: _run_attention,
+    Library: _run_library,
+}
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
 def run_kernel(
-    kernel: Kernel,
+    kernel: Kernel | AttentionKernel,
     arrays: MutableMapping[str, torch.Tensor],
     sizes: Mapping[Symbol, int],
     begin: int = 0,
@@ -298,6 +334,8 @@ def run_kernel(
 
     `arrays` maps the name of each parameter to its flat memory, as `flat_storage` gives it.
     """
+    if isinstance(kernel, AttentionKernel):
+        return attend(kernel, [arrays[p.name] for p in kernel.parameters])
     extents = [s.extent.evaluate(sizes) for s in kernel.loops]  # type: ignore[union-attr]
     points = np.ndindex(*extents)
     inner = int(np.prod(extents[kernel.parallel :], dtype=np.int64))

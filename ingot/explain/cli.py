@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from ingot.explain.loading import Target, UserError, load, run_user_code
-from ingot.explain.report import Report, size_text
+from ingot.explain.report import Report, size_text, time_lines
 from ingot.explain.stages import STAGES
 from ingot.explain.trial import STEPS, Comparison, Compile, Explain, Trial, try_target
 
@@ -25,6 +25,9 @@ EPILOG = """\
 FILE.py:make names a function in a file of yours that returns (function or module, arguments) or (.., .., keywords).
 Exit status: 0 all is well, 1 a result differs or your code raised an error, 2 a mistake on the command line.
 """
+
+MOST_TIMES = 12
+"""Lines about what each step of a program takes."""
 
 
 class Tools(NamedTuple):
@@ -181,6 +184,8 @@ def print_trial(trial: Trial, console: Console) -> None:
     table.add_row("kernels", "", f"{len(report.kernels)}, {report.fused_count} fused")
     table.add_row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")
     console.print(table)
+    for line in time_lines(report.kernels, MOST_TIMES):
+        console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
     for item in report.breaks:
         console.print(str(item) + (f" (hint: {item.hint})" if item.hint else ""), markup=False)
     for problem in comparison.problems:

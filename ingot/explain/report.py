@@ -5,9 +5,10 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import Unsupported
@@ -44,7 +45,8 @@ class Break:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One step of a program. `ops` are ATen names; `source` is LLVM IR, or the name of the library function."""
+    """One step of a program. `ops` are ATen names; `source` is LLVM IR, or the name of the library function; `seconds`
+    is the median of what it took in the calls that `Report.measure` made."""
 
     name: str
     kind: str  # "fused" or "extern"
@@ -53,6 +55,7 @@ class KernelReport:
     writes_bytes: int
     source: str = field(repr=False)
     where: str = ""
+    seconds: float | None = None
 
 
 @dataclass
@@ -112,6 +115,21 @@ class Report:
     @property
     def fused_count(self) -> int:
         return sum(kernel.kind == "fused" for kernel in self.kernels)
+
+    def measure(self, call: Callable[[], object], rounds: int = 5) -> None:
+        """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled function."""
+        programs = [c.program for c in in_force(self.compilations) if c.plan is not None and c.program is not None]
+        measured = []
+        for _ in range(rounds):
+            for program in programs:
+                program.profile(True)
+            try:
+                call()
+            finally:
+                measured.append([seconds for program in programs for seconds in program.profile(False)])
+        if measured and len(measured[0]) == len(self.kernels):
+            medians = map(statistics.median, zip(*measured))
+            self.kernels = [replace(kernel, seconds=s) for kernel, s in zip(self.kernels, medians)]
 
     def stage(self, name: str) -> str:
         """The artefact of one stage (a key of `explain.stages.STAGES`) of every compilation, as text."""
@@ -237,6 +255,23 @@ def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
         lines += row
         left -= len(positions)
     return lines
+
+
+def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
+    """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from the same line once.
+    Nothing where nothing was measured."""
+    alike: dict[tuple[Any, ...], list[KernelReport]] = {}
+    for kernel in kernels:
+        if kernel.seconds is not None:
+            alike.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(kernel)
+    total = sum(kernel.seconds or 0.0 for kernel in kernels)
+    rows = [(sum(kernel.seconds or 0.0 for kernel in group), group) for group in alike.values()]
+    lines = [
+        f"{seconds * 1e3:8.3f} ms {seconds / max(total, 1e-12):6.1%}  x{len(group):<3} {group[0].kind:<6} "
+        f"{shortened(group[0].name, 26):<26} {place_text(group[0].where)}".rstrip()
+        for seconds, group in sorted(rows, key=lambda row: -row[0])
+    ]
+    return cut(lines, room, "kernel")
 
 
 def kernel_row(kernel: KernelReport, number: int, count: int) -> list[str]:

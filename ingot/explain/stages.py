@@ -8,6 +8,7 @@ from typing import Any
 from ingot.explain.compilation import Compilation
 from ingot.loops.ir import View
 from ingot.loops.show import show
+from ingot.schedule.kernel import AttentionKernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
 
@@ -52,8 +53,12 @@ def step_text(step: KernelStep | LibraryStep) -> str:
     if isinstance(step, KernelStep):
         kernel, where = step.kernel, step.kernel.origin.where
         call = f"{kernel.name}({', '.join(step.arguments)})"
-        loops = " ".join(f"{loop}<{loop.extent}" for loop in kernel.loops)
-        return f"launch {call}  loops [{loops}] stages {len(kernel.stages)}  # {', '.join(kernel.origin.ops)} {where}"
+        if isinstance(kernel, AttentionKernel):
+            shape = f"sizes {kernel.sizes} blocks of {kernel.query_block}{' causal' if kernel.causal else ''}"
+        else:
+            loops = " ".join(f"{loop}<{loop.extent}" for loop in kernel.loops)
+            shape = f"loops [{loops}] stages {len(kernel.stages)}"
+        return f"launch {call}  {shape}  # {', '.join(kernel.origin.ops)} {where}"
     node = step.node
     targets = ", ".join(target or "_" for target in node.targets)
     arguments = [argument_text(a) for a in node.args] + [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()]

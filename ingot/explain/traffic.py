@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Buffer, Library, LoopGraph, View, views_in
-from ingot.schedule.kernel import Kernel, Stage
+from ingot.schedule.kernel import AttentionKernel, Kernel, Stage
 from ingot.schedule.plan import KernelStep, LibraryStep
 
 Sizes = Mapping[Symbol, int]
@@ -17,6 +18,8 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
     """(bytes read, bytes written); an element that is touched several times counts once where that can be seen."""
     if isinstance(step, LibraryStep):
         return library_bytes(step.node, graph, sizes)
+    if isinstance(step.kernel, AttentionKernel):
+        return attention_bytes(step.kernel)
     parameters = {p.name: graph.buffers[name] for p, name in zip(step.kernel.parameters, step.arguments, strict=True)}
     loads: dict[str, dict[Expr, int]] = defaultdict(dict)
     stores: dict[str, dict[Expr, int]] = defaultdict(dict)
@@ -45,6 +48,16 @@ def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str,
         for name, counts in accesses.items()
         if name in parameters
     )
+
+
+def attention_bytes(kernel: AttentionKernel) -> tuple[int, int]:
+    """(bytes read, bytes written) of attention: each operand once."""
+    batches, heads, queries, keys, width, value_width = kernel.sizes
+    repeats = kernel.mask.strides if kernel.mask is not None else (0, 0, 0, 0)
+    mask = math.prod(n for n, stride in zip((batches, heads, queries, keys), repeats) if stride)
+    keys_and_values = batches * kernel.key_heads * keys * (width + value_width)
+    read = batches * heads * queries * width + keys_and_values + (mask if kernel.mask is not None else 0)
+    return 4 * read, 4 * batches * heads * queries * value_width
 
 
 def library_bytes(node: Library, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:

@@ -95,12 +95,14 @@ def try_target(
     report = explain(compiled)(*args, **kwargs)
     calls = {"eager": lambda: function(*args, **kwargs), "ingot": lambda: compiled(*args, **kwargs)}
     seconds = measure.interleave(calls, rounds, device, lambda: step("taking turns"))
+    step("each step")
+    report.measure(calls["ingot"])
     step("peak memory")
     peak = measure.peak_bytes(calls["eager"], (args, kwargs, parameters), device)
     return Trial(target, comparison, seconds["eager"], seconds["ingot"], first_call, peak, report)
 
 
-STEPS = 5
+STEPS = 6
 """How often `try_target` calls `step` beside once a round."""
 
 

@@ -191,6 +191,36 @@ class Library(Node):
         return tuple(t for t in self.targets if t is not None) + self.mutates
 
 
+@dataclass(frozen=True)
+class Attention(Node):
+    """target = softmax(scale * query @ key.T + mask) @ value, for each batch and head, in float32.
+
+    The views are (batch, head, row, column) with constant sizes, and a row lies in consecutive elements. Key and value
+    may have fewer heads, each for as many neighbouring ones of the query. The mask is (batch, head, query, key), with
+    strides of 0 where it is broadcast, and is added. With `causal`, query i sees keys up to i. A query that sees
+    no key (all its scores are -inf) gives NaN, or zero with `zero_rows`.
+    """
+
+    query: View
+    key: View
+    value: View
+    mask: View | None
+    target: View
+    scale: float
+    causal: bool = False
+    zero_rows: bool = False
+
+    @property
+    def operands(self) -> tuple[View, ...]:
+        return (self.query, self.key, self.value, *((self.mask,) if self.mask is not None else ()))
+
+    def reads(self) -> set[str]:
+        return {v.buffer for v in self.operands}
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.target.buffer,)
+
+
 def views_in(tree: Any) -> list[View]:
     """All `View`s in nested tuples, lists and dicts, in order."""
     if isinstance(tree, View):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ingot.loops.expr import Expr, Symbol
-from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View
+from ingot.loops.ir import Attention, Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View
 
 _INFIX = dict(
     pair.split(":")
@@ -44,6 +44,8 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
     lines += [f"  -> {text}" for text in made]
     if isinstance(node, Library):
         return [*lines, f"  {_call(node)}"]
+    if isinstance(node, Attention):
+        return [*lines, f"  {_attention(node)}"]
     if isinstance(node, Pointwise):
         lines.append(f"  for {_loops(node.loops)}:")
         verb = "=" if node.mode == "store" else "+="
@@ -90,6 +92,12 @@ def _list(items: Iterable[Expr]) -> str:
 
 def _short(op: str) -> str:
     return op.removeprefix("aten.").removesuffix(".default")
+
+
+def _attention(node: Attention) -> str:
+    seen = ", causal" if node.causal else ""
+    operands = ", ".join(map(_value, node.operands))
+    return f"{_value(node.target)} = attention({operands}, scale {node.scale!r}{seen})"
 
 
 def _call(node: Library) -> str:

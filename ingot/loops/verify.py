@@ -11,6 +11,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, integer
 from ingot.loops.ir import (
     REDUCTIONS,
+    Attention,
     Body,
     Buffer,
     Instruction,
@@ -64,12 +65,25 @@ class _Check:
                 self.window(view)
         elif isinstance(node, (Pointwise, Reduction)):
             self.nest(node)
+        elif isinstance(node, Attention):
+            self.attention(node)
 
     def window(self, view: View) -> None:
         self.require(len(view.sizes) == len(view.strides), f"a view of {view.buffer} has ill-matched sizes and strides")
         last = view.offset + sum(((n - 1) * s for n, s in zip(view.sizes, view.strides)), ZERO)
         if ZERO not in view.sizes:
             self.within(self.graph.buffers[view.buffer], view.offset, last)
+
+    def attention(self, node: Attention) -> None:
+        batch, heads, queries, width = node.query.sizes
+        _, key_heads, keys, value_width = node.value.sizes
+        expected = [node.query.sizes, (batch, key_heads, keys, width), (batch, key_heads, keys, value_width)]
+        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [(batch, heads, queries, value_width)]
+        for view, sizes in zip((*node.operands, node.target), expected, strict=True):
+            self.window(view)
+            self.require(view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}")
+            self.require(all((n.constant or 0) > 0 for n in sizes), "a size is not known, or 0")
+            self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
 
     def nest(self, node: Pointwise | Reduction) -> None:
         reduced = node.reduced if isinstance(node, Reduction) else ()

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 
 /* While a kernel takes longer than this, other threads may have the GIL. */
 static const double RELEASE_GIL_NANOSECONDS = 50e3;
@@ -262,14 +263,40 @@ static PyObject *make_output(Program *program, Frame *frame, const Output *outpu
     }
 }
 
+static int run_steps(Program *program, Frame *frame) {
+    for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++)
+        if (RUN[step->kind](program, frame, step) < 0)
+            return -1;
+    return 0;
+}
+
+static int64_t now(void) {
+    struct timespec time;
+    timespec_get(&time, TIME_UTC);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* As `run_steps`, and adds what each step took; profiling may end in the middle. */
+static int run_steps_profiled(Program *program, Frame *frame) {
+    int64_t start = now();
+    for (int i = 0; i < program->step_count; i++) {
+        if (RUN[program->steps[i].kind](program, frame, &program->steps[i]) < 0)
+            return -1;
+        int64_t end = now();
+        if (program->nanoseconds)
+            program->nanoseconds[i] += end - start;
+        start = end;
+    }
+    return 0;
+}
+
 static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject **outputs) {
     if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame) < 0)
         return -1;
     if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
-    for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++)
-        if (RUN[step->kind](program, frame, step) < 0)
-            return -1;
+    if ((program->nanoseconds ? run_steps_profiled : run_steps)(program, frame) < 0)
+        return -1;
     for (int i = 0; i < program->output_count; i++)
         if ((outputs[i] = make_output(program, frame, &program->outputs[i])) == NULL)
             return -1;
@@ -348,6 +375,8 @@ static int program_clear(PyObject *self) {
     Program *program = (Program *)self;
     free_idle_frames(program);
     ingot_program_free_parts(program);
+    PyMem_Free(program->nanoseconds);
+    program->nanoseconds = NULL;
     program->step_count = program->output_count = program->symbol_count = 0;
     program->input_count = -1; /* nothing is left to run */
     Py_CLEAR(program->description);
@@ -361,6 +390,32 @@ static void program_dealloc(PyObject *self) {
     program_clear(self);
     Py_TYPE(self)->tp_free(self);
 }
+
+/* profile(on): begins anew or ends. Returns the nanoseconds of each step since it began, () if it was off. */
+static PyObject *program_profile(PyObject *self, PyObject *on) {
+    Program *program = (Program *)self;
+    int64_t *before = program->nanoseconds, *fresh = NULL;
+    int wanted = PyObject_IsTrue(on);
+    if (wanted < 0 || (wanted && !(fresh = PyMem_Calloc((size_t)program->step_count + 1, sizeof *fresh))))
+        return wanted < 0 ? NULL : PyErr_NoMemory();
+    program->nanoseconds = fresh;
+    PyObject *result = PyTuple_New(before ? program->step_count : 0);
+    for (Py_ssize_t i = 0; result && i < PyTuple_GET_SIZE(result); i++) {
+        PyObject *value = PyLong_FromLongLong(before[i]);
+        if (value == NULL)
+            Py_CLEAR(result);
+        else
+            PyTuple_SET_ITEM(result, i, value);
+    }
+    PyMem_Free(before);
+    return result;
+}
+
+static PyMethodDef program_methods[] = {
+    {"profile", program_profile, METH_O,
+     "profile(on): begins or ends to measure steps; returns the nanoseconds of each since it began, () if it was off."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMemberDef members[] = {
     {"description", T_OBJECT, offsetof(Program, description), READONLY, "What the program was made from."},
@@ -383,6 +438,7 @@ PyTypeObject IngotProgram_Type = {
     .tp_vectorcall_offset = offsetof(Program, vectorcall),
     .tp_weaklistoffset = offsetof(Program, weak_references),
     .tp_members = members,
+    .tp_methods = program_methods,
 };
 
 Py_ssize_t ingot_program_input_count(PyObject *program) {

@@ -117,6 +117,7 @@ typedef struct {
     Geometry bytes;  /* dtype of the arena */
     Frame *idle;
     Py_ssize_t layout_mismatches;
+    int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */
 } Program;
 
 /* program_describe.c: fills a zeroed program from its description. 0, or -1 with an exception set. */

@@ -47,7 +47,7 @@ from ingot.loops.expr import Expr, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.postfix import postfix
 from ingot.native import _native
-from ingot.schedule.kernel import Kernel
+from ingot.schedule.kernel import AttentionKernel, Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 
 # Entry points with less overhead than the overload objects, which parse their arguments in Python and again in pybind.
@@ -65,9 +65,9 @@ _POINTWISE_UNIT = 16
 class MachineCode(Protocol):
     """What code generation hands over (`codegen.llvm.CompiledKernels`)."""
 
-    def address(self, kernel: Kernel) -> int: ...
-    def scratch_bytes(self, kernel: Kernel) -> Expr: ...
-    def errors(self, kernel: Kernel) -> tuple[Fault, ...]: ...
+    def address(self, kernel: Kernel | AttentionKernel) -> int: ...
+    def scratch_bytes(self, kernel: Kernel | AttentionKernel) -> Expr: ...
+    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]: ...
 
 
 class Program:
@@ -78,7 +78,9 @@ class Program:
 
     def __init__(self, plan: Plan, compiled: MachineCode) -> None:
         self.plan, self._compiled = plan, compiled
-        self.native = _native.Program(_Description(plan, compiled).build())
+        description = _Description(plan, compiled)
+        self.native = _native.Program(description.build())
+        self._plan_steps = description.plan_steps
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         return list(self.native(*inputs))
@@ -92,6 +94,16 @@ class Program:
     def peak_bytes(self) -> Expr:
         """The most bytes held at once: inputs, outputs, arena and library results."""
         return self.plan.peak_bytes
+
+    def profile(self, on: bool) -> list[float]:
+        """Begin (anew) or end to measure what the steps take. Returns the seconds of each step of the plan, with what
+        it allocates and releases, over all calls since it began; nothing if it was off."""
+        measured = self.native.profile(on)
+        seconds = [0.0] * len(self.plan.steps) if measured else []
+        for position, nanoseconds in zip(self._plan_steps, measured):
+            if position is not None:
+                seconds[position] += nanoseconds * 1e-9
+        return seconds
 
     @property
     def fails_first(self) -> bool:
@@ -147,15 +159,23 @@ class _Description:
         self.buffer_rows: list[tuple[Any, ...]] = []
         self.views: dict[tuple[Any, ...], int] = {}
         self.allocated: set[str] = set()
+        writes = {k: _written_inputs(step, plan) for k, step in enumerate(plan.steps)}
+        self.written_inputs = {k: written for k, written in writes.items() if written}  # by step of the plan
+        self.plan_steps: list[int | None] = []  # of each native step: the step of the plan that it belongs to
 
     def build(self) -> tuple[Any, ...]:
         graph = self.plan.graph
         for name in graph.inputs:
             self.buffer(name)
         arena = self.value(self.plan.arena_bytes)
-        steps = [described for position in range(len(self.plan.steps)) for described in self.steps(position)]
+        steps: list[tuple[Any, ...]] = []
+        for position in range(len(self.plan.steps)):
+            described = self.steps(position)
+            self.plan_steps += [position] * len(described)
+            steps += described
         returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
         steps += self.allocations(returned)  # of what no step writes: empty tensors
+        self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
         outputs = self.outputs()
         return (
             len(graph.inputs),
@@ -234,10 +254,9 @@ class _Description:
     def version_step(self, position: int) -> list[tuple[Any, ...]]:
         """Before the first of them is, tell autograd of the inputs that are written: what it saved of them no longer
         holds."""
-        written = [_written_inputs(step, self.plan) for step in self.plan.steps]
-        if not written[position] or any(written[:position]):
+        if position != next(iter(self.written_inputs), None):
             return []
-        items = tuple(("buffer", self.buffer(name)) for name in sorted(set().union(*written)))
+        items = tuple(("buffer", self.buffer(name)) for name in sorted(set().union(*self.written_inputs.values())))
         return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
@@ -248,7 +267,7 @@ class _Description:
     def kernel(self, step: KernelStep) -> tuple[Any, ...]:
         kernel = step.kernel
         scratch = self.compiled.scratch_bytes(kernel)
-        pointwise = kernel.parallel == 1 and kernel.loops == (kernel.vector,)
+        pointwise = isinstance(kernel, Kernel) and kernel.parallel == 1 and kernel.loops == (kernel.vector,)
         return (
             "kernel",
             self.compiled.address(kernel),

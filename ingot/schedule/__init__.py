@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ingot.loops.expr import product
-from ingot.loops.ir import Library, LoopGraph, Node, View
+from ingot.loops.ir import Attention, Library, LoopGraph, Node, Origin, View
+from ingot.schedule.attention import attention_step
 from ingot.schedule.build import build_kernel
 from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
@@ -52,6 +53,8 @@ def _step(group: Group, graph: LoopGraph, internal: set[str]) -> KernelStep | Li
     first: Node = group.members[0]
     if isinstance(first, Library):
         return LibraryStep(first)
+    if isinstance(first, Attention):
+        return attention_step(first)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers)
     extent = product(s.extent for s in kernel.loops[: kernel.parallel])
@@ -66,7 +69,7 @@ def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[Kernel
     for step in steps:
         if isinstance(step, KernelStep):
             kernel = step.kernel
-            body = (kernel.loops, kernel.stages, kernel.parameters, kernel.rows, kernel.vector)
+            body = replace(kernel, name="", origin=Origin(()))
             if body not in named:
                 count = taken[kernel.name] = taken.get(kernel.name, 0) + 1
                 named[body] = kernel.name if count == 1 else f"{kernel.name}_{count}"

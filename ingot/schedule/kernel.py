@@ -100,3 +100,41 @@ class Kernel:
     parallel: int = 1
     vector: Symbol | None = None
     tile: Symbol | None = None
+
+
+class Operand(NamedTuple):
+    """A four-dimensional array (batch, head, row, column): the parameter it lies in, and its strides and where it
+    begins, in elements."""
+
+    parameter: int
+    strides: tuple[int, int, int, int]
+    offset: int
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """A `loops.ir.Attention` node as a kernel of its own kind.
+
+    `sizes` are (batches, heads, queries, keys, width of a key, width of a value); a key's head serves
+    heads // key_heads neighbouring ones. A point of the parallel range is a block of `query_block` queries of one head.
+    """
+
+    name: str
+    origin: Origin
+    parameters: tuple[Parameter, ...]
+    sizes: tuple[int, int, int, int, int, int]
+    key_heads: int
+    query: Operand
+    key: Operand
+    value: Operand
+    target: Operand
+    mask: Operand | None
+    scale: float
+    causal: bool
+    zero_rows: bool
+    query_block: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of queries in a head."""
+        return -(-self.sizes[2] // self.query_block)

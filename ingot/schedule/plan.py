@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Library, LoopGraph
-from ingot.schedule.kernel import Kernel
+from ingot.schedule.kernel import AttentionKernel, Kernel
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class KernelStep:
     takes on one core. Kernels equal but for their name and origin share one body of machine code.
     """
 
-    kernel: Kernel
+    kernel: Kernel | AttentionKernel
     arguments: tuple[str, ...]
     extent: Expr
     work: float
@@ -55,6 +55,6 @@ class Plan:
     peak_bytes: Expr
 
     @property
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[Kernel | AttentionKernel]:
         """The kernels of all launches, in run order."""
         return [step.kernel for step in self.steps if isinstance(step, KernelStep)]

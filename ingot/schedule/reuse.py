@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot.loops.ir import Library, LoopGraph, Pointwise, View
+from ingot.loops.ir import Attention, Library, LoopGraph, Node, Pointwise, View
 from ingot.schedule.build import assign_stages
 from ingot.schedule.fuse import Group, Overlay
 from ingot.schedule.nests import Compute
@@ -77,12 +77,26 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
     if not group.touches & replaced.keys():
         return
     group.members = [
-        _renamed_library(m, final) if isinstance(m, Library) else _renamed_compute(m, final)  # type: ignore[arg-type]
-        for m in group.members
+        _renamed_node(m, final) for m in group.members
     ]
     group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
         group.overlay = replace(group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members))
+
+
+def _renamed_node(node: Node, final: Any) -> Node:
+    if isinstance(node, Library):
+        return _renamed_library(node, final)
+    return _renamed_attention(node, final) if isinstance(node, Attention) else _renamed_compute(node, final)  # type: ignore[arg-type]
+
+
+def _renamed_attention(node: Attention, final: Any) -> Attention:
+    def put(view: View) -> View:
+        return replace(view, buffer=final(view.buffer))
+
+    query, key, value, target = map(put, (node.query, node.key, node.value, node.target))
+    mask = None if node.mask is None else put(node.mask)
+    return replace(node, query=query, key=key, value=value, mask=mask, target=target)
 
 
 def _renamed_compute(node: Compute, final: Any) -> Compute:

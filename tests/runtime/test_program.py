@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -234,3 +235,27 @@ def test_results_whose_elements_lie_apart():
     assert results[3].data_ptr() == results[2].data_ptr() + 4
     for result, value in zip(results, expected):
         torch.testing.assert_close(result, value)
+
+
+def test_a_profile_has_the_time_of_each_step_of_the_plan():
+    """Not of allocations apart, and of the calls since it began; switching it on again starts anew."""
+    maker = Maker()
+    x, y, z = maker.buffer("x", "input", 4), maker.buffer("y", "arena", 4), maker.buffer("z", "output", 4)
+    maker.kernel("double", x, y)
+    maker.library(slow_addition, (y, y), ("z",), out="out")
+    program = maker.program(z)
+    argument = torch.ones(4)
+    assert program.profile(False) == [] and program.profile(True) == []
+    program([argument])
+    fast, slow = program.profile(True)
+    assert 0 <= fast < slow and slow >= 0.002
+    for _ in range(3):
+        assert torch.equal(program([argument])[0], torch.full((4,), 4.0))
+    assert program.profile(False)[1] >= 0.006
+    program([argument])
+    assert program.profile(False) == []
+
+
+def slow_addition(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
+    time.sleep(0.002)
+    torch.add(x, y, out=out)

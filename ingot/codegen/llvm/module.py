@@ -8,12 +8,15 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+from ingot.codegen.llvm.attention import emit_attention
 from ingot.codegen.llvm.kernel import Function, emit_kernel
 from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.target import Target, host
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Fault, Instruction, Origin
-from ingot.schedule.kernel import Kernel
+from ingot.schedule.kernel import AttentionKernel, Kernel
+
+AnyKernel = Kernel | AttentionKernel
 
 HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64 !0 = !{!"branch_weights", i32 1, i32
 4000}
@@ -28,7 +31,7 @@ class CompiledKernels:
     `seconds` maps "emit", "parse", "optimize", "generate" and "load" to the time each took.
     """
 
-    def __init__(self, functions: dict[Kernel, tuple[str, Function]], text: str, target: Target) -> None:
+    def __init__(self, functions: dict[AnyKernel, tuple[str, Function]], text: str, target: Target) -> None:
         self.seconds: dict[str, float] = {}
         self._functions = functions
         self._text = text
@@ -36,19 +39,19 @@ class CompiledKernels:
         self._object = b""
         self._loaded: Any = None
 
-    def address(self, kernel: Kernel) -> int:
+    def address(self, kernel: AnyKernel) -> int:
         """The address of the kernel's function. The code must have been loaded."""
         return self._loaded[self._functions[kernel][0]]
 
-    def scratch_bytes(self, kernel: Kernel) -> Expr:
+    def scratch_bytes(self, kernel: AnyKernel) -> Expr:
         """Bytes of private memory, 64-byte aligned, that each thread must bring."""
         return self._functions[kernel][1].scratch_bytes
 
-    def errors(self, kernel: Kernel) -> tuple[Fault, ...]:
+    def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         """What a nonzero status stands for: the status 1 + k is the k-th text."""
         return self._functions[kernel][1].errors
 
-    def ir(self, kernel: Kernel) -> str:
+    def ir(self, kernel: AnyKernel) -> str:
         """The kernel's LLVM text as emitted, before optimization."""
         name, function = self._functions[kernel]
         return function.text.replace("@KERNEL", f"@{name}")
@@ -83,7 +86,7 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    kernels: Sequence[Kernel], symbols: Sequence[Symbol], target: Target | None = None, load: bool = True
+    kernels: Sequence[AnyKernel], symbols: Sequence[Symbol], target: Target | None = None, load: bool = True
 ) -> CompiledKernels:
     """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies once.
 
@@ -92,14 +95,18 @@ def compile_kernels(
     """
     start = perf_counter()
     target = target or host()
-    functions: dict[Kernel, tuple[str, Function]] = {}
+    functions: dict[AnyKernel, tuple[str, Function]] = {}
     names: dict[str, str] = {}
-    emitted: dict[Kernel, Function] = {}
+    emitted: dict[AnyKernel, Function] = {}
     for kernel in kernels:
         shape = anonymous(kernel)
         function = emitted.get(shape)
         if function is None:
-            function = emitted[shape] = emit_kernel(kernel, symbols, target)
+            function = emitted[shape] = (
+                emit_attention(kernel, target)
+                if isinstance(kernel, AttentionKernel)
+                else emit_kernel(kernel, symbols, target)
+            )
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
     declarations = sorted(set().union(*(f.declarations for f in different.values())))
@@ -113,8 +120,10 @@ def compile_kernels(
     return compiled
 
 
-def anonymous(kernel: Kernel) -> Kernel:
+def anonymous(kernel: AnyKernel) -> AnyKernel:
     """The kernel with its name and origin dropped and its buffers named by position: equal for equal code."""
+    if isinstance(kernel, AttentionKernel):
+        return replace(kernel, name="", origin=Origin(()))
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
         r.name: f"r{k}" for k, r in enumerate(kernel.rows)
     }

@@ -14,6 +14,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
 from ingot.loops.ir import Buffer, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
+    attention,
     convolution,
     creation,
     diagonals,

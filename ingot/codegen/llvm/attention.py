@@ -1,0 +1,343 @@
+"""An `AttentionKernel` as one LLVM function.
+
+A block of queries is transposed into scratch once, so that a vector holds one feature of neighbouring queries. Scores
+are then computed with the keys' elements broadcast from where they lie, and land in scratch as (keys, queries): the
+maximum, the exponentials and the sum of each query are plain vector operations down the columns. The product with the
+values broadcasts the weights instead, and its vectors are the values' rows. Neither keys nor values are copied.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+
+from ingot.codegen.llvm import math
+from ingot.codegen.llvm.emitter import Emitter, Value, Variable
+from ingot.codegen.llvm.kernel import Function
+from ingot.codegen.llvm.target import Target
+from ingot.loops.expr import integer
+from ingot.schedule.kernel import AttentionKernel, Operand
+
+CHUNK = 64  # keys
+UNROLL = 4  # steps of the features' loop written out
+MOST_VECTORS = {64: 4, 32: 2, 16: 4}  # of queries, or of a value's row, held at once: by the bytes of a register
+REGISTERS = {64: 32, 32: 16, 16: 32}
+
+
+def tile_rows(vectors: int, vector_bytes: int) -> int:
+    """Rows of a tile of accumulators `vectors` wide: as many as leave room for a row of operands and a few more."""
+    return max(1, min(16, (REGISTERS[vector_bytes] - 2 - vectors) // vectors))
+
+
+def emit_attention(kernel: AttentionKernel, target: Target) -> Function:
+    return _AttentionEmitter(kernel, target).function()
+
+
+class _AttentionEmitter:
+    def __init__(self, kernel: AttentionKernel, target: Target) -> None:
+        self.kernel = kernel
+        self.lanes = target.vector_bytes // 4
+        self.bytes = target.vector_bytes
+        self.e = Emitter(self.lanes, target.vector_bytes)
+        _, self.heads, self.queries, self.keys, self.width, self.value_width = kernel.sizes
+        self.vectors = min(MOST_VECTORS[self.bytes], kernel.query_block // self.lanes)
+        self.block = self.vectors * self.lanes
+        self.vector = f"<{self.lanes} x float>"
+        self.mask_row = self.width + self.keys + 1
+        self.scratch_rows = self.mask_row + (self.keys if kernel.mask is not None and kernel.mask.strides[2] else 0)
+
+    def function(self) -> Function:
+        e, count = self.e, len(self.kernel.parameters)
+        begin, end = self.value("%begin", "i64"), self.value("%end", "i64")
+        with e.loop(begin, end, 1, sure=True) as point:
+            self.point(point)
+        loads = "".join(
+            f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n" for k in range(count)
+        )
+        lines = "\n  ".join(e.entry + e.scopes[0].lines)
+        text = (
+            f"define internal void @KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
+            f"i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{\n  {lines}\n  ret void\n}}\n"
+            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
+            "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
+            f"{loads}  call void @KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
+            "i64 %begin, i64 %end, ptr %scratch)\n  br label %done\ndone:\n  ret i32 0\n}\n"
+        )
+        return Function(text, frozenset(e.declarations), (), integer(self.scratch_bytes()))
+
+    def scratch_bytes(self) -> int:
+        return 4 * (self.block * self.scratch_rows + self.lanes * REGISTERS[self.bytes])
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def value(self, text: str, type: str) -> Value:
+        return Value(self.e, text, type, 1, 0)
+
+    def number(self, value: int) -> Value:
+        return self.e.constant(value, "i64")
+
+    def smaller(self, a: Value, b: Value) -> Value:
+        return self.e.intrinsic("smin", (a, b))
+
+    def scratch(self, row: int) -> Value:
+        """The address of a row of `block` floats in scratch: first the queries, then the scores, the sums, the mask."""
+        return self.e.pointer(self.value("%scratch", "ptr"), "float", row * self.block)
+
+    def scratch_vector(self, number: int) -> Value:
+        """The address of a vector behind the rows."""
+        at = self.block * self.scratch_rows + number * self.lanes
+        return self.e.pointer(self.value("%scratch", "ptr"), "float", at)
+
+    def at(self, operand: Operand, batch: Value, head: Value) -> Value:
+        """The address of an operand's array for one batch and head."""
+        index = batch * operand.strides[0] + head * operand.strides[1] + operand.offset
+        return self.e.pointer(self.value(f"%p{operand.parameter}", "ptr"), "float", index)
+
+    def load(self, pointer: Value, aligned: bool = False) -> Value:
+        alignment = self.bytes if aligned else 4
+        return self.e.here(f"load {self.vector}, ptr {pointer.text}, align {alignment}", "float", self.lanes)
+
+    def load_scalar(self, pointer: Value) -> Value:
+        return self.e.here(f"load float, ptr {pointer.text}, align 4", "float", 1)
+
+    def store(self, value: Value, pointer: Value, aligned: bool = True) -> None:
+        text = self.e.argument(value, self.lanes)
+        self.e.line(f"store {self.vector} {text}, ptr {pointer.text}, align {self.bytes if aligned else 4}")
+
+    def first_lanes(self, count: int) -> str:
+        return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(self.lanes)) + ">"
+
+    def load_first(self, pointer: Value, count: int) -> Value:
+        """The first `count` elements, zeros in the other lanes."""
+        if count == self.lanes:
+            return self.load(pointer)
+        name = f"llvm.masked.load.v{self.lanes}f32.p0"
+        self.e.declare(self.vector, name, f"ptr, i32, <{self.lanes} x i1>, {self.vector}")
+        text = f"call {self.vector} @{name}(ptr {pointer.text}, i32 4, <{self.lanes} x i1> {self.first_lanes(count)}"
+        return self.e.here(f"{text}, {self.vector} zeroinitializer)", "float", self.lanes)
+
+    def store_first(self, value: Value, pointer: Value, count: int) -> None:
+        if count == self.lanes:
+            return self.store(value, pointer, aligned=False)
+        name = f"llvm.masked.store.v{self.lanes}f32.p0"
+        self.e.declare("void", name, f"{self.vector}, ptr, i32, <{self.lanes} x i1>")
+        text = f"{self.vector} {value.text}, ptr {pointer.text}, i32 4, <{self.lanes} x i1> {self.first_lanes(count)}"
+        return self.e.line(f"call void @{name}({text})")
+
+    # -- one block of queries ----------------------------------------------------------------------------------------
+
+    def point(self, point: Value) -> None:
+        """A block of the schedule's, in pieces that fit the registers."""
+        e, kernel = self.e, self.kernel
+        first = e.binary("urem", point, kernel.blocks) * kernel.query_block
+        outer = e.binary("udiv", point, kernel.blocks)
+        head, batch = e.binary("urem", outer, self.heads), e.binary("udiv", outer, self.heads)
+        end = self.smaller(first + kernel.query_block, self.number(self.queries))
+        with e.loop(first, end, self.block, sure=True, known_once=self.block == kernel.query_block) as start:
+            self.piece(batch, head, start)
+
+    def piece(self, batch: Value, head: Value, first: Value) -> None:
+        """`block` queries from `first` on."""
+        e, kernel = self.e, self.kernel
+        key_head = e.binary("udiv", head, self.heads // kernel.key_heads)
+        seen = self.number(self.keys)
+        if kernel.causal:
+            seen = self.smaller(seen, first + self.block)
+        self.transpose(self.at(kernel.query, batch, head), kernel.query.strides[2], first, self.width, self.scratch(0))
+        mask = None
+        if kernel.mask is not None:
+            mask = self.at(kernel.mask, batch, head)
+            if kernel.mask.strides[2]:
+                self.transpose(mask, kernel.mask.strides[2], first, self.keys, self.scratch(self.mask_row))
+        largest = self.scores(self.at(kernel.key, batch, key_head), mask, first, seen)
+        self.exponentials(largest, seen)
+        self.products(self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen)
+
+    def transpose(self, source: Value, stride: int, first: Value, columns: int, target: Value) -> None:
+        """`block` rows of the source from row `first` on, of `columns` elements each, to rows of `block` elements. The
+        last row of all stands for those behind it."""
+        e, lanes, last = self.e, self.lanes, self.number(self.queries - 1)
+        with e.loop(self.number(0), self.number(self.block), lanes, sure=True, known_once=self.vectors == 1) as group:
+            rows = [e.pointer(source, "float", self.smaller(first + group + k, last) * stride) for k in range(lanes)]
+
+            def tile(column: Value, count: int) -> None:
+                loaded = [self.load_first(e.pointer(row, "float", column), count) for row in rows]
+                for k, turned in enumerate(self.transposed(loaded)[:count]):
+                    self.store(turned, e.pointer(target, "float", (column + k) * self.block + group))
+
+            self.steps(columns, lanes, tile)
+
+    def steps(self, count: int, step: int, body: Callable[[Value, int], None]) -> None:
+        """`body(start, length)` for pieces of `step`, and the rest as a last piece."""
+        whole = count // step * step
+        if whole:
+            with self.e.loop(self.number(0), self.number(whole), step, sure=True, known_once=whole == step) as start:
+                body(start, step)
+        if whole < count:
+            body(self.number(whole), count - whole)
+
+    def transposed(self, rows: list[Value]) -> list[Value]:
+        """A square of as many vectors as they have lanes, turned."""
+        lanes, distance = self.lanes, 1
+        while distance < lanes:
+            done = list(rows)
+            for i in range(lanes):
+                if i & distance:
+                    continue
+                a, b = rows[i], rows[i + distance]
+                low = [k if not k & distance else lanes + k - distance for k in range(lanes)]
+                high = [k + distance if not k & distance else lanes + k for k in range(lanes)]
+                done[i], done[i + distance] = self.shuffled(a, b, low), self.shuffled(a, b, high)
+            rows, distance = done, distance * 2
+        return rows
+
+    def shuffled(self, a: Value, b: Value, order: Sequence[int]) -> Value:
+        mask = ", ".join(f"i32 {k}" for k in order)
+        text = f"shufflevector {self.vector} {a.text}, {self.vector} {b.text}, <{self.lanes} x i32> <{mask}>"
+        return self.e.place(text, "float", self.lanes, max(a.depth, b.depth))
+
+    # -- scores ------------------------------------------------------------------------------------------------------
+
+    def scores(self, keys: Value, mask: Value | None, first: Value, seen: Value) -> list[Value]:
+        """Scaled and masked scores in scratch; returns the largest of each query."""
+        e = self.e
+        largest = [e.variable("float", self.lanes) for _ in range(self.vectors)]
+        for variable in largest:
+            variable.store(e.constant(-inf, "float"))
+
+        def tile(key: Value, rows: int) -> None:
+            sums = self.score_tile(e.pointer(keys, "float", key * self.kernel.key.strides[2]), rows)
+            for r, row in enumerate(sums):
+                for v, total in enumerate(row):
+                    score = self.finished_score(total, mask, first, key + r, v)
+                    self.store(score, self.weight(key + r, v))
+                    largest[v].store(e.intrinsic("maxnum", (largest[v].load(), score)))
+
+        rows = min(tile_rows(self.vectors, self.bytes), self.keys)
+        with e.loop(self.number(0), seen, rows, sure=True) as key:
+            tile(self.smaller(key, self.number(self.keys - rows)), rows)
+        return [variable.load() for variable in largest]
+
+    def weight(self, key: Value, vector: int) -> Value:
+        """The address of a vector of scores."""
+        return self.e.pointer(self.scratch(self.width), "float", key * self.block + vector * self.lanes)
+
+    def score_tile(self, keys: Value, rows: int) -> list[list[Value]]:
+        """The products of `rows` keys with the block's queries."""
+        e, stride, queries = self.e, self.kernel.key.strides[2], self.scratch(0)
+        sums = [[e.variable("float", self.lanes) for _ in range(self.vectors)] for _ in range(rows)]
+        for row in sums:
+            for variable in row:
+                variable.store(e.constant(0.0, "float"))
+
+        def features(start: Value, count: int) -> None:
+            for u in range(count):
+                at = e.pointer(queries, "float", (start + u) * self.block)
+                query = [self.load(e.pointer(at, "float", v * self.lanes), aligned=True) for v in range(self.vectors)]
+                for r, row in enumerate(sums):
+                    key = self.load_scalar(e.pointer(e.pointer(keys, "float", start), "float", r * stride + u))
+                    for variable, vector in zip(row, query):
+                        variable.store(e.fma(key, vector, variable.load()))
+
+        self.steps(self.width, UNROLL, features)
+        return [[variable.load() for variable in row] for row in sums]
+
+    def finished_score(self, total: Value, mask: Value | None, first: Value, key: Value, vector: int) -> Value:
+        e, kernel = self.e, self.kernel
+        score = total * kernel.scale
+        if mask is not None and kernel.mask is not None:
+            if kernel.mask.strides[2]:
+                row = e.pointer(self.scratch(self.mask_row), "float", key * self.block + vector * self.lanes)
+                added = self.load(row, aligned=True)
+            else:
+                added = self.load_scalar(e.pointer(mask, "float", key * kernel.mask.strides[3]))
+            score = score + added
+        if kernel.causal:
+            query = self.smaller(e.iota("i64") + (first + vector * self.lanes), self.number(self.queries - 1))
+            score = e.select(e.compare("sge", query, key), score, e.constant(-inf, "float"))
+        return score
+
+    # -- softmax -----------------------------------------------------------------------------------------------------
+
+    def exponentials(self, largest: Sequence[Value], seen: Value) -> None:
+        """Turn scores into weights, and leave one over their sums in scratch."""
+        e = self.e
+        if self.kernel.zero_rows:
+            largest = [e.select(e.compare("oeq", m, -inf), e.constant(0.0, "float"), m) for m in largest]
+        totals = [self.zero_variable() for _ in largest]
+        sums = [self.zero_variable() for _ in largest]
+        with self.chunks(seen) as keys:
+            with e.loop(*keys, 1, sure=True) as key:
+                for v, top in enumerate(largest):
+                    weight = math.exp(self.load(self.weight(key, v), aligned=True) - top)
+                    self.store(weight, self.weight(key, v))
+                    sums[v].store(sums[v].load() + weight)
+            for total, part in zip(totals, sums):
+                total.store(total.load() + part.load())
+                part.store(e.constant(0.0, "float"))
+        for v, variable in enumerate(totals):
+            whole = variable.load()
+            if self.kernel.zero_rows:
+                whole = e.select(e.compare("oeq", whole, 0.0), e.constant(1.0, "float"), whole)
+            self.store(1.0 / whole, self.weight(self.number(self.keys), v))
+
+    @contextmanager
+    def chunks(self, seen: Value) -> Iterator[tuple[Value, Value]]:
+        """The keys in pieces of `CHUNK`: what is summed over one is added to what the others gave, as long chains of
+        additions round badly."""
+        e = self.e
+        with e.loop(self.number(0), seen, CHUNK, sure=True, known_once=self.keys <= CHUNK) as start:
+            yield start, self.smaller(start + CHUNK, seen)
+
+    def zero_variable(self) -> Variable:
+        variable = self.e.variable("float", self.lanes)
+        variable.store(self.e.constant(0.0, "float"))
+        return variable
+
+    # -- the product with the values ---------------------------------------------------------------------------------
+
+    def products(self, values: Value, target: Value, first: Value, seen: Value) -> None:
+        """Weights @ values over the sums, to the target."""
+        e, widest = self.e, MOST_VECTORS[self.bytes] * self.lanes
+        queries = self.smaller(self.number(self.queries) - first, self.number(self.block))
+
+        def columns(start: Value, count: int) -> None:
+            rows = tile_rows(-(-count // self.lanes), self.bytes)
+            here, there = e.pointer(values, "float", start), e.pointer(target, "float", start)
+            with e.loop(self.number(0), queries, rows, sure=True) as at:
+                query = self.smaller(at, self.number(self.block - rows))
+                self.product_tile(here, there, first, query, rows, count, seen)
+
+        self.steps(self.value_width, widest, columns)
+
+    def product_tile(
+        self, values: Value, target: Value, first: Value, query: Value, rows: int, count: int, seen: Value
+    ) -> None:
+        e, strides = self.e, (self.kernel.value.strides[2], self.kernel.target.strides[2])
+        pieces = [min(self.lanes, count - start) for start in range(0, count, self.lanes)]
+        several = self.keys > CHUNK
+        totals = [[self.scratch_vector(r * len(pieces) + v) for v in range(len(pieces))] for r in range(rows)]
+        for pointer in itertools.chain(*totals) if several else ():
+            self.store(e.constant(0.0, "float"), pointer)
+        weights = e.pointer(self.scratch(self.width), "float", query)
+        with self.chunks(seen) as keys:
+            sums = [[self.zero_variable() for _ in pieces] for _ in range(rows)]
+            with e.loop(*keys, 1, sure=True) as key:
+                at = e.pointer(values, "float", key * strides[0])
+                loaded = [self.load_first(e.pointer(at, "float", v * self.lanes), n) for v, n in enumerate(pieces)]
+                beside = e.pointer(weights, "float", key * self.block)
+                for r, row in enumerate(sums):
+                    weight = self.load_scalar(e.pointer(beside, "float", r))
+                    for variable, vector in zip(row, loaded):
+                        variable.store(e.fma(weight, vector, variable.load()))
+            for variable, pointer in zip(itertools.chain(*sums), itertools.chain(*totals)) if several else ():
+                self.store(self.load(pointer, aligned=True) + variable.load(), pointer)
+        shares = e.pointer(weights, "float", self.keys * self.block)
+        for r, row in enumerate(sums):
+            share = self.load_scalar(e.pointer(shares, "float", r))
+            line = self.smaller(first + query + r, self.number(self.queries - 1)) * strides[1]
+            for v, (variable, n) in enumerate(zip(row, pieces)):
+                total = self.load(totals[r][v], aligned=True) if several else variable.load()
+                self.store_first(total * share, e.pointer(e.pointer(target, "float", line), "float", v * self.lanes), n)

@@ -1,0 +1,90 @@
+"""Attention in float32 becomes a kernel of its own kind; other dtypes, and sizes that are not known, are library
+calls."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
+from ingot.loops.ir import Attention, View
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Spec, TensorValue, stored
+
+aten = torch.ops.aten
+
+
+@lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def scaled_dot_product_attention(
+    lw: Lowering,
+    outs: tuple[Spec, Spec],
+    query: TensorValue,
+    key: TensorValue,
+    value: TensorValue,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: TensorValue | None = None,
+    scale: float | None = None,
+) -> tuple[TensorValue, None]:
+    if lw.used[1] or dropout != 0.0:
+        raise NotLowered("the backward's residuals are wanted, or random numbers")
+    width = query.sizes[3].constant
+    if scale is None:
+        scale = 1 / math.sqrt(width or 1)
+    return attention(lw, outs[0], query, key, value, attn_mask, scale, causal, zero_rows=True), None
+
+
+def attention(
+    lw: Lowering,
+    out: Spec,
+    query: TensorValue,
+    key: TensorValue,
+    value: TensorValue,
+    mask: TensorValue | None,
+    scale: float,
+    causal: bool,
+    zero_rows: bool,
+) -> TensorValue:
+    """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. Raises
+    NotLowered before anything is written."""
+    given = [query, key, value, *([mask] if mask is not None else [])]
+    if any(t.dtype is not torch.float32 for t in given):
+        raise NotLowered("attention of another dtype")
+    if any(not n.constant for t in given for n in t.sizes) or any(
+        n.constant is None for t in given for n in t.strides
+    ):
+        raise NotLowered("attention of sizes that are not known, or 0")
+    if mask is not None and mask.sizes[-1] is ONE and key.sizes[2] is not ONE:
+        raise NotLowered("a mask that is the same for all keys")
+    if query.sizes[2] is ONE:
+        raise NotLowered("attention of one query: nothing shares the keys that are loaded")
+    if out.strides[3] is not ONE and out.sizes[3] is not ONE:
+        raise NotLowered("attention with another layout of the result")
+    window = None if mask is None else _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
+    q, k, v = (_rows(lw, t) for t in (query, key, value))
+    target = lw.new_buffer(out, out.strides)
+    result = View(target, out.sizes, out.strides, ZERO, out.dtype)
+    node = Attention(lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows)
+    lw.graph.nodes.append(node)
+    return stored(target, out)
+
+
+def _rows(lw: Lowering, value: TensorValue) -> View:
+    """A window on `value` whose rows lie in consecutive elements, copied if need be."""
+    window = lw.view(value)
+    if window.strides[-1] is ONE or window.sizes[-1] is ONE:
+        return window
+    strides = contiguous_strides(value.sizes)
+    return lw.view(lw.realize(TensorValue(value.sizes, strides, value.dtype, value.load, cost=1, origin=lw.origin)))
+
+
+def _mask(lw: Lowering, mask: TensorValue, sizes: tuple[Expr, ...]) -> View:
+    """The mask's window, broadcast to `sizes`; its rows lie in consecutive elements or are all the same."""
+    same_rows = len(mask.sizes) < 2 or mask.sizes[-2] is ONE
+    window = lw.view(mask) if same_rows else _rows(lw, mask)
+    missing = len(sizes) - len(mask.sizes)
+    strides = [ZERO if size is ONE else stride for size, stride in zip(window.sizes, window.strides)]
+    return View(window.buffer, sizes, (*[ZERO] * missing, *strides), window.offset, window.dtype)

@@ -1,0 +1,63 @@
+"""Attention as a kernel: how its queries are cut into blocks, and what a block costs."""
+
+from __future__ import annotations
+
+from ingot.loops.expr import integer
+from ingot.loops.ir import Attention, View
+from ingot.schedule.kernel import AttentionKernel, Operand, Parameter
+from ingot.schedule.plan import KernelStep
+
+LANES = 16  # queries of a block are a multiple of this, which fills the widest vectors
+WIDEST = 4  # vectors of queries in a block, at most
+NANOSECONDS_PER_OPERATION = 1 / 120  # of one core, a multiplication and an addition counting as two
+NANOSECONDS_PER_WEIGHT = 0.5
+
+
+def attention_step(node: Attention) -> KernelStep:
+    """The launch that computes the node."""
+    batches, heads, queries, width = map(_int, node.query.sizes)
+    _, key_heads, keys, value_width = map(_int, node.value.sizes)
+    names = list(dict.fromkeys(v.buffer for v in (*node.operands, node.target)))
+
+    def operand(view: View) -> Operand:
+        batch, head, row, column = map(_int, view.strides)
+        return Operand(names.index(view.buffer), (batch, head, row, column), _int(view.offset))
+
+    kernel = AttentionKernel(
+        "attention",
+        node.origin,
+        tuple(
+            Parameter(f"p{k}", node.query.dtype, name in node.reads(), name == node.target.buffer)
+            for k, name in enumerate(names)
+        ),
+        (batches, heads, queries, keys, width, value_width),
+        key_heads,
+        operand(node.query),
+        operand(node.key),
+        operand(node.value),
+        operand(node.target),
+        None if node.mask is None else operand(node.mask),
+        node.scale,
+        node.causal,
+        node.zero_rows,
+        query_block(queries),
+    )
+    weights = kernel.query_block * keys * (0.5 if node.causal else 1.0)
+    operations = 2 * weights * (width + value_width)
+    work = operations * NANOSECONDS_PER_OPERATION + weights * NANOSECONDS_PER_WEIGHT
+    return KernelStep(kernel, tuple(names), integer(batches * heads * kernel.blocks), work)
+
+
+def query_block(queries: int) -> int:
+    """How many queries make a block: wide ones do more with each key that is loaded, narrow ones fill up better."""
+
+    def cost(vectors: int) -> float:
+        return -(-queries // (LANES * vectors)) * (vectors + 0.4)
+
+    return LANES * min(range(WIDEST, 0, -1), key=cost)
+
+
+def _int(size: object) -> int:
+    value = size.constant  # type: ignore[attr-defined]
+    assert value is not None
+    return value

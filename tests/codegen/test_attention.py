@@ -1,0 +1,141 @@
+"""Attention kernels against the oracle, at sizes around the vector width and the block, on this machine's vectors and
+on narrower ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm.target import host, named
+from ingot.loops.expr import as_expr
+from ingot.loops.ir import Attention, Origin, View
+from ingot.schedule.attention import attention_step, query_block
+from tests.codegen.harness import check, launch
+
+# batches, heads, key heads, queries, keys, width of a key, width of a value
+SIZES = [
+    (1, 1, 1, 2, 1, 1, 1),
+    (2, 3, 3, 5, 7, 4, 4),
+    (1, 2, 1, 16, 16, 16, 16),
+    (2, 4, 2, 17, 65, 20, 24),
+    (1, 2, 2, 65, 64, 33, 16),
+    (1, 1, 1, 130, 129, 64, 64),
+    (1, 1, 1, 70, 300, 8, 130),
+]
+
+
+def view(buffer, tensor):
+    return View(
+        buffer, tuple(map(as_expr, tensor.shape)), tuple(map(as_expr, tensor.stride())),
+        as_expr(tensor.storage_offset()), tensor.dtype,
+    )  # fmt: skip
+
+
+def case(batches, heads, key_heads, queries, keys, width, value_width, mask=None, **options):
+    """A launch over one buffer (batch, token, feature) that holds queries, keys and values side by side, and its
+    tensors."""
+    torch.manual_seed(queries * 1000 + keys)
+    features = heads * width + key_heads * (width + value_width)
+    packed = torch.randn(batches, max(queries, keys), features)
+    query, key, value = (
+        part.unflatten(2, (h, -1)).transpose(1, 2)
+        for part, h in zip(
+            packed.split([heads * width, key_heads * width, key_heads * value_width], 2), (heads, key_heads, key_heads)
+        )
+    )
+    out = torch.full((batches, queries, heads, value_width), 7.0)
+    mask_view = None if mask is None else view("mask", mask[1].expand(batches, heads, queries, keys))
+    step = attention_step(
+        Attention(
+            "a", Origin(()), view("packed", query[:, :, :queries]), view("packed", key[:, :, :keys]),
+            view("packed", value[:, :, :keys]), mask_view, view("out", out.transpose(1, 2)), width**-0.5, **options,
+        )
+    )  # fmt: skip
+    tensors = {"packed": packed, "mask": None if mask is None else mask[0], "out": out}
+    return step, [tensors[name] for name in step.arguments]
+
+
+def masks(batches, heads, queries, keys):
+    """(memory, the mask in it) by name."""
+    dense = torch.randn(batches, heads, queries, keys)
+    dense[dense > 1] = -torch.inf
+    row, wide = dense[:, :, :1].contiguous(), torch.randn(queries, keys + 3)
+    return {
+        "none": None,
+        "dense": (dense, dense),
+        "of one row": (row, row),
+        "shared": (wide[:, :keys].contiguous(), wide[:, :keys].contiguous()),
+        "columns of another": (wide, wide[:, 2:-1]),
+    }
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(
+    "mask, causal",
+    [("none", False), ("none", True), ("dense", False), ("of one row", True), ("columns of another", True)],
+)
+def test_against_the_oracle(sizes, causal, mask):
+    batches, heads, _, queries, keys, _, _ = sizes
+    step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)[mask], causal=causal)
+    check(step.kernel, tensors, step.extent.constant)
+
+
+@pytest.mark.parametrize("zero_rows", [False, True])
+def test_queries_that_see_nothing(zero_rows):
+    mask = torch.zeros(20, 30)
+    mask[3] = -torch.inf
+    step, tensors = case(1, 2, 2, 20, 30, 8, 8, mask=(mask, mask), zero_rows=zero_rows)
+    check(step.kernel, tensors, step.extent.constant)
+    assert launch(step.kernel, tensors, [(0, step.extent.constant)]) == 0
+    row = tensors[-1 if step.arguments[-1] == "out" else step.arguments.index("out")][0, 3]
+    assert torch.equal(row, torch.zeros_like(row)) if zero_rows else row.isnan().all()
+
+
+@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf, 1e30])
+def test_special_values_stay_in_their_rows(special):
+    step, tensors = case(1, 1, 1, 20, 30, 8, 8)
+    tensors[0][0, 5, 3] = special  # in the sixth query
+    check(step.kernel, tensors, step.extent.constant)
+
+
+def test_scores_far_below_the_largest_weigh_nothing():
+    """Exponentials of differences down to the end of the range, subnormal results included."""
+    mask = torch.linspace(-120, 0, 64)
+    step, tensors = case(1, 1, 1, 2, 64, 4, 4, mask=(mask, mask))
+    check(step.kernel, tensors, step.extent.constant)
+
+
+@pytest.mark.skipif("avx2" not in host().features, reason="this machine cannot run AVX2 code")
+@pytest.mark.parametrize("sizes", SIZES[1::2], ids=str)
+def test_narrower_vectors_agree(sizes):
+    batches, heads, _, queries, keys, _, _ = sizes
+    narrow = replace(host(), cpu="haswell", features="", vector_bytes=32)
+    step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)["shared"], causal=True)
+    other = [t.clone() for t in tensors]
+    everything = [(0, step.extent.constant)]
+    assert launch(step.kernel, tensors, everything) == 0
+    assert launch(step.kernel, other, everything, compiled=compile_kernels([step.kernel], [], narrow)) == 0
+    for mine, its in zip(tensors, other):
+        torch.testing.assert_close(mine, its, rtol=1e-5, atol=2e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512", "neon"])
+def test_other_targets_compile(name):
+    step, _ = case(2, 4, 2, 17, 65, 20, 24, causal=True)
+    assert len(compile_kernels([step.kernel], [], named(name), load=False).object_code) > 1000
+
+
+def test_kernels_equal_but_for_their_buffers_share_one_body():
+    first, _ = case(1, 2, 2, 20, 30, 8, 8)
+    second, _ = case(1, 2, 2, 20, 30, 8, 8)
+    other, _ = case(1, 2, 2, 20, 30, 8, 8, causal=True)
+    kernels = [first.kernel, replace(second.kernel, name="other"), other.kernel]
+    assert compile_kernels(kernels, []).function_count == 2
+
+
+@pytest.mark.parametrize("queries, block", [(2, 16), (16, 16), (17, 32), (64, 64), (128, 64), (4096, 64)])
+def test_blocks_of_queries(queries, block):
+    assert query_block(queries) == block
