@@ -80,6 +80,11 @@ class BackendError(IngotError):
     given has not been run."""
 
 
+class OutOfBounds(BaseException):
+    """Compiled code was about to touch memory outside of a buffer, under INGOT_CHECK_BOUNDS=1. Not an `Exception`: no
+    program is meant to handle it, and nothing is run again in eager for it."""
+
+
 class CompilerBug(IngotError):
     """An invariant of Ingot's own does not hold. Names the stage, the node and the user's line."""
 

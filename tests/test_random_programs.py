@@ -176,6 +176,13 @@ def test_random_programs(first: int) -> None:
         check(random_program(seed))
 
 
+@pytest.mark.parametrize("first", range(5000, 5040, 10))
+def test_random_programs_touch_nothing_outside_of_their_buffers(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
+    for seed in range(first, first + 10):
+        check(random_program(seed))
+
+
 def main(count: int, first: int = 0) -> None:
     compiled, failed, magnifying = 0, [], []
     reasons: Counter[str] = Counter()

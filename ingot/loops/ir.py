@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ingot.loops.expr import Expr, Symbol
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 
 
 class Fault(NamedTuple):
     """What a kernel raises, as eager would."""
 
-    error: type[Exception]
+    error: type[BaseException]
     message: str
 
 
@@ -47,6 +47,13 @@ class Buffer:
     strides: tuple[Expr, ...]
     role: str = "temporary"
     device: torch.device = torch.device("cpu")
+
+    @property
+    def length(self) -> Expr:
+        """Elements from the first to the last, gaps included; 0 when a size is 0."""
+        if any(s.constant == 0 for s in self.sizes):
+            return ZERO
+        return sum((stride * (size - 1) for size, stride in zip(self.sizes, self.strides)), ONE)
 
 
 class Instruction(NamedTuple):

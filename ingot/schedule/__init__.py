@@ -69,7 +69,8 @@ def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[Kernel
     for step in steps:
         if isinstance(step, KernelStep):
             kernel = step.kernel
-            body = replace(kernel, name="", origin=Origin(()))
+            parameters = tuple(p._replace(length=None) for p in kernel.parameters)
+            body = replace(kernel, name="", origin=Origin(()), parameters=parameters)
             if body not in named:
                 count = taken[kernel.name] = taken.get(kernel.name, 0) + 1
                 named[body] = kernel.name if count == 1 else f"{kernel.name}_{count}"

@@ -339,7 +339,10 @@ def _parameters(
         for name in [i.attrs[0] for i in s.body.loads] + [st.buffer for st in s.stores]:
             if name not in rows:
                 names.setdefault(name, f"p{len(names)}")
-    parameters = tuple(Parameter(p, buffers[name].dtype, name in read, name in written) for name, p in names.items())
+    parameters = tuple(
+        Parameter(p, buffers[name].dtype, name in read, name in written, buffers[name].length)
+        for name, p in names.items()
+    )
     return parameters, names
 
 

@@ -51,12 +51,14 @@ class Define:
 
 
 class Parameter(NamedTuple):
-    """A buffer the kernel touches, in argument order."""
+    """A buffer the kernel touches, in argument order. `length` is its number of elements, gaps included, where known;
+    only checks of bounds look at it."""
 
     name: str
     dtype: torch.dtype
     read: bool
     written: bool
+    length: Expr | None = None
 
 
 class Row(NamedTuple):

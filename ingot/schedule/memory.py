@@ -34,10 +34,7 @@ class Life:
 
 def buffer_bytes(buffer: Buffer) -> Expr:
     """Bytes from the first to one past the last element; 0 when a size is 0."""
-    if any(s.constant == 0 for s in buffer.sizes):
-        return ZERO
-    last = sum((stride * (size - 1) for size, stride in zip(buffer.sizes, buffer.strides)), ZERO)
-    return (last + 1) * buffer.dtype.itemsize
+    return buffer.length * buffer.dtype.itemsize
 
 
 def step_buffers(step: Step) -> list[str]:

@@ -14,7 +14,7 @@ from ingot.codegen.llvm import CompiledKernels, compile_kernels, host, named
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.reference import run_kernel
 from ingot.loops import ops
-from ingot.loops.expr import Symbol, loop_symbol
+from ingot.loops.expr import Symbol, integer, loop_symbol
 from ingot.loops.ir import Body, Origin
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Stage, Store
 
@@ -89,7 +89,16 @@ def check(
     expected = {p.name: t.clone().flatten() for p, t in zip(kernel.parameters, tensors, strict=True)}
     run_kernel(kernel, expected, sizes)
     for target in runnable_targets():
-        _check_on(target, kernel, tensors, extent, sizes, tolerance, expected)
+        _check_on(compile_kernels([kernel], list(sizes), target), kernel, tensors, extent, sizes, tolerance, expected)
+    bounded = with_lengths(kernel, tensors)
+    compiled = compile_kernels([bounded], list(sizes), check_bounds=True)
+    _check_on(compiled, bounded, tensors, extent, sizes, tolerance, expected)
+
+
+def with_lengths(kernel: Kernel, tensors: Sequence[Tensor]) -> Kernel:
+    """The kernel for buffers of the lengths of `tensors`."""
+    pairs = zip(kernel.parameters, tensors, strict=True)
+    return replace(kernel, parameters=tuple(p._replace(length=integer(t.numel())) for p, t in pairs))
 
 
 def runnable_targets() -> list[Target]:
@@ -99,10 +108,9 @@ def runnable_targets() -> list[Target]:
 
 
 def _check_on(
-    target: Target, kernel: Kernel, tensors: Sequence[Tensor], extent: int, sizes: dict[Symbol, int], tolerance: float,
-    expected: dict[str, Tensor],
+    compiled: CompiledKernels, kernel: Kernel, tensors: Sequence[Tensor], extent: int, sizes: dict[Symbol, int],
+    tolerance: float, expected: dict[str, Tensor],
 ) -> None:  # fmt: skip
-    compiled = compile_kernels([kernel], list(sizes), target)
     middle = extent // 3
     results = []
     for ranges in (

@@ -114,3 +114,12 @@ def test_many_kernels_are_one_module():
         for k in range(60)
     ]
     assert compile_kernels(kernels, []).function_count == 60
+
+
+def test_the_target_can_be_named(monkeypatch):
+    monkeypatch.setenv("INGOT_TARGET", "avx2")
+    text = compile_kernels([doubled()], [], load=False).assembly()
+    assert "%ymm" in text and "%zmm" not in text
+    monkeypatch.setenv("INGOT_TARGET", "z80")
+    with pytest.raises(ValueError, match="avx2, avx512, neon, not 'z80'"):
+        compile_kernels([doubled()], [])

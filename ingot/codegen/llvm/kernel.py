@@ -43,9 +43,12 @@ class Function(NamedTuple):
     scratch_bytes: Expr
 
 
-def emit_kernel(kernel: Kernel, symbols: Sequence[Symbol], target: Target) -> Function:
-    """The LLVM function of `kernel`, whose size symbols are read from `sizes` at their position in `symbols`."""
-    return _KernelEmitter(kernel, symbols, target).function()
+def emit_kernel(
+    kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
+) -> Function:
+    """The LLVM function of `kernel`, whose size symbols are read from `sizes` at their position in `symbols`. With
+    `check_bounds`, an access outside of a buffer of known length reports `OutOfBounds`."""
+    return _KernelEmitter(kernel, symbols, target, check_bounds).function()
 
 
 # -- choices
@@ -161,7 +164,7 @@ class _Reduction:
 
 
 class _KernelEmitter:
-    def __init__(self, kernel: Kernel, symbols: Sequence[Symbol], target: Target) -> None:
+    def __init__(self, kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> None:
         self.kernel = kernel
         self.e = Emitter(choose_lanes(kernel, target), target.vector_bytes)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
@@ -170,6 +173,8 @@ class _KernelEmitter:
         self.scalars: dict[str, Value] = {}
         self.scratch: Expr = ZERO
         self.present = self.e.constant(self.e.lanes, "i64")  # lanes in range
+        if check_bounds:
+            self.memory.fail_if = self._fail_if
 
     def function(self) -> Function:
         self._bind_buffers()
@@ -201,6 +206,8 @@ class _KernelEmitter:
             memory.dtypes[parameter.name] = parameter.dtype
             if parameter.written:
                 memory.mutable.add(parameter.name)
+            if parameter.length is not None:
+                memory.lengths[parameter.name] = parameter.length
         scratch = Value(e, "%scratch", "ptr", 1, 0)
         for row in self.kernel.rows:
             memory.base[row.name] = e.pointer(scratch, "i8", memory.index(self.scratch))
@@ -209,6 +216,7 @@ class _KernelEmitter:
             copies = e.lanes if self.kernel.vector is not None else 1
             if copies > 1:
                 memory.per_lane.add(row.name)
+            memory.lengths[row.name] = as_expr(row.length) * copies
             self.scratch = self.scratch + (as_expr(row.length) * (row.dtype.itemsize * copies) + 63) // 64 * 64
 
     # -- loops ---------------------------------------------------------------------------------------------------------
@@ -300,6 +308,10 @@ class _KernelEmitter:
         e.declarations.add(text)
         e.declare("i64", "llvm.smin.i64", "i64, i64")
         source = e.pointer(memory.base[buffer], type, offset)
+        for row in (0, self.present - 1) if memory.fail_if else ():
+            for column in (0, count - 1):
+                corner = e.pointer(e.pointer(source, type, stride * row), type, column)
+                memory.check(buffer, corner, False, None)
         e.line(
             f"call void {name}(ptr {source.text}, i64 {stride.text}, ptr {block.text}, i64 {self.present.text}, "
             f"i64 {count.text})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ import torch
 from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.scalar import convert, floor_divide
 from ingot.codegen.llvm.types import REPRESENTATIONS, mangled, vector_type
+from ingot.errors import OutOfBounds
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol
+from ingot.loops.ir import Fault
 
 SHORT = 2**31
 
@@ -33,6 +36,8 @@ class Memory:
         self.dtypes: dict[str, torch.dtype] = {}
         self.mutable: set[str] = set()
         self.per_lane: set[str] = set()  # rows of which every lane has one of its own
+        self.lengths: dict[str, Expr] = {}  # elements of a buffer, where known
+        self.fail_if: Callable[[Value, Fault, Value | None], None] | None = None  # given where bounds are checked
         self.transposed: dict[tuple[str, Expr], Value] = {}  # loads of which the present vector lies transposed here
 
     # -- index arithmetic ----------------------------------------------------------------------------------------------
@@ -145,6 +150,19 @@ class Memory:
         """The conjunction of two conditions, None being true."""
         return a if b is None else b if a is None else a & b
 
+    def check(self, buffer: str, pointer: Value, adjacent: bool, condition: Value | None) -> None:
+        """Where bounds are checked: report an access at `pointer` that is not within the buffer. Of a run of adjacent
+        elements those in range and under `condition` count."""
+        if self.fail_if is None or buffer not in self.lengths:
+            return
+        e, form = self.emitter, REPRESENTATIONS[self.dtypes[buffer]]
+        if adjacent:
+            pointer = e.pointer(pointer, form.memory, e.iota("i64"))
+        offset = e.cast("ptrtoint", pointer, "i64") - e.cast("ptrtoint", self.base[buffer], "i64")
+        end = self.index(self.lengths[buffer]) * self.dtypes[buffer].itemsize
+        fault = Fault(OutOfBounds, f"a kernel touches memory outside of its buffer {buffer}")
+        self.fail_if(e.compare("uge", offset, end), fault, condition)
+
     # -- loads ---------------------------------------------------------------------------------------------------------
 
     def load(self, buffer: str, expr: Expr, condition: Value | None) -> Value:
@@ -158,7 +176,8 @@ class Memory:
             value = self._load_adjacent(block, form.memory, size, None, "")
             return e.compare("ne", value, 0) if form.kind == "bool" else value
         last = self._last_of_descending(buffer, expr)
-        pointer, adjacent = self.address(buffer, expr) if last is None else (last, True)
+        pointer, adjacent = self.address(buffer, expr) if last is None or self.fail_if else (last, True)
+        self.check(buffer, pointer, adjacent, condition)
         if last is not None:
             mask = self.both(self.mask, condition)
             mask = mask if mask is None else e.reversed_lanes(mask)
@@ -222,6 +241,7 @@ class Memory:
         if form.kind == "bool":
             value = e.cast("zext", value, "i8") if not value.constant else e.constant(value.text == "true", "i8")
         pointer, adjacent = self.address(buffer, expr)
+        self.check(buffer, pointer, adjacent, None)
         mask = None if buffer in self.per_lane else self.mask
         if mode == "add":
             self._add(buffer, pointer, adjacent, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -11,7 +12,7 @@ from typing import Any
 from ingot.codegen.llvm.attention import emit_attention
 from ingot.codegen.llvm.kernel import Function, emit_kernel
 from ingot.codegen.llvm.library import llvm, session
-from ingot.codegen.llvm.target import Target, host
+from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Fault, Instruction, Origin
 from ingot.schedule.kernel import AttentionKernel, Kernel
@@ -86,26 +87,33 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    kernels: Sequence[AnyKernel], symbols: Sequence[Symbol], target: Target | None = None, load: bool = True
+    kernels: Sequence[AnyKernel],
+    symbols: Sequence[Symbol],
+    target: Target | None = None,
+    load: bool = True,
+    check_bounds: bool | None = None,
 ) -> CompiledKernels:
     """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies once.
 
-    `target` is this machine by default; another can be compiled for with `load=False`. Raises Unsupported for an op
-    that has no code.
+    `target` is this machine by default (or what INGOT_TARGET names); another can be compiled for with `load=False`.
+    With `check_bounds` (by default what INGOT_CHECK_BOUNDS says) every access to a buffer of known length is checked,
+    and one outside of it reports the fault `OutOfBounds`. Raises Unsupported for an op that has no code.
     """
     start = perf_counter()
-    target = target or host()
+    target = target or chosen()
+    if check_bounds is None:
+        check_bounds = os.environ.get("INGOT_CHECK_BOUNDS", "0") not in ("", "0")
     functions: dict[AnyKernel, tuple[str, Function]] = {}
     names: dict[str, str] = {}
     emitted: dict[AnyKernel, Function] = {}
     for kernel in kernels:
-        shape = anonymous(kernel)
+        shape = anonymous(kernel, keep_lengths=check_bounds)
         function = emitted.get(shape)
         if function is None:
             function = emitted[shape] = (
                 emit_attention(kernel, target)
                 if isinstance(kernel, AttentionKernel)
-                else emit_kernel(kernel, symbols, target)
+                else emit_kernel(kernel, symbols, target, check_bounds)
             )
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
@@ -120,8 +128,9 @@ def compile_kernels(
     return compiled
 
 
-def anonymous(kernel: AnyKernel) -> AnyKernel:
-    """The kernel with its name and origin dropped and its buffers named by position: equal for equal code."""
+def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
+    """The kernel with its name and origin dropped and its buffers named by position: equal for equal code, which
+    depends on the buffers' lengths if those are checked."""
     if isinstance(kernel, AttentionKernel):
         return replace(kernel, name="", origin=Origin(()))
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
@@ -139,7 +148,9 @@ def anonymous(kernel: AnyKernel) -> AnyKernel:
         )
         for stage in kernel.stages
     )
-    parameters = tuple(p._replace(name=names[p.name]) for p in kernel.parameters)
+    parameters = tuple(
+        p._replace(name=names[p.name], length=p.length if keep_lengths else None) for p in kernel.parameters
+    )
     rows = tuple(r._replace(name=names[r.name]) for r in kernel.rows)
     return replace(kernel, name="", origin=Origin(()), stages=stages, parameters=parameters, rows=rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -35,7 +36,17 @@ def host() -> Target:
     return Target(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), width)
 
 
-# Targets by name, for compiling without running.
+def chosen() -> Target:
+    """What code is generated for by default: this machine, or the target that INGOT_TARGET names."""
+    name = os.environ.get("INGOT_TARGET")
+    if not name:
+        return host()
+    if name not in NAMED:
+        raise ValueError(f"INGOT_TARGET must be one of {', '.join(NAMED)}, not {name!r}")
+    return named(name)
+
+
+# Targets by name, for compiling without running, or for running on less than this machine has.
 NAMED = {
     "avx2": Target("x86_64-unknown-linux-gnu", "haswell", "", 32),
     "avx512": Target("x86_64-unknown-linux-gnu", "skylake-avx512", "", 64),
