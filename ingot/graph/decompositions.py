@@ -62,15 +62,6 @@ def _narrow(result: Any, dtype: torch.dtype) -> Any:
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
-@rule(aten.gelu.default)
-@rounded_once
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    if approximate == "tanh":
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
-        return 0.5 * x * (1 + torch.tanh(inner))
-    return x * 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
-
-
 @rule(aten.silu.default)
 @rounded_once
 def silu(x: Tensor) -> Tensor:

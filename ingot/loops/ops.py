@@ -121,6 +121,7 @@ _ROWS = [
     _float_op("atanh", np.arctanh, types=SINGLE),
     _float_op("erf", _through_torch(torch.special.erf)),
     _float_op("erfc", _through_torch(torch.special.erfc), types=SINGLE),
+    _float_op("gelu", lambda x: 0.5 * x * _through_torch(torch.special.erfc)(-x * 0.5**0.5), types=SINGLE),
     _float_op("sigmoid", _sigmoid),
     _float_op("pow", np.power, 2, SINGLE),
     _float_op("atan2", np.arctan2, 2),

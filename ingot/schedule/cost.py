@@ -13,7 +13,8 @@ NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
 # Vector operations per scalar op; everything else counts as one.
 _WEIGHTS = {
     **dict.fromkeys(("load", "div", "reciprocal", "sqrt", "rsqrt", "floordiv", "remainder", "fmod"), 4.0),
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf", "erfc"), 15.0),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid"), 15.0),
+    **dict.fromkeys(("tanh", "erf", "erfc", "gelu"), 15.0),
     **dict.fromkeys(
         ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow"), 30.0
     ),

@@ -111,6 +111,14 @@ LOG_ERFC = (
     0.00020354973094072193, -0.0031169026624411345, 0.02251645363867283, -0.10452299565076828, -0.6365195512771606,
     -1.128062129020691, -0.00010389461385784671,
 )  # fmt: skip
+# log2(erfc(x / sqrt(2)) / 2) on [0, 5.5] and 2^r on |r| <= 1/2: for float, good to 1e-7 in x erfc(x / sqrt(2)) / 2
+LOG2_TAIL = (
+    -1.1353678246450727e-06, 1.9240667825215496e-05, -9.389443584950641e-05, -0.0003456312988419086,
+    0.007310159970074892, -0.05264511704444885, -0.4591667652130127, -1.1511093378067017, -1.0,
+)  # fmt: skip
+EXP2_SHORT = (
+    0.0013276472454890609, 0.009675541892647743, 0.05550713092088699, 0.24022120237350464, 0.6931469440460205, 1.0,
+)
 # erf(x)/x - 1 in x^2 on |x| <= 1, and (1 + 2x) e^(x^2) erfc(x) in (x-4)/(x+4) on [0.47, 28]
 ERF_SMALL = (
     5.954471583153482e-11, -1.1371291831047954e-09, 1.4659383821340068e-08, -1.6350256278696497e-07,
@@ -541,6 +549,17 @@ def erfc(x: Value) -> Value:
     return e.select(e.compare("olt", a, 0.47), near, e.select(e.compare("olt", x, 0.0), 2.0 - far, far))
 
 
+def gelu(x: Value) -> Value:
+    """x times the normal distribution function, for floats. 2**p is the tail beyond |x|, and what it lacks to 1 the
+    other side: in L2 the error is that of eager's formula with erf, and less where x is negative."""
+    e, a, form = x.emitter, absolute(x), FORMATS["float"]
+    p = polynomial(a, LOG2_TAIL)
+    shifted = p + form.shifter
+    power = e.bits(polynomial(p - (shifted - form.shifter), EXP2_SHORT)) + (e.bits(shifted) << form.mantissa)
+    tail = e.select(e.compare("olt", a, 5.5), e.cast("bitcast", power, "float"), 0.0)
+    return x * e.select(e.compare("olt", x, 0.0), tail, 1.0 - tail)
+
+
 # -- the table
 # -----------------------------------------------------------------------------------------------------------
 
@@ -566,4 +585,4 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
 }  # fmt: skip
 FUNCTIONS |= {f.__name__: _in_double(f) for f in (exp2, log2, log10, acos, atan, atan2, sinh, cosh, asinh)}
 # In double these would need intermediate results in more than double precision.
-FLOAT_ONLY = {f.__name__.rstrip("_"): _in_double(f) for f in (pow_, tan, asin, acosh, atanh, erfc)}
+FLOAT_ONLY = {f.__name__.rstrip("_"): _in_double(f) for f in (pow_, tan, asin, acosh, atanh, erfc)} | {"gelu": gelu}

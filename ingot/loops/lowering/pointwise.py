@@ -199,6 +199,8 @@ def _relu(x: int) -> int:
 
 
 def _gelu(x: int, *, approximate: str = "none") -> int:
+    if approximate == "none" and ops.supported("gelu", ops.dtype_of(x)):
+        return apply("gelu", x)
     half = apply("mul", x, _like(x, 0.5))
     if approximate == "none":
         inner = apply("erf", apply("mul", x, _like(x, math.sqrt(0.5))))
