@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -84,6 +86,159 @@ def test_heads_are_read_and_written_where_they_lie():
     x = r(2, 33, 192)
     report = check(heads_of_one_projection, x, kernels=["attention"])
     assert report.peak_bytes == 4 * (x.numel() + 2 * 33 * 64)
+
+
+# -- written out -------------------------------------------------------------------------------------------------------
+
+
+def heads(*tensors):
+    """(batch, token, head, feature) as (batch, head, token, feature)."""
+    return [t.transpose(1, 2) for t in tensors]
+
+
+def divided(q, k, v):
+    q, k, v = heads(q, k, v)
+    weights = F.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), dim=-1, dtype=torch.float32)
+    return (F.dropout(weights.to(q.dtype), 0.1, training=False) @ v).transpose(1, 2).contiguous().flatten(2)
+
+
+def with_einsum(q, k, v):
+    weights = (torch.einsum("bthd,bshd->bhts", q, k) * 0.25).softmax(-1)
+    return torch.einsum("bhts,bshd->bthd", weights, v)
+
+
+def with_bmm(q, k, v):
+    q, k, v = (t.transpose(1, 2).reshape(8, -1, 16) for t in (q, k, v))
+    return torch.bmm(F.softmax(torch.bmm(q * 0.25, k.mT), -1), v)
+
+
+def by_hand(q, k, v):
+    q, k, v = heads(q, k, v)
+    scores = torch.matmul(q, k.mT)
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def unscaled(q, k, v):
+    q, k, v = heads(q, k, v)
+    return (q @ k.mT).softmax(3) @ v
+
+
+def in_columns(q, k, v):
+    """Features that lie apart are refused by the fused kernel: torch itself writes the products out."""
+    q, k, v = (t.transpose(1, 2).mT.contiguous().mT for t in (q, k, v))
+    return attention(q, k, v)
+
+
+TOKENS = [(2, n, 4, 16) for n in (33, 21, 21)]
+
+
+@pytest.mark.parametrize("form", [divided, with_einsum, with_bmm, by_hand, unscaled])
+def test_written_out_forms_are_one_kernel(form):
+    report = check(form, *(r(*size) for size in TOKENS), kernels=["attention"])
+    assert report.arena_bytes == 0  # nothing is copied, neither before nor after
+
+
+def test_what_torch_writes_out_is_one_kernel():
+    report = check(in_columns, *(r(*size) for size in TOKENS))
+    assert [kernel.name for kernel in report.kernels].count("attention") == 1 and not any(
+        kernel.kind == "extern" for kernel in report.kernels
+    )
+
+
+MASKED = {
+    "added": (lambda s, m: s + m, torch.float32),
+    "added in front": (lambda s, m: m + s, torch.float32),
+    "filled": (lambda s, m: s.masked_fill(m, -1e9), torch.bool),
+    "filled with infinity": (lambda s, m: s.masked_fill(m, -torch.inf), torch.bool),
+    "chosen": (lambda s, m: torch.where(m, s, torch.finfo(s.dtype).min), torch.bool),
+    "chosen from a tensor": (lambda s, m: torch.where(m, torch.tensor(-5.0), s), torch.bool),
+    "causal": (lambda s, m: s.masked_fill(~torch.ones(33, 21, dtype=torch.bool).tril(), -torch.inf), None),
+}
+
+
+def masked(apply, late_scale=1.0):
+    def f(q, k, v, m=None):
+        q, k, v = heads(q, k, v)
+        return (apply(q @ k.mT * 0.25, m) * late_scale).softmax(-1) @ v
+
+    return f
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("sizes", [(33, 21), (2, 1, 1, 21), (2, 4, 33, 21), (21,)], ids=str)
+def test_masks_of_written_out_forms(name, sizes):
+    apply, dtype = MASKED[name]
+    mask = [] if dtype is None else [r(*sizes) if dtype is torch.float32 else torch.rand(sizes) > 0.5]
+    report = check(masked(apply), *(r(*size) for size in TOKENS), *mask)
+    assert report.kernels[-1].name == "attention" and all(k.kind == "fused" for k in report.kernels)
+
+
+@pytest.mark.parametrize("name", ["filled", "filled with infinity", "chosen"])
+def test_rows_that_are_masked_wholly(name):
+    """NaN, or the mean of all values, as the number put there makes it."""
+    apply, _ = MASKED[name]
+    hidden = torch.rand(33, 21) > 0.5
+    hidden[4] = True
+    mask = ~hidden if name == "chosen" else hidden
+    check(masked(apply), *(r(*size) for size in TOKENS), mask)
+
+
+def test_a_filled_score_hides_what_was_there():
+    """NaN or infinity among scores that are replaced is not seen; where it is added to, it is."""
+    q, k, v = (r(*size) for size in TOKENS)
+    k[:, 3], k[:, 4] = torch.nan, torch.inf
+    hidden = torch.zeros(21, dtype=torch.bool)
+    hidden[3:5] = True
+    added = torch.where(hidden, -torch.inf, 0.0)
+    for name, m in (("filled with infinity", hidden), ("added", added)):
+        f = masked(MASKED[name][0])
+        with torch.no_grad():
+            torch.testing.assert_close(ingot.compile(f)(q, k, v, m), f(q, k, v, m), equal_nan=True)
+
+
+def with_baddbmm(q, k, v, m):
+    q, k, v = (t.transpose(1, 2).reshape(8, -1, 16) for t in (q, k, v))
+    return torch.bmm(torch.baddbmm(m, q, k.mT, beta=1, alpha=0.25).softmax(-1), v)
+
+
+@pytest.mark.parametrize("sizes", [(8, 33, 21), (1, 33, 21), (8, 1, 21)], ids=str)
+def test_baddbmm_adds_a_mask(sizes):
+    check(with_baddbmm, *(r(*size) for size in TOKENS), r(*sizes), kernels=["attention"])
+
+
+def test_repeated_heads_are_shared():
+    def f(q, k, v):
+        q, k, v = heads(q, k, v)
+        k, v = (t[:, :, None].expand(2, 2, 3, 21, 16).reshape(2, 6, 21, 16) for t in (k, v))
+        return (q @ k.transpose(2, 3) * 0.25).softmax(-1) @ v
+
+    check(f, r(2, 33, 6, 16), r(2, 21, 2, 16), r(2, 21, 2, 16), kernels=["attention"])
+
+
+NOT_ATTENTION = {
+    "probabilities are returned": lambda q, k, v: (p := (q @ k.mT).softmax(-1), p @ v),
+    "scores are returned": lambda q, k, v: (s := q @ k.mT, s.softmax(-1) @ v),
+    "a mask before the scale": lambda q, k, v: (((q @ k.mT) + 1.0) * 0.25).softmax(-1) @ v,
+    "a scaled mask": lambda q, k, v: ((q @ k.mT + q.mean(-1, keepdim=True)) * 0.25).softmax(-1) @ v,
+    "another dimension": lambda q, k, v: (q @ q.mT).softmax(-2) @ q,
+    "something between": lambda q, k, v: (q @ k.mT).tanh().softmax(-1) @ v,
+    "weights that change": lambda q, k, v: ((q @ k.mT).softmax(-1) * 2) @ v,
+    "weights on the right": lambda q, k, v: v.mT @ (q @ k.mT).softmax(-1).mT,
+    "weights turned": lambda q, k, v: (q @ q.mT).softmax(-1).mT @ q,
+    "heads taken for rows": lambda q, k, v: (q @ q.mT).softmax(-1).transpose(0, 1).reshape(2, 4, 33, 33) @ q,
+    "a softmax over several": lambda q, k, v: (q @ k.mT).flatten(2).softmax(-1).view(2, 4, 33, 21) @ v,
+    "another sum": lambda q, k, v: (lambda e: e / e.sum(-2, keepdim=True))(torch.exp(q @ q.mT)) @ q,
+    "a random mask": lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.0, training=True) * 1.5 @ v,
+    "one query": lambda q, k, v: (q[:, :, :1] @ k.mT).softmax(-1) @ v,
+}
+
+
+@pytest.mark.parametrize("name", NOT_ATTENTION)
+def test_what_only_resembles_attention(name):
+    fn = NOT_ATTENTION[name]
+    report = check(lambda q, k, v: fn(*heads(q, k, v)), *(r(*size) for size in TOKENS))
+    assert "attention" not in [kernel.name for kernel in report.kernels]
 
 
 def test_layers_share_one_body():

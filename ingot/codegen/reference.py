@@ -281,7 +281,8 @@ def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor]) -> None:
     value = array(kernel.value, kernel.key_heads, keys, value_width).double().repeat_interleave(shared, 1)
     scores = query @ key.transpose(-1, -2) * kernel.scale
     if kernel.mask is not None:
-        scores = scores + array(kernel.mask, heads, queries, keys)
+        mask = array(kernel.mask, heads, queries, keys).double()
+        scores = torch.where(mask.isnan(), scores, mask) if kernel.replaces else scores + mask
     if kernel.causal:
         scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
     weights = torch.softmax(scores, -1)

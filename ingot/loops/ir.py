@@ -204,7 +204,8 @@ class Attention(Node):
 
     The views are (batch, head, row, column) with constant sizes, and a row lies in consecutive elements. Key and value
     may have fewer heads, each for as many neighbouring ones of the query. The mask is (batch, head, query, key), with
-    strides of 0 where it is broadcast, and is added. With `causal`, query i sees keys up to i. A query that sees
+    strides of 0 where it is broadcast, and is added, or, if it `replaces`, stands for the score where it is not NaN.
+    With `causal`, query i sees keys up to i. A query that sees
     no key (all its scores are -inf) gives NaN, or zero with `zero_rows`.
     """
 
@@ -216,6 +217,7 @@ class Attention(Node):
     scale: float
     causal: bool = False
     zero_rows: bool = False
+    replaces: bool = False
 
     @property
     def operands(self) -> tuple[View, ...]:

@@ -95,7 +95,7 @@ def _short(op: str) -> str:
 
 
 def _attention(node: Attention) -> str:
-    seen = ", causal" if node.causal else ""
+    seen = ", causal" * node.causal + ", mask replaces" * node.replaces
     operands = ", ".join(map(_value, node.operands))
     return f"{_value(node.target)} = attention({operands}, scale {node.scale!r}{seen})"
 

@@ -40,6 +40,7 @@ def attention_step(node: Attention) -> KernelStep:
         node.scale,
         node.causal,
         node.zero_rows,
+        node.replaces,
         query_block(queries),
     )
     weights = kernel.query_block * keys * (0.5 if node.causal else 1.0)

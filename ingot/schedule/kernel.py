@@ -134,6 +134,7 @@ class AttentionKernel:
     scale: float
     causal: bool
     zero_rows: bool
+    replaces: bool
     query_block: int
 
     @property

@@ -118,3 +118,19 @@ def test_verifier_names_the_node_and_the_line() -> None:
 
 def test_every_pass_is_timed_by_name() -> None:
     assert {"remove dead code", "share common subexpressions", "verify"} <= set(same(lambda x: x + 1, X).seconds)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_linear_layers_over_rows_that_lie_apart(biased) -> None:
+    """Of one batch; the rows of several are no matrix, and are multiplied as batches."""
+    def f(x, w, b):
+        return F.linear(x.transpose(1, 2), w, b if biased else None)
+
+    for batches, linears in ((1, 1), (2, 0)):
+        graph = same(f, torch.randn(batches, 6, 7), W, B)
+        assert len(graph.nodes_of(aten.linear.default)) == linears
+
+
+def test_a_batched_product_with_one_matrix_is_a_linear_layer() -> None:
+    graph = same(lambda x, w: torch.bmm(x, w.t().expand(3, 6, 5)), torch.randn(3, 4, 6), W)
+    assert len(graph.nodes_of(aten.linear.default)) == 1 and calls(graph) == 1

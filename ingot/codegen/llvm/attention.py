@@ -253,7 +253,7 @@ class _AttentionEmitter:
                 added = self.load(row, aligned=True)
             else:
                 added = self.load_scalar(e.pointer(mask, "float", key * kernel.mask.strides[3]))
-            score = score + added
+            score = e.select(e.compare("uno", added, added), score, added) if kernel.replaces else score + added
         if kernel.causal:
             query = self.smaller(e.iota("i64") + (first + vector * self.lanes), self.number(self.queries - 1))
             score = e.select(e.compare("sge", query, key), score, e.constant(-inf, "float"))

@@ -17,6 +17,8 @@ def recognize_linear(graph: AtenGraph) -> None:
     """mm(x, t(w)) and addmm(b, x, t(w)), with the views that flatten x and unflatten the result, become linear(x, w,
     b)."""
     for node in list(graph.graph.nodes):
+        if _batched(graph, node):
+            continue
         found = _match(node)
         if found is None:
             continue
@@ -50,6 +52,36 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | No
         return None
     weight = _transposed(right)
     return None if weight is None else (x, weight, bias)  # type: ignore[return-value]
+
+
+def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
+    """bmm(x, expand(t(w))) (+ b), which is what a linear layer over rows that do not lie one behind the other is in
+    eager, becomes linear(x, w, b). Whether it was that."""
+    if node.target is not aten.bmm.default:
+        return False
+    x, right = node.args
+    repeats = right.target is aten.expand.default and right.args[0].meta["val"].dim() == 2  # type: ignore[union-attr]
+    weight = _transposed(right.args[0]) if repeats else None  # type: ignore[union-attr]
+    value = x.meta["val"]  # type: ignore[union-attr]
+    if weight is None or not (str(value.shape[0]) == "1" or value.is_contiguous()):
+        return False  # the rows of several batches are no matrix
+    replaced, args = node, [x, weight]
+    user = next(iter(node.users)) if len(node.users) == 1 else None
+    if user is not None and user.target is aten.add.Tensor and user.args[0] is node and not user.kwargs:
+        bias = user.args[1]
+        if isinstance(bias, torch.fx.Node) and _is_bias(bias.meta["val"], node.meta["val"]):
+            replaced, args = user, [*args, bias]
+    with graph.graph.inserting_before(replaced):
+        linear = graph.graph.call_function(aten.linear.default, tuple(args))
+    linear.meta.update(replaced.meta)
+    replaced.replace_all_uses_with(linear)
+    for gone in dict.fromkeys((replaced, node)):
+        graph.graph.erase_node(gone)
+    return True
+
+
+def _is_bias(bias: Any, result: Any) -> bool:
+    return bias.dim() == 1 and bias.dtype == result.dtype and str(bias.shape[0]) == str(result.shape[-1])
 
 
 def _transposed(node: Any) -> torch.fx.Node | None:

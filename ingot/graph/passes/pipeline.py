@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.passes.attention import recognize_attention
 from ingot.graph.passes.constants import fold_constants
 from ingot.graph.passes.cse import share_common_subexpressions
 from ingot.graph.passes.dead_code import remove_dead_code
@@ -23,6 +24,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("remove no-ops", remove_no_ops),
     ("fold constants", fold_constants),
     ("share common subexpressions", share_common_subexpressions),
+    ("recognize attention", recognize_attention),
     ("recognize linear layers", recognize_linear),
     ("remove what became dead", remove_dead_code),
     ("give outputs memory of their own", own_outputs),

@@ -7,11 +7,13 @@ import math
 
 import torch
 
+from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.ir import Attention, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, stored
+from ingot.loops.lowering.views import reshape_map
 
 aten = torch.ops.aten
 
@@ -34,7 +36,29 @@ def scaled_dot_product_attention(
     width = query.sizes[3].constant
     if scale is None:
         scale = 1 / math.sqrt(width or 1)
-    return attention(lw, outs[0], query, key, value, attn_mask, scale, causal, zero_rows=True), None
+    return attention(lw, outs[0], query, key, value, attn_mask, scale, causal=causal, zero_rows=True), None
+
+
+@lowers(own_ops.attention)
+def own_attention(
+    lw: Lowering, out: Spec, query: TensorValue, key: TensorValue, value: TensorValue, mask: TensorValue | None,
+    scale: float, replaces: bool, zero_rows: bool, heads_last: bool,
+) -> TensorValue:  # fmt: skip
+    batch, heads, queries, _ = query.sizes
+    sizes: tuple[Expr, ...]
+    sizes = (batch, queries, heads, value.sizes[3]) if heads_last else (batch, heads, queries, value.sizes[3])
+    strides = contiguous_strides(sizes)
+    if heads_last:
+        sizes, strides = _swapped(sizes), _swapped(strides)
+    spec = Spec(sizes, strides, out.dtype, out.device)
+    result = attention(lw, spec, query, key, value, mask, scale, zero_rows=zero_rows, replaces=replaces)
+    if heads_last:
+        return lw.mapped(result, out, _swapped)
+    return lw.mapped(result, out, reshape_map(out.sizes, sizes))
+
+
+def _swapped(items: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return (items[0], items[2], items[1], items[3])
 
 
 def attention(
@@ -45,8 +69,10 @@ def attention(
     value: TensorValue,
     mask: TensorValue | None,
     scale: float,
-    causal: bool,
-    zero_rows: bool,
+    *,
+    causal: bool = False,
+    zero_rows: bool = False,
+    replaces: bool = False,
 ) -> TensorValue:
     """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. Raises
     NotLowered before anything is written."""
@@ -67,7 +93,7 @@ def attention(
     q, k, v = (_rows(lw, t) for t in (query, key, value))
     target = lw.new_buffer(out, out.strides)
     result = View(target, out.sizes, out.strides, ZERO, out.dtype)
-    node = Attention(lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows)
+    node = Attention(lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows, replaces)
     lw.graph.nodes.append(node)
     return stored(target, out)
 
