@@ -12,10 +12,22 @@ import numpy as np
 import torch
 
 from ingot.loops.expr import ZERO, Expr, Symbol
-from ingot.loops.ir import Attention, Body, Buffer, Instruction, Library, LoopGraph, Pointwise, Reduction, View
+from ingot.loops.ir import (
+    Access,
+    Attention,
+    Body,
+    Buffer,
+    Contraction,
+    Instruction,
+    Library,
+    LoopGraph,
+    Pointwise,
+    Reduction,
+    View,
+)
 from ingot.loops.ops import HALVES, OPS
 from ingot.schedule.attention import attention_step
-from ingot.schedule.kernel import AttentionKernel, Kernel, Operand, Stage
+from ingot.schedule.kernel import AttentionKernel, Kernel, Operand, Product, Stage
 from ingot.schedule.plan import LibraryStep, Plan
 
 Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
@@ -245,6 +257,36 @@ def _run_reduction(
     )
 
 
+def contract(
+    loops: tuple[Sequence[Symbol], ...], left: Access, right: Access,
+    memory: Mapping[str, torch.Tensor], sizes: Values, fixed: Values | None = None,
+) -> tuple[tuple[int, ...], np.ndarray]:  # fmt: skip
+    """(shape, values): the sums over the last of `loops` (batch, rows, columns, reduced) of left * right, in double,
+    rounded to their dtype at the end."""
+    batch, rows, columns, reduced = loops
+
+    def operand(access: Access, own: Sequence[Symbol]) -> np.ndarray:
+        shape, values = grid((*batch, *own, *reduced), sizes, fixed)  # type: ignore[arg-type]
+        found = _gather(memory[access.buffer], np.broadcast_to(np.asarray(access.index.evaluate(values)), shape))
+        split = [shape[: len(batch)], shape[len(batch) : len(batch) + len(own)], shape[len(batch) + len(own) :]]
+        return found.reshape([*split[0], *(int(np.prod(s, dtype=np.int64)) for s in split[1:])])
+
+    a, b = operand(left, rows), operand(right, columns)
+    with np.errstate(all="ignore"):
+        result = (a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2)).astype(a.dtype)
+    shape, _ = grid((*batch, *rows, *columns), sizes, fixed)  # type: ignore[arg-type]
+    return shape, result.reshape(shape)
+
+
+def _run_contraction(
+    node: Contraction, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+) -> None:
+    loops = (node.batch, node.rows, node.columns, node.reduced)
+    _, result = contract(loops, node.left, node.right, memory, sizes)
+    _, values = grid(node.loops, sizes)
+    _store(memory[node.target], node.index.evaluate(values), result, "store")
+
+
 def _run_library(node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
     args, kwargs = (_materialize(tree, memory, sizes) for tree in (node.args, node.kwargs))
     if node.out is not None:
@@ -317,6 +359,7 @@ _RUN: dict[type, Any] = {
     Pointwise: _run_pointwise,
     Reduction: _run_reduction,
     Attention: _run_attention,
+    Contraction: _run_contraction,
     Library: _run_library,
 }
 
@@ -337,6 +380,8 @@ def run_kernel(
     """
     if isinstance(kernel, AttentionKernel):
         return attend(kernel, [arrays[p.name] for p in kernel.parameters])
+    if kernel.product is not None:
+        return _run_product(kernel, kernel.product, arrays, sizes)
     extents = [s.extent.evaluate(sizes) for s in kernel.loops]  # type: ignore[union-attr]
     points = np.ndindex(*extents)
     inner = int(np.prod(extents[kernel.parallel :], dtype=np.int64))
@@ -353,6 +398,17 @@ def run_kernel(
         scalars: dict[str, Any] = {}
         for stage in kernel.stages:
             _run_stage(stage, memory, sizes, fixed, scalars)
+
+
+def _run_product(
+    kernel: Kernel, product: Product, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> None:
+    """A contraction kernel, wholly: which of its points are which elements is code generation's affair."""
+    loops = (kernel.loops, product.rows, product.columns, product.reduced)
+    shape, result = contract(loops, product.left, product.right, arrays, sizes)
+    for stage in kernel.stages:
+        everything = Stage((*kernel.loops, *stage.loops), stage.body, stage.stores)
+        _run_stage(everything, dict(arrays), sizes, {}, {product.name: result.reshape(shape)})
 
 
 def _run_stage(

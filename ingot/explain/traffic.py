@@ -29,6 +29,12 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
             loads[name][offset] = points(offset, step.kernel, stage, sizes)
         for store in stage.stores:
             stores[store.buffer][store.index] = points(store.index, step.kernel, stage, sizes)
+    whole = step.kernel.product
+    if whole is not None:
+        loops = (*step.kernel.loops, *whole.rows, *whole.columns, *whole.reduced)
+        for access in (whole.left, whole.right):
+            count = product(loop.extent for loop in loops if loop in access.index.symbols).evaluate(sizes)
+            loads[access.buffer][access.index] = count
     return touched(loads, parameters, sizes), touched(stores, parameters, sizes)
 
 

@@ -1,8 +1,8 @@
 """The loop IR: what is computed, element by element, before anything is fused or ordered.
 
 A `LoopGraph` is a list of buffers and a list of nodes in program order. A node is a loop nest whose body
-is a small SSA program (`Body`), or a call to a library. Sizes, strides and indices are `Expr`s everywhere,
-also when they are constant. A view is an index map inside a body, never a node.
+is a small SSA program (`Body`), a contraction of two arrays, or a call to a library. Sizes, strides and indices are
+`Expr`s everywhere, also when they are constant. A view is an index map inside a body, never a node.
 """
 
 from __future__ import annotations
@@ -156,6 +156,46 @@ class Reduction(Node):
 
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+
+
+@dataclass(frozen=True)
+class Access:
+    """The elements of a buffer that a contraction reads: those at `index`, which is linear in its loops."""
+
+    buffer: str
+    index: Expr
+
+
+@dataclass(frozen=True)
+class Contraction(Node):
+    """For each point of `batch`, `rows` and `columns`, sum left * right over `reduced` into `target` at `index`.
+
+    `left` depends on batch, rows and reduced, `right` on batch, columns and reduced; there is one column loop. The last
+    reduced loop is the one that is cut into blocks, the others run around it: a matrix product has one, a convolution
+    one for each axis of the window before that over channels. Products and sums are of `dtype`, that of both operands
+    and of the target. Sums are taken in blocks, in an order that depends on the sizes alone.
+    """
+
+    batch: tuple[Symbol, ...]
+    rows: tuple[Symbol, ...]
+    columns: tuple[Symbol, ...]
+    reduced: tuple[Symbol, ...]
+    left: Access
+    right: Access
+    target: str
+    index: Expr
+    dtype: torch.dtype
+
+    @property
+    def loops(self) -> tuple[Symbol, ...]:
+        """The loops over the elements written."""
+        return self.batch + self.rows + self.columns
+
+    def reads(self) -> set[str]:
+        return {self.left.buffer, self.right.buffer}
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.target,)
 
 
 @dataclass(frozen=True)

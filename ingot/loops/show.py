@@ -8,7 +8,19 @@ from typing import Any
 import torch
 
 from ingot.loops.expr import Expr, Symbol
-from ingot.loops.ir import Attention, Body, Buffer, Instruction, Library, LoopGraph, Node, Pointwise, Reduction, View
+from ingot.loops.ir import (
+    Attention,
+    Body,
+    Buffer,
+    Contraction,
+    Instruction,
+    Library,
+    LoopGraph,
+    Node,
+    Pointwise,
+    Reduction,
+    View,
+)
 
 _INFIX = dict(
     pair.split(":")
@@ -46,6 +58,11 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
         return [*lines, f"  {_call(node)}"]
     if isinstance(node, Attention):
         return [*lines, f"  {_attention(node)}"]
+    if isinstance(node, Contraction):
+        left, right = (f"{access.buffer}[{access.index}]" for access in (node.left, node.right))
+        around = "; ".join(_loops(loops) for loops in (node.batch, node.rows, node.columns) if loops)
+        lines.append(f"  for {around}: contract {_loops(node.reduced)}:")
+        return [*lines, f"    {node.target}[{node.index}] = sum {left} * {right}"]
     if isinstance(node, Pointwise):
         lines.append(f"  for {_loops(node.loops)}:")
         verb = "=" if node.mode == "store" else "+="

@@ -11,9 +11,11 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, integer
 from ingot.loops.ir import (
     REDUCTIONS,
+    Access,
     Attention,
     Body,
     Buffer,
+    Contraction,
     Instruction,
     Library,
     LoopGraph,
@@ -67,6 +69,8 @@ class _Check:
             self.nest(node)
         elif isinstance(node, Attention):
             self.attention(node)
+        elif isinstance(node, Contraction):
+            self.contraction(node)
 
     def window(self, view: View) -> None:
         self.require(len(view.sizes) == len(view.strides), f"a view of {view.buffer} has ill-matched sizes and strides")
@@ -107,6 +111,25 @@ class _Check:
         self.require(node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols")
         if not empty:
             self.within(target, *_range(node.index))
+
+    def contraction(self, node: Contraction) -> None:
+        loops = (*node.loops, *node.reduced)
+        self.require(len(set(loops)) == len(loops), "a loop occurs twice")
+        self.require(len(node.columns) == 1 and bool(node.reduced), "it must have one column loop and a reduced one")
+        empty = any(s.extent is ZERO for s in loops)
+        accesses = {
+            "left": (node.left, (*node.batch, *node.rows, *node.reduced)),
+            "right": (node.right, (*node.batch, *node.columns, *node.reduced)),
+            "target": (Access(node.target, node.index), node.loops),
+        }
+        for name, (access, own) in accesses.items():
+            buffer = self.graph.buffers[access.buffer]
+            unknown = access.index.symbols - {*self.sizes, *own}
+            self.require(not unknown, f"the {name} index has unknown symbols {unknown}")
+            self.require(access.index.linear(own) is not None, f"the {name} index {access.index} is not linear")
+            self.require(buffer.dtype is node.dtype, f"the {name} {buffer.name} holds {buffer.dtype}, not {node.dtype}")
+            if not empty:
+                self.within(buffer, *_range(access.index))
 
     def body(self, body: Body, symbols: set[Symbol], empty: bool) -> set[Symbol]:
         """Check every instruction; returns the value symbols that the body makes."""

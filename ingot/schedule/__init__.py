@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import product
-from ingot.loops.ir import Attention, Library, LoopGraph, Node, Origin, View
+from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Origin, View
 from ingot.schedule.attention import attention_step
 from ingot.schedule.build import build_kernel
+from ingot.schedule.contraction import build_contraction
 from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import Group, fuse
@@ -55,10 +55,12 @@ def _step(group: Group, graph: LoopGraph, internal: set[str]) -> KernelStep | Li
         return LibraryStep(first)
     if isinstance(first, Attention):
         return attention_step(first)
+    if isinstance(first, Contraction):
+        kernel, arguments = build_contraction(group.members, internal, graph.buffers)
+        return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers)
-    extent = product(s.extent for s in kernel.loops[: kernel.parallel])
-    return KernelStep(kernel, arguments, extent, work_per_point(kernel))
+    return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
 
 
 def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[KernelStep | LibraryStep]:

@@ -62,7 +62,7 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
 
 
 @dataclass
-class _StageDraft:
+class StageDraft:
     """A stage under construction: instructions with common subexpressions shared, and the values stored so far."""
 
     loops: tuple[Symbol, ...]
@@ -79,6 +79,10 @@ class _StageDraft:
             number = self.numbers[instruction] = len(self.instructions)
             self.instructions.append(instruction)
         return number
+
+    def stage(self) -> Stage:
+        body = Body(tuple(self.instructions), ())
+        return Stage(self.loops, body, tuple(self.stores), tuple(self.reductions), tuple(self.scalars))
 
 
 class _Builder:
@@ -97,17 +101,13 @@ class _Builder:
         self.loads_of_later_stages = self._buffers_crossing_stages()
 
     def build(self) -> tuple[Kernel, tuple[str, ...]]:
-        drafts = [_StageDraft(()) for _ in range(max(self.stage_of) + 1)]
+        drafts = [StageDraft(()) for _ in range(max(self.stage_of) + 1)]
         for k, s in enumerate(self.stage_of):
             drafts[s].loops = self.laid.inner[k]
         for k, member in enumerate(self.laid.members):
             self._add(member, drafts[self.stage_of[k]])
         drafts = self._with_final_stores(drafts)
-        stages = [
-            Stage(d.loops, Body(tuple(d.instructions), ()), tuple(d.stores), tuple(d.reductions), tuple(d.scalars))
-            for d in drafts
-        ]
-        stages = [_without_dead(s) for s in stages]
+        stages = [without_dead(d.stage()) for d in drafts]
         origin = Origin(())
         for m in self.laid.members:
             origin = origin.merged(m.origin)
@@ -166,7 +166,7 @@ class _Builder:
 
     # -- adding a member -------------------------------------------------------------------------------------------
 
-    def _add(self, member: Compute, draft: _StageDraft) -> None:
+    def _add(self, member: Compute, draft: StageDraft) -> None:
         numbers: list[int] = []
         renamed: dict[Symbol, Expr] = {}
         for i in member.body.instructions:
@@ -188,7 +188,7 @@ class _Builder:
                 return
         draft.stores.append(Store(*self._address(member.target, index), value, member.mode))
 
-    def _emit(self, draft: _StageDraft, i: Instruction, renamed: dict[Symbol, Expr]) -> int:
+    def _emit(self, draft: StageDraft, i: Instruction, renamed: dict[Symbol, Expr]) -> int:
         if i.op == "load":
             return self._load(draft, i)
         if i.op == "indirect":
@@ -201,7 +201,7 @@ class _Builder:
             i = i._replace(attrs=(unique, extent, *rest))
         return draft.emit(i)
 
-    def _load(self, draft: _StageDraft, i: Instruction) -> int:
+    def _load(self, draft: StageDraft, i: Instruction) -> int:
         buffer, index = i.attrs
         value = draft.stored.get((buffer, index))
         if value is None and self._is_scalar(buffer):
@@ -213,7 +213,7 @@ class _Builder:
         zero = draft.emit(Instruction("constant", (), i.dtype, (0,)))
         return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
 
-    def _with_final_stores(self, drafts: list[_StageDraft]) -> list[_StageDraft]:
+    def _with_final_stores(self, drafts: list[StageDraft]) -> list[StageDraft]:
         """Add the stores of reduction results that are wanted in memory, to the first scalar stage after the
         reduction."""
         for k, member in enumerate(self.laid.members):
@@ -221,7 +221,7 @@ class _Builder:
                 continue
             after = self.stage_of[k] + 1
             if after == len(drafts) or drafts[after].loops:
-                drafts.insert(after, _StageDraft(()))
+                drafts.insert(after, StageDraft(()))
                 self.stage_of = [s + (s >= after) for s in self.stage_of]
             draft = drafts[after]
             value = draft.emit(Instruction("scalar", (), member.dtype, (self._scalar(member.target),)))
@@ -248,7 +248,7 @@ def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
     return largest + 1
 
 
-def _without_dead(stage: Stage) -> Stage:
+def without_dead(stage: Stage) -> Stage:
     """The stage without instructions that nothing uses. An indirect lookup stays: it may have to report an error."""
     instructions = stage.body.instructions
     live = {s.value for s in stage.stores} | {r.value for r in stage.reductions} | {d.value for d in stage.scalars}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ingot.loops.expr import product
 from ingot.schedule.fuse import estimate
-from ingot.schedule.kernel import Kernel, Stage
+from ingot.schedule.kernel import Kernel, Product, Stage
 
 LANES = 8.0  # elements per vector operation, averaged over machines and types
 NANOSECONDS_PER_OPERATION = 0.3
 NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
+NANOSECONDS_PER_PRODUCT = 0.01  # of a multiplication and addition in a contraction
 
 # Vector operations per scalar op; everything else counts as one.
 _WEIGHTS = {
@@ -24,9 +25,20 @@ _WEIGHTS = {
 
 def work_per_point(kernel: Kernel) -> float:
     """Nanoseconds that one point of the collapsed parallel loops takes on one core."""
+    if kernel.product is not None:
+        return _block_work(kernel, kernel.product)
     rest = kernel.loops[kernel.parallel :]
     repeats = estimate(product(s.extent for s in rest))
     return repeats * sum(_stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None) for s in kernel.stages)
+
+
+def _block_work(kernel: Kernel, product_: Product) -> float:
+    """Nanoseconds of one block, of average size."""
+    blocks = estimate(product_.row_blocks * product_.column_blocks)
+    (stage,) = kernel.stages
+    elements = estimate(product(s.extent for s in stage.loops))
+    depth = estimate(product(s.extent for s in product_.reduced))
+    return (elements * depth * NANOSECONDS_PER_PRODUCT + _stage_work(stage, vectorized=True)) / blocks
 
 
 def _stage_work(stage: Stage, vectorized: bool) -> float:

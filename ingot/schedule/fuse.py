@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Buffer, Node, Reduction
+from ingot.loops.ir import Buffer, Contraction, Node, Reduction
 from ingot.schedule.dependencies import direct_dependencies, relation
+from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine
 
 MAX_MEMBERS = 64
@@ -119,15 +120,38 @@ class _Fusion:
             node = canonical(node)
             group.members, group.points = [node], Shape.of(node).points
             group.overlay = overlay([node], group.points)
+        elif isinstance(node, Contraction):
+            group.members = [canonical_contraction(node)]
         return group
 
     def run(self) -> list[Group]:
+        for k in sorted(self.groups):
+            if k in self.groups and isinstance(self.groups[k].members[0], Contraction):
+                self._finish(self.groups[k])
         changed = True
         while changed:
             changed = False
             for k in sorted(self.groups):
                 changed |= k in self.groups and self._merge_best(self.groups[k])
         return self._ordered()
+
+    # -- contractions ----------------------------------------------------------------------------------------------
+
+    def _finish(self, group: Group) -> None:
+        """Merge a contraction with the pointwise nodes that can be computed on its finished tiles, one by one."""
+        merged = True
+        while merged:
+            merged = False
+            for k in sorted(set().union(*(self.users[name] for name in group.writes))):
+                other = self.groups[k]
+                if len(other.members) > 1 or self._path_between(group, other):
+                    continue
+                laid = laid_over_contraction(other.members[0], group.members)
+                if laid is not None:
+                    other.members = [laid]
+                    self._merge(group, other)
+                    merged = True
+                    break
 
     # -- candidates ------------------------------------------------------------------------------------------------
 
@@ -260,17 +284,20 @@ class _Fusion:
 
     # -- merging ---------------------------------------------------------------------------------------------------
 
-    def _merge(self, first: Group, second: Group, points: Expr, laid: Overlay) -> Group:
+    def _merge(
+        self, first: Group, second: Group, points: Expr | None = None, laid: Overlay | None = None
+    ) -> Group:
         ordered = self._in_order(first, second)
         names = [" + ".join(m.name for m in g.members) for g in (first, second)]
-        self.note(f"fuse {names[0]} with {names[1]} over {points}")
+        over = "" if points is None else f" over {points}"
+        self.note(f"fuse {names[0]} with {names[1]}{over}")
         new, gone = first, second
         new.positions, new.members = [p for p, _ in ordered], [m for _, m in ordered]
         new.points, new.overlay = points, laid
         new.reads, new.writes = new.reads | gone.reads, new.writes | gone.writes
         del self.groups[gone.id]
         for name in gone.touches:
-            self.users[name] = self.users[name] - {gone.id} | {new.id}
+            self.users[name] = self.users[name] - {gone.id} | ({new.id} if new.fusible else set())
         both = 1 << new.id | 1 << gone.id
         new.before = (new.before | gone.before) - {new.id, gone.id}
         ancestors = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~both

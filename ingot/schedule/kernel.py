@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from ingot.loops.expr import Expr, Symbol
-from ingot.loops.ir import Body, Origin
+from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.ir import Access, Body, Origin
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,33 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A contraction, as `loops.ir.Contraction` has it but for its target: the kernel's only stage, which loops over
+    `rows` and `columns`, reads the sum that belongs to its point as the scalar `name`.
+
+    A point of the parallel range is a block of `row_block` rows (flattened) by `column_block` columns.
+    """
+
+    name: str
+    rows: tuple[Symbol, ...]
+    columns: tuple[Symbol, ...]
+    reduced: tuple[Symbol, ...]
+    left: Access
+    right: Access
+    dtype: torch.dtype
+    row_block: int
+    column_block: int
+
+    @property
+    def row_blocks(self) -> Expr:
+        return ceil_div(product(s.extent for s in self.rows), self.row_block)
+
+    @property
+    def column_blocks(self) -> Expr:
+        return ceil_div(self.columns[0].extent, self.column_block)
+
+
+@dataclass(frozen=True)
 class Kernel:
     """`loops` are outer, outermost first; the first `parallel` of them are collapsed into one range that threads share.
 
@@ -91,6 +118,8 @@ class Kernel:
 
     `tile` is the last loop before `vector` where some loads are contiguous along it and not along `vector`: code
     generation transposes those in blocks of the two loops. The stages then have no loops of their own.
+
+    With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its blocks besides.
     """
 
     name: str
@@ -102,6 +131,19 @@ class Kernel:
     parallel: int = 1
     vector: Symbol | None = None
     tile: Symbol | None = None
+    product: Product | None = None
+
+    @property
+    def points(self) -> Expr:
+        """The number of points of the parallel range."""
+        shared = product(s.extent for s in self.loops[: self.parallel])
+        if self.product is None:
+            return shared
+        return shared * self.product.row_blocks * self.product.column_blocks
+
+
+def ceil_div(a: Expr, b: int) -> Expr:
+    return (a + (b - 1)) // b
 
 
 class Operand(NamedTuple):

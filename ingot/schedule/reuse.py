@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot.loops.ir import Attention, Library, LoopGraph, Node, Pointwise, View
+from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction, View
 from ingot.schedule.build import assign_stages
 from ingot.schedule.fuse import Group, Overlay
 from ingot.schedule.nests import Compute
@@ -76,18 +76,10 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
 
     if not group.touches & replaced.keys():
         return
-    group.members = [
-        _renamed_node(m, final) for m in group.members
-    ]
+    group.members = [_RENAMED[type(m)](m, final) for m in group.members]
     group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
         group.overlay = replace(group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members))
-
-
-def _renamed_node(node: Node, final: Any) -> Node:
-    if isinstance(node, Library):
-        return _renamed_library(node, final)
-    return _renamed_attention(node, final) if isinstance(node, Attention) else _renamed_compute(node, final)  # type: ignore[arg-type]
 
 
 def _renamed_attention(node: Attention, final: Any) -> Attention:
@@ -104,6 +96,11 @@ def _renamed_compute(node: Compute, final: Any) -> Compute:
         i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i for i in node.body.instructions
     )
     return replace(node, target=final(node.target), body=node.body._replace(instructions=instructions))
+
+
+def _renamed_contraction(node: Contraction, final: Any) -> Contraction:
+    left, right = (replace(a, buffer=final(a.buffer)) for a in (node.left, node.right))
+    return replace(node, left=left, right=right, target=final(node.target))
 
 
 def _renamed_library(node: Library, final: Any) -> Library:
@@ -123,3 +120,12 @@ def _renamed_library(node: Library, final: Any) -> Library:
         targets=tuple(None if t is None else final(t) for t in node.targets),
         mutates=tuple(final(m) for m in node.mutates),
     )
+
+
+_RENAMED: dict[type, Any] = {
+    Pointwise: _renamed_compute,
+    Reduction: _renamed_compute,
+    Contraction: _renamed_contraction,
+    Attention: _renamed_attention,
+    Library: _renamed_library,
+}

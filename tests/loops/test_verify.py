@@ -9,7 +9,7 @@ import torch
 
 from ingot.errors import CompilerBug
 from ingot.loops.expr import integer, loop_symbol
-from ingot.loops.ir import Body, Buffer, Instruction, LoopGraph, Origin, Pointwise, View
+from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, LoopGraph, Origin, Pointwise, View
 from ingot.loops.show import show
 from ingot.loops.verify import verify
 
@@ -63,6 +63,45 @@ def test_what_is_wrong_is_named_with_the_node_and_the_line(problem: str) -> None
         verify(BAD[problem])
     message = str(caught.value)
     assert problem in message and "n0" in message and "model.py:7" in message
+
+
+def _contraction(**changes) -> LoopGraph:
+    """c[m, n] = sum over k of a[m, k] * b[k, n], for 2, 3 and 4 of them."""
+    graph = LoopGraph()
+    m, n, k = loop_symbol("m", 2), loop_symbol("n", 3), loop_symbol("k", 4)
+    for name, count, role in (("a", 8, "input"), ("b", 12, "input"), ("c", 6, "temporary")):
+        graph.buffers[name] = Buffer(name, f32, (integer(count),), (integer(1),), role)
+    graph.inputs += ["a", "b"]
+    node = Contraction(
+        "n0", Origin(("aten.mm.default",), "model.py:7"), (), (m,), (n,), (k,),
+        Access("a", m * 4 + k), Access("b", k * 3 + n), "c", m * 3 + n, f32,
+    )  # fmt: skip
+    graph.nodes.append(replace(node, **changes))
+    graph.outputs.append(View("c", (integer(6),), (integer(1),), integer(0), f32))
+    return graph
+
+
+def test_a_contraction_passes_and_prints() -> None:
+    verify(_contraction())
+    text = show(_contraction())
+    assert "for m < 2; n < 3: contract k < 4:" in text and "sum a[k + 4*m] * b[3*k + n]" in text
+
+
+@pytest.mark.parametrize(
+    "problem, changes",
+    [
+        ("a loop occurs twice", {"batch": (loop_symbol("m", 2), loop_symbol("m", 2))}),
+        ("one column loop", {"columns": ()}),
+        ("right index has unknown symbols", {"right": Access("b", loop_symbol("other", 2))}),
+        ("is accessed at", {"left": Access("a", integer(9))}),
+        ("holds torch.float32, not", {"dtype": torch.float64}),
+        ("read before it is written", {"left": Access("c", integer(0))}),
+    ],
+)
+def test_what_is_wrong_with_a_contraction(problem, changes) -> None:
+    with pytest.raises(CompilerBug, match="n0.*") as caught:
+        verify(_contraction(**changes))
+    assert problem in str(caught.value)
 
 
 def test_an_unwritten_output_is_a_bug() -> None:

@@ -43,12 +43,10 @@ class Function(NamedTuple):
     scratch_bytes: Expr
 
 
-def emit_kernel(
-    kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
-) -> Function:
+def emit_kernel(kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False) -> Function:
     """The LLVM function of `kernel`, whose size symbols are read from `sizes` at their position in `symbols`. With
     `check_bounds`, an access outside of a buffer of known length reports `OutOfBounds`."""
-    return _KernelEmitter(kernel, symbols, target, check_bounds).function()
+    return KernelEmitter(kernel, symbols, target, check_bounds).function()
 
 
 # -- choices
@@ -163,10 +161,14 @@ class _Reduction:
 # --------------------------------------------------------------------------------------------------------
 
 
-class _KernelEmitter:
-    def __init__(self, kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> None:
+class KernelEmitter:
+    """Emits one kernel; `lanes` are chosen by what it computes unless given."""
+
+    def __init__(
+        self, kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool, lanes: int | None = None
+    ) -> None:
         self.kernel = kernel
-        self.e = Emitter(choose_lanes(kernel, target), target.vector_bytes)
+        self.e = Emitter(lanes or choose_lanes(kernel, target), target.vector_bytes)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.errors: list[Fault] = []
         self.checked: set[tuple[str, Fault]] = set()
@@ -355,7 +357,8 @@ class _KernelEmitter:
         step = lanes * unroll
         memory.vector = symbol
         if size is None:
-            middle = start + ((stop - start) & -step)
+            whole = step & (step - 1) == 0
+            middle = start + ((stop - start) & -step) if whole else stop - e.binary("urem", stop - start, step)
         else:
             middle = e.constant(size // step * step, "i64")
 
@@ -520,7 +523,7 @@ class _KernelEmitter:
         special = _STRUCTURAL.get(i.op)
         args = [values[a] for a in i.args]
         if special is not None:
-            return special(self, i, args, program)
+            return getattr(self, special)(i, args, program)
         source = program[i.args[-1]].dtype
         row = TABLE.get(i.op)
         if row is None or source not in row[0] and i.op != "where":
@@ -582,11 +585,12 @@ class _KernelEmitter:
         return wrapped
 
 
+# The methods that emit what is no row of the scalar op table.
 _STRUCTURAL = {
-    "constant": _KernelEmitter._constant,
-    "index": _KernelEmitter._index,
-    "load": _KernelEmitter._load,
-    "scalar": _KernelEmitter._scalar,
-    "indirect": _KernelEmitter._indirect,
-    "to": _KernelEmitter._convert,
+    "constant": "_constant",
+    "index": "_index",
+    "load": "_load",
+    "scalar": "_scalar",
+    "indirect": "_indirect",
+    "to": "_convert",
 }

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from ingot.codegen.llvm.attention import emit_attention
+from ingot.codegen.llvm.contraction import emit_contraction
 from ingot.codegen.llvm.kernel import Function, emit_kernel
 from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.target import Target, chosen
@@ -110,11 +111,7 @@ def compile_kernels(
         shape = anonymous(kernel, keep_lengths=check_bounds)
         function = emitted.get(shape)
         if function is None:
-            function = emitted[shape] = (
-                emit_attention(kernel, target)
-                if isinstance(kernel, AttentionKernel)
-                else emit_kernel(kernel, symbols, target, check_bounds)
-            )
+            function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
     declarations = sorted(set().union(*(f.declarations for f in different.values())))
@@ -126,6 +123,13 @@ def compile_kernels(
         if load:
             compiled._load()
     return compiled
+
+
+def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> Function:
+    if isinstance(kernel, AttentionKernel):
+        return emit_attention(kernel, target)
+    emit = emit_kernel if kernel.product is None else emit_contraction
+    return emit(kernel, symbols, target, check_bounds)
 
 
 def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
@@ -152,7 +156,13 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
         p._replace(name=names[p.name], length=p.length if keep_lengths else None) for p in kernel.parameters
     )
     rows = tuple(r._replace(name=names[r.name]) for r in kernel.rows)
-    return replace(kernel, name="", origin=Origin(()), stages=stages, parameters=parameters, rows=rows)
+    product = kernel.product
+    if product is not None:
+        left, right = (replace(a, buffer=names[a.buffer]) for a in (product.left, product.right))
+        product = replace(product, left=left, right=right)
+    return replace(
+        kernel, name="", origin=Origin(()), stages=stages, parameters=parameters, rows=rows, product=product
+    )
 
 
 def _optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:

@@ -102,7 +102,7 @@ class Lowering:
         for arg in roots:
             cost += arg.cost
             heavy = heavy or arg.heavy
-            if arg.origin.ops:
+            if arg.origin.ops and not arg.finishes:  # the contraction tells of the op
                 origin = arg.origin.merged(origin)
         return TensorValue(
             out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, joins=joins, origin=origin
@@ -116,9 +116,9 @@ class Lowering:
         return value
 
     def realize_root(self, value: TensorValue) -> TensorValue:
-        """Put what `value` is a view of in memory where that is no more work, else `value` itself."""
+        """Put what `value` is a view of in memory where that is hardly more work, else `value` itself."""
         root = value.root
-        return self.realize(root if numel(root.sizes) is numel(value.sizes) else value)
+        return self.realize(root if root.finishes or numel(root.sizes) is numel(value.sizes) else value)
 
     def finish(self, value: TensorValue, users: int) -> TensorValue:
         """Decide for a node's value whether it stays lazy."""

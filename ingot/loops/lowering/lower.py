@@ -15,6 +15,7 @@ from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
 from ingot.loops.ir import Buffer, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention,
+    contraction,
     convolution,
     creation,
     diagonals,

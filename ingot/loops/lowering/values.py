@@ -71,7 +71,8 @@ class TensorValue:
 
     `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says
     that one of them is worth more than a trip through cache, `joins` that it reads more memory than its result would
-    take. `strides` is the layout that eager gives it.
+    take. `strides` is the layout that eager gives it. `finishes` says that it completes the elements of a contraction,
+    which costs least where they are made: where a part of it is needed in memory, all of it is put there.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class TensorValue:
         self.heavy = heavy
         self.joins = joins
         self.origin = origin
+        self.finishes = False
         self._home: Home | None = None
 
     @property

@@ -1,0 +1,214 @@
+"""A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on each finished tile.
+
+A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's columns lies in
+adjacent memory, and reads the left one where it is. Sums are kept in the thread's scratch memory between the depths.
+Within a depth a sum is one chain of multiply-adds; the chains are added in order. So each element's rounding depends on
+the sizes alone, neither on the tile it falls in nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from ingot.codegen.llvm import tiles
+from ingot.codegen.llvm.emitter import Value
+from ingot.codegen.llvm.kernel import Function, KernelEmitter, choose_unroll
+from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.types import REPRESENTATIONS
+from ingot.loops.expr import ONE, Expr, Symbol, integer, product
+from ingot.loops.ir import Access, Instruction
+from ingot.schedule.kernel import Kernel, Product, Stage
+
+DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
+
+
+def emit_contraction(
+    kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
+) -> Function:
+    """The LLVM function of a kernel that has a product. `check_bounds` concerns the accesses of its stage."""
+    assert kernel.product is not None
+    return _ContractionEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
+
+
+class _ContractionEmitter(KernelEmitter):
+    def __init__(
+        self, kernel: Kernel, product: Product, symbols: Sequence[Symbol], target: Target, check_bounds: bool
+    ) -> None:
+        form = REPRESENTATIONS[product.dtype]
+        self.tile = tiles.choose_tile(form.register, product.column_block, target)
+        super().__init__(kernel, symbols, target, check_bounds, self.tile.lanes)
+        self.product = product
+        self.column, self.inner = product.columns[0], product.reduced[-1]
+        tile = self.tile
+        self.whole = len(product.reduced) == 1 and (self.inner.extent.constant or DEPTH + 1) <= DEPTH
+        depth = self.inner.extent.constant if self.whole else DEPTH
+        self.depth = -(-(depth or 0) // tile.lanes) * tile.lanes
+        self.row_block = -(-product.row_block // tile.rows) * tile.rows
+        packed = self.depth * product.column_block * tile.size
+        sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
+        self.scratch = integer(packed + sums)
+        scratch = Value(self.e, "%scratch", "ptr", 1, 0)
+        self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
+        self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def _outer_loops(self) -> None:
+        e, index, p = self.e, self.memory.index, self.product
+        begin, end = Value(e, "%begin", "i64", 1, 0), Value(e, "%end", "i64", 1, 0)
+        rows, columns = product(s.extent for s in p.rows), self.column.extent
+        with e.loop(begin, end, 1, sure=True) as point:
+            point, across = self._quotient(point, p.column_blocks)
+            point, down = self._quotient(point, p.row_blocks)
+            self._bind_point(point, self.kernel.loops)
+            first = down * p.row_block, across * p.column_block
+            last = (
+                e.intrinsic("smin", (first[0] + p.row_block, index(rows))),
+                e.intrinsic("smin", (first[1] + p.column_block, index(columns))),
+            )
+            self._depths(first, last)
+
+    def _quotient(self, number: Value, extent: Expr) -> tuple[Value, Value]:
+        """Quotient and remainder."""
+        if extent is ONE:
+            return number, self.e.constant(0, "i64")
+        divisor = self.memory.index(extent)
+        return self.e.binary("udiv", number, divisor), self.e.binary("urem", number, divisor)
+
+    def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
+        """Run over the reduction: its outer loops point by point, the last one depth by depth."""
+        e, memory = self.e, self.memory
+        extent = memory.index(self.inner.extent)
+        zero = e.constant(0, "i64")
+        with ExitStack() as loops:
+            done, left = zero, zero  # 0 at the first and at the last of all depths
+            for symbol in self.product.reduced[:-1]:
+                bound = memory.index(symbol.extent)
+                at = loops.enter_context(e.loop(zero, bound, 1, sure=False))
+                memory.bound[symbol] = at
+                done, left = done | at, left | (bound - 1 - at)
+            if self.whole:
+                memory.bound[self.inner] = zero
+                self._panels(first, last, extent, None, None)
+                return
+            at = loops.enter_context(e.loop(zero, extent, self.depth, sure=False))
+            memory.bound[self.inner] = at
+            count = e.intrinsic("smin", (extent - at, self.depth))
+            left = left | (extent - at - count)
+            self._panels(first, last, count, e.compare("ne", done | at, 0), e.compare("eq", left, 0))
+
+    # -- panels and tiles ----------------------------------------------------------------------------------------------
+
+    def _panels(
+        self,
+        first: tuple[Value, Value],
+        last: tuple[Value, Value],
+        count: Value,
+        add: Value | None,
+        final: Value | None,
+    ) -> None:
+        """Pack the block's columns, tile width by tile width, then multiply and, after the last depth, finish tiles."""
+        e, tile = self.e, self.tile
+        step, along = (self._stride(self.product.right, s) for s in (self.column, self.inner))
+        pack = self._packing()
+        with e.loop(first[1], last[1], tile.width, sure=True) as column:
+            self.memory.bound[self.column] = column
+            source = self._element(self.product.right)
+            panel = e.pointer(self.packed, tile.type, (column - first[1]) * self.depth)
+            there = e.intrinsic("smin", (last[1] - column, tile.width))
+            values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
+            e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {panel.text})")
+        with e.loop(first[1], last[1], tile.width, sure=True) as column:
+            panel = e.pointer(self.packed, tile.type, (column - first[1]) * self.depth)
+            stop = e.intrinsic("smin", (column + tile.width, last[1]))
+            with e.loop(first[0], last[0], tile.rows, sure=True) as row:
+                sums = self.sums
+                if not self.whole:
+                    place = (column - first[1]) * self.row_block + (row - first[0]) * tile.width
+                    sums = e.pointer(self.sums, tile.type, place)
+                self._multiply(row, last[0], panel, count, sums, add)
+                self._finish(row, last[0], column, stop, sums, final)
+
+    def _multiply(self, row: Value, stop: Value, panel: Value, count: Value, sums: Value, add: Value | None) -> None:
+        """Rows that are not there are read as the last one."""
+        e = self.e
+        pointers = []
+        for r in range(self.tile.rows):
+            at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
+            self._bind_point(at, self.product.rows)
+            pointers.append(f"ptr {self._element(self.product.left).text}")
+        step = self._stride(self.product.left, self.inner)
+        helper = self._shared(tiles.multiply(self.tile))
+        e.line(
+            f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {panel.text}, i64 {count.text}, "
+            f"ptr {sums.text}, i1 {'false' if add is None else add.text})"
+        )
+
+    def _finish(self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None) -> None:
+        """The kernel's stage on the tile, if its sums are complete."""
+        e = self.e
+        (stage,) = self.kernel.stages
+        end = e.intrinsic("smin", (row + self.tile.rows, last))
+        if final is not None:
+            end = e.select(final, end, row)
+        with e.loop(row, end, 1, sure=False) as at:
+            self._bind_point(at, self.product.rows)
+            place = e.pointer(sums, self.tile.type, (at - row) * self.tile.width)
+            self.at_tile = place, column
+            self._finish_row(column, stop, stage)
+
+    def _finish_row(self, column: Value, stop: Value, stage: Stage) -> None:
+        e, memory, tile = self.e, self.memory, self.tile
+        unroll = tile.vectors if choose_unroll((stage,)) >= tile.vectors else 1
+        if (self.column.extent.constant or 1) % tile.width:
+            run: Callable[[int], None] = lambda copy: self._body(stage, [], copy, memory.mask)  # noqa: E731
+            self._vector_loop(self.column, column, stop, None, unroll, run)
+            return
+        memory.vector = self.column
+        with e.loop(column, stop, tile.lanes * unroll, sure=True, known_once=unroll == tile.vectors) as at:
+            memory.bound[self.column] = at
+            for copy in range(unroll):
+                memory.shift = copy * tile.lanes
+                self._body(stage, [], copy, None)
+            memory.shift = 0
+        memory.vector = None
+
+    def _scalar(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        """The sums of the present vector of columns."""
+        assert self.at_tile is not None
+        e, memory = self.e, self.memory
+        place, column = self.at_tile
+        pointer = e.pointer(place, self.tile.type, memory.bound[self.column] + memory.shift - column)
+        vector = f"<{e.lanes} x {self.tile.type}>"
+        return e.here(f"load {vector}, ptr {pointer.text}, align {self.tile.size}", self.tile.type, e.lanes)
+
+    # -- operands ------------------------------------------------------------------------------------------------------
+
+    def _element(self, access: Access) -> Value:
+        """The address of the element at the present values of all loops."""
+        return self.e.pointer(self.memory.base[access.buffer], self.tile.type, self.memory.index(access.index))
+
+    def _stride(self, access: Access, symbol: Symbol) -> Value:
+        """Bytes from one element to the next along a loop."""
+        return self.memory.index(_coefficient(access, symbol) * self.tile.size)
+
+    def _packing(self) -> str:
+        """The function that packs the right operand, by how it lies."""
+        anyhow, right = self._shared(tiles.pack_any(self.tile)), self.product.right
+        if _coefficient(right, self.column) is ONE:
+            return self._shared(tiles.pack_rows(self.tile))
+        if _coefficient(right, self.inner) is ONE:
+            return self._shared(tiles.pack_columns(self.tile))
+        return anyhow
+
+    def _shared(self, helper: tiles.Helper) -> str:
+        """The name of a function that kernels of the module share; it will be in the module."""
+        self.e.declarations |= {helper.text, *helper.declarations}
+        return helper.name
+
+
+def _coefficient(access: Access, symbol: Symbol) -> Expr:
+    linear = access.index.linear((symbol,))
+    assert linear is not None
+    return linear[1].get(symbol, integer(0))

@@ -1,0 +1,271 @@
+"""The functions that contractions are made of: one that multiplies a tile, and those that pack an operand for it.
+
+They are LLVM text with every size but the tile's own passed at run time, so that all contractions of a module share
+them. All strides are in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.types import BITS, mangled, vector_type
+
+
+class Tile(NamedTuple):
+    """What is computed at once, in registers: `rows` by `vectors` of `lanes` elements of an LLVM float type."""
+
+    type: str
+    lanes: int
+    rows: int
+    vectors: int
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.vectors * self.lanes
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return BITS[self.type] // 8
+
+    @property
+    def suffix(self) -> str:
+        return f"{self.type}_{self.rows}x{self.vectors}x{self.lanes}"
+
+
+# Rows of a tile by how many vectors wide it is. The accumulators, a row of the packed operand and a repeated element of
+# the other one fill the registers; with two multiply-adds begun in each cycle and four cycles until their end, less
+# than eight accumulators would leave them idle.
+_ROWS_OF_32 = {3: 8, 4: 6, 2: 12, 1: 12}
+_ROWS_OF_16 = {2: 6, 3: 4, 1: 8}
+
+
+def choose_tile(type: str, columns: int, target: Target) -> Tile:
+    """The tile for blocks of `columns` columns, a multiple of 16: its width divides that."""
+    lanes = target.vector_bytes * 8 // BITS[type]
+    many = target.vector_bytes == 64 or target.triple.startswith("aarch64")
+    rows_of = _ROWS_OF_32 if many else _ROWS_OF_16
+    vectors = next(v for v in rows_of if columns % (v * lanes) == 0)
+    return Tile(type, lanes, rows_of[vectors], vectors)
+
+
+class Helper(NamedTuple):
+    """A function that kernels of one module share: its name, its definition and the intrinsics it declares."""
+
+    name: str
+    text: str
+    declarations: frozenset[str]
+
+
+def multiply(tile: Tile) -> Helper:
+    """void(ptr row 0, ..., i64 step, ptr packed, i64 count, ptr sums, i1 add): sums (+)= rows * packed.
+
+    The rows' elements are `step` apart; `packed` holds `count` rows of the tile's width, `sums` the tile row by row.
+    """
+    name, vector = f"multiply_{tile.suffix}", vector_type(tile.type, tile.lanes)
+    fma = f"llvm.fma.{mangled(tile.type, tile.lanes)}"
+    bytes_of_vector = tile.lanes * tile.size
+    cells = [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
+    rows = "".join(f"ptr %a{r}, " for r in range(tile.rows))
+
+    def lines() -> Iterator[str]:
+        yield f"define internal void @{name}({rows}i64 %step, ptr %packed, i64 %count, ptr %sums, i1 %add) nounwind {{"
+        yield "entry:"
+        yield "  br label %body"
+        yield "body:"
+        yield "  %i = phi i64 [0, %entry], [%i.next, %body]"
+        yield "  %at = phi i64 [0, %entry], [%at.next, %body]"
+        yield "  %b = phi ptr [%packed, %entry], [%b.next, %body]"
+        for r, v in cells:
+            yield f"  %s{r}.{v} = phi {vector} [zeroinitializer, %entry], [%t{r}.{v}, %body]"
+        for v in range(tile.vectors):
+            yield f"  %p{v} = getelementptr i8, ptr %b, i64 {v * bytes_of_vector}"
+            yield f"  %b{v} = load {vector}, ptr %p{v}, align {bytes_of_vector}"
+        for r in range(tile.rows):
+            yield f"  %q{r} = getelementptr i8, ptr %a{r}, i64 %at"
+            yield f"  %x{r} = load {tile.type}, ptr %q{r}, align {tile.size}"
+            yield f"  %y{r} = insertelement {vector} poison, {tile.type} %x{r}, i64 0"
+            yield f"  %z{r} = shufflevector {vector} %y{r}, {vector} poison, <{tile.lanes} x i32> zeroinitializer"
+            for v in range(tile.vectors):
+                operands = f"{vector} %z{r}, {vector} %b{v}, {vector} %s{r}.{v}"
+                yield f"  %t{r}.{v} = call {vector} @{fma}({operands})"
+        yield f"  %b.next = getelementptr i8, ptr %b, i64 {tile.vectors * bytes_of_vector}"
+        yield "  %at.next = add i64 %at, %step"
+        yield "  %i.next = add nsw i64 %i, 1"
+        yield "  %again = icmp slt i64 %i.next, %count"
+        yield "  br i1 %again, label %body, label %end"
+        yield "end:"
+        for r, v in cells:
+            yield f"  %c{r}.{v} = getelementptr i8, ptr %sums, i64 {(r * tile.vectors + v) * bytes_of_vector}"
+        yield "  br i1 %add, label %more, label %first"
+        yield "more:"
+        for r, v in cells:
+            yield f"  %o{r}.{v} = load {vector}, ptr %c{r}.{v}, align {bytes_of_vector}"
+            yield f"  %n{r}.{v} = fadd {vector} %o{r}.{v}, %t{r}.{v}"
+            yield f"  store {vector} %n{r}.{v}, ptr %c{r}.{v}, align {bytes_of_vector}"
+        yield "  ret void"
+        yield "first:"
+        for r, v in cells:
+            yield f"  store {vector} %t{r}.{v}, ptr %c{r}.{v}, align {bytes_of_vector}"
+        yield "  ret void"
+        yield "}"
+
+    return Helper(name, "\n".join(lines()), frozenset([_declaration(vector, fma, [vector] * 3)]))
+
+
+def _declaration(result: str, function: str, arguments: Sequence[str]) -> str:
+    return f"declare {result} @{function}({', '.join(arguments)})"
+
+
+# Packing: `count` rows of the tile's width from elements that are `step` apart along a row and `along` apart from row
+# to row, all void(ptr from, i64 step, i64 along, i64 count, i64 columns, ptr packed). What lies beyond `columns` is
+# undefined: no sum that is used depends on it.
+_PACKS = "ptr %from, i64 %step, i64 %along, i64 %count, i64 %columns, ptr %packed"
+
+
+def pack_any(tile: Tile) -> Helper:
+    """One element at a time, for any strides."""
+    name = f"pack_any_{tile.type}_{tile.width}"
+    text = f"""define internal void @{name}({_PACKS}) nounwind {{
+entry:
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %row, label %end
+row:
+  %k = phi i64 [0, %entry], [%k.next, %row.end]
+  %to = phi ptr [%packed, %entry], [%to.next, %row.end]
+  %line = phi ptr [%from, %entry], [%line.next, %row.end]
+  br label %cell
+cell:
+  %c = phi i64 [0, %row], [%c.next, %cell]
+  %source = phi ptr [%line, %row], [%source.next, %cell]
+  %value = load {tile.type}, ptr %source, align {tile.size}
+  %place = getelementptr {tile.type}, ptr %to, i64 %c
+  store {tile.type} %value, ptr %place, align {tile.size}
+  %source.next = getelementptr i8, ptr %source, i64 %step
+  %c.next = add nsw i64 %c, 1
+  %more = icmp slt i64 %c.next, %columns
+  br i1 %more, label %cell, label %row.end
+row.end:
+  %to.next = getelementptr {tile.type}, ptr %to, i64 {tile.width}
+  %line.next = getelementptr i8, ptr %line, i64 %along
+  %k.next = add nsw i64 %k, 1
+  %again = icmp slt i64 %k.next, %count
+  br i1 %again, label %row, label %end
+end:
+  ret void
+}}"""
+    return Helper(name, text, frozenset())
+
+
+def pack_rows(tile: Tile) -> Helper:
+    """For rows that are adjacent in memory (`step` is an element's size): copied a vector at a time."""
+    name, vector = f"pack_rows_{tile.type}_{tile.width}x{tile.lanes}", vector_type(tile.type, tile.lanes)
+    size = tile.lanes * tile.size
+
+    def lines() -> Iterator[str]:
+        yield f"define internal void @{name}({_PACKS}) nounwind {{"
+        yield "entry:"
+        yield f"  %whole = icmp sge i64 %columns, {tile.width}"
+        yield "  br i1 %whole, label %row, label %part"
+        yield "row:"
+        yield "  %k = phi i64 [0, %entry], [%k.next, %row]"
+        yield "  %to = phi ptr [%packed, %entry], [%to.next, %row]"
+        yield "  %line = phi ptr [%from, %entry], [%line.next, %row]"
+        for v in range(tile.vectors):
+            yield f"  %p{v} = getelementptr i8, ptr %line, i64 {v * size}"
+            yield f"  %x{v} = load {vector}, ptr %p{v}, align {tile.size}"
+            yield f"  %q{v} = getelementptr i8, ptr %to, i64 {v * size}"
+            yield f"  store {vector} %x{v}, ptr %q{v}, align {size}"
+        yield f"  %to.next = getelementptr i8, ptr %to, i64 {tile.vectors * size}"
+        yield "  %line.next = getelementptr i8, ptr %line, i64 %along"
+        yield "  %k.next = add nsw i64 %k, 1"
+        yield "  %again = icmp slt i64 %k.next, %count"
+        yield "  br i1 %again, label %row, label %end"
+        yield "part:"
+        yield f"  call void @{pack_any(tile).name}({_PACKS})"
+        yield "  br label %end"
+        yield "end:"
+        yield "  ret void"
+        yield "}"
+
+    return Helper(name, "\n".join(lines()), frozenset())
+
+
+def pack_columns(tile: Tile) -> Helper:
+    """For columns that are adjacent in memory (`along` is an element's size): squares of a vector's length are
+    transposed in registers; the last column stands for those that are not there."""
+    name, vector = f"pack_columns_{tile.type}_{tile.width}x{tile.lanes}", vector_type(tile.type, tile.lanes)
+    lanes, size = tile.lanes, tile.size
+
+    def lines() -> Iterator[str]:
+        yield f"define internal void @{name}({_PACKS}) nounwind {{"
+        yield "entry:"
+        yield f"  %even = and i64 %count, {-lanes}"
+        yield "  %last = add nsw i64 %columns, -1"
+        yield "  %some = icmp sgt i64 %even, 0"
+        yield "  br i1 %some, label %group, label %rest"
+        yield "group:"
+        yield "  %c = phi i64 [0, %entry], [%c.next, %group.end]"
+        for j in range(lanes):
+            yield f"  %n{j} = add nsw i64 %c, {j}"
+            yield f"  %m{j} = call i64 @llvm.smin.i64(i64 %n{j}, i64 %last)"
+            yield f"  %o{j} = mul nsw i64 %m{j}, %step"
+            yield f"  %a{j} = getelementptr i8, ptr %from, i64 %o{j}"
+        yield f"  %top = getelementptr {tile.type}, ptr %packed, i64 %c"
+        yield "  br label %square"
+        yield "square:"
+        yield "  %k = phi i64 [0, %group], [%k.next, %square]"
+        yield "  %to = phi ptr [%top, %group], [%to.next, %square]"
+        for j in range(lanes):
+            yield f"  %p{j} = getelementptr {tile.type}, ptr %a{j}, i64 %k"
+            yield f"  %x0.{j} = load {vector}, ptr %p{j}, align {size}"
+        names, text = _transposed([f"%x0.{j}" for j in range(lanes)], vector, lanes)
+        yield from text
+        for j in range(lanes):
+            yield f"  %q{j} = getelementptr {tile.type}, ptr %to, i64 {j * tile.width}"
+            yield f"  store {vector} {names[j]}, ptr %q{j}, align {lanes * size}"
+        yield f"  %to.next = getelementptr {tile.type}, ptr %to, i64 {lanes * tile.width}"
+        yield f"  %k.next = add nsw i64 %k, {lanes}"
+        yield "  %again = icmp slt i64 %k.next, %even"
+        yield "  br i1 %again, label %square, label %group.end"
+        yield "group.end:"
+        yield f"  %c.next = add nsw i64 %c, {lanes}"
+        yield f"  %bound = call i64 @llvm.smin.i64(i64 %columns, i64 {tile.width})"
+        yield "  %next = icmp slt i64 %c.next, %bound"
+        yield "  br i1 %next, label %group, label %rest"
+        yield "rest:"
+        yield "  %left = sub nsw i64 %count, %even"
+        yield f"  %across = call i64 @llvm.smin.i64(i64 %columns, i64 {tile.width})"
+        yield f"  %from.rest = getelementptr {tile.type}, ptr %from, i64 %even"
+        yield f"  %rows = mul nsw i64 %even, {tile.width}"
+        yield f"  %to.rest = getelementptr {tile.type}, ptr %packed, i64 %rows"
+        yield (
+            f"  call void @{pack_any(tile).name}"
+            "(ptr %from.rest, i64 %step, i64 %along, i64 %left, i64 %across, ptr %to.rest)"
+        )
+        yield "  ret void"
+        yield "}"
+
+    return Helper(name, "\n".join(lines()), frozenset([_declaration("i64", "llvm.smin.i64", ["i64", "i64"])]))
+
+
+def _transposed(rows: Sequence[str], vector: str, lanes: int) -> tuple[list[str], list[str]]:
+    """(names of the columns of a square, the instructions that make them): interleaving the first half of the rows
+    with the second, as often as there are bits in a lane's number, moves the bits of the row into those of the lane."""
+    lines: list[str] = []
+    current = list(rows)
+    low = ", ".join(f"i32 {k // 2 + (k % 2) * lanes}" for k in range(lanes))
+    high = ", ".join(f"i32 {lanes // 2 + k // 2 + (k % 2) * lanes}" for k in range(lanes))
+    for step in range(1, lanes.bit_length()):
+        made = []
+        for j in range(lanes // 2):
+            for half, mask in (("l", low), ("h", high)):
+                name = f"%x{step}.{j}{half}"
+                pair = f"{vector} {current[j]}, {vector} {current[j + lanes // 2]}"
+                lines.append(f"  {name} = shufflevector {pair}, <{lanes} x i32> <{mask}>")
+                made.append(name)
+        current = made
+    return current, lines

@@ -1,0 +1,123 @@
+"""The kernels of contractions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, Node, Origin, Pointwise
+from ingot.schedule.build import StageDraft, kernel_name, without_dead
+from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, ceil_div
+from ingot.schedule.nests import fresh_loops, map_indices
+
+SUM = "sum"  # the name of the contraction's value in its kernel's stage
+
+
+def build_contraction(
+    members: Sequence[Node], internal: set[str], buffers: dict[str, Buffer]
+) -> tuple[Kernel, tuple[str, ...]]:
+    """The kernel of a contraction and the pointwise nodes laid over it, and the buffers its parameters stand for.
+
+    What is in `internal` is not stored.
+    """
+    contraction = members[0]
+    assert isinstance(contraction, Contraction)
+    stage_loops = contraction.rows + contraction.columns
+    draft = StageDraft(stage_loops)
+    value = draft.emit(Instruction("scalar", (), contraction.dtype, (SUM,)))
+    values = [(contraction.target, contraction.index, value)]
+    origin = contraction.origin
+    for member in members[1:]:
+        assert isinstance(member, Pointwise)
+        known = {(name, index): value for name, index, value in values}
+        numbers: list[int] = []
+        for i in member.body.instructions:
+            i = i._replace(args=tuple(numbers[a] for a in i.args))
+            numbers.append(_load(draft, i, known) if i.op == "load" else draft.emit(i))
+        values.append((member.target, member.index, numbers[member.body.results[0]]))
+        if member.origin != contraction.origin:  # equal where it is the rest of the same op, its bias
+            origin = origin.merged(member.origin)
+    last = {name: (index, value) for name, index, value in values}  # of several values stored in one place
+    draft.stores = [Store(name, index, value) for name, (index, value) in last.items() if name not in internal]
+    stage = without_dead(draft.stage())
+    return _canonical_kernel(contraction, origin, stage, buffers)
+
+
+def _load(draft: StageDraft, i: Instruction, known: dict[tuple[str, Expr], int]) -> int:
+    value = known.get((i.attrs[0], i.attrs[1]))
+    if value is None:
+        return draft.emit(i)
+    if not i.args:
+        return value
+    zero = draft.emit(Instruction("constant", (), i.dtype, (0,)))
+    return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
+
+
+def _canonical_kernel(
+    node: Contraction, origin: Origin, stage: Stage, buffers: dict[str, Buffer]
+) -> tuple[Kernel, tuple[str, ...]]:
+    """Loops and parameters named by position."""
+    loops: dict[Symbol, Expr] = {}
+    groups = []
+    for prefix, symbols in (("o", node.batch), ("m", node.rows), ("n", node.columns), ("k", node.reduced)):
+        fresh = fresh_loops(prefix, [s.extent for s in symbols])
+        loops.update(zip(symbols, fresh))
+        groups.append(fresh)
+    batch, rows, columns, reduced = groups
+    names: dict[str, str] = {}
+    read = [node.left.buffer, node.right.buffer, *(i.attrs[0] for i in stage.body.loads)]
+    written = [s.buffer for s in stage.stores]
+    for name in [*read, *written]:
+        names.setdefault(name, f"p{len(names)}")
+    parameters = tuple(
+        Parameter(p, buffers[name].dtype, name in read, name in written, buffers[name].length)
+        for name, p in names.items()
+    )
+    instructions = tuple(
+        i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions
+    )
+    stage = replace(
+        stage,
+        loops=rows + columns,
+        body=map_indices(Body(instructions, ()), lambda e: e.substitute(loops)),
+        stores=tuple(replace(s, buffer=names[s.buffer], index=s.index.substitute(loops)) for s in stage.stores),
+    )
+    left, right = (Access(names[a.buffer], a.index.substitute(loops)) for a in (node.left, node.right))
+    blocks = choose_blocks(product(s.extent for s in batch), product(s.extent for s in rows), columns[0].extent)
+    whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks)
+    kernel = Kernel(
+        kernel_name(origin), origin, batch, (stage,), parameters, parallel=len(batch), product=whole
+    )  # fmt: skip
+    return kernel, tuple(names)
+
+
+# Blocks: a thread takes one at a time, and packs the right operand's part of it anew. The more rows, the less that
+# matters; but the sums of a block should stay in the second-level cache, and there should be blocks for all threads.
+LARGEST_ROWS = 264
+LARGEST_COLUMNS = 192
+WANTED_BLOCKS = 16
+
+
+def choose_blocks(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
+    """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little empty."""
+    height = rows.constant or LARGEST_ROWS
+    if height > LARGEST_ROWS:
+        count = _ceil(height, LARGEST_ROWS)
+        height = _ceil(_ceil(height, count), 24) * 24
+    width = _tile_width(columns.constant or 48)
+    across = _ceil(columns.constant or 48, width)
+    blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
+    together = 1
+    while together * 2 * width <= LARGEST_COLUMNS and blocks // (together * 2) >= WANTED_BLOCKS:
+        together *= 2
+    return height, width * together
+
+
+def _tile_width(columns: int) -> int:
+    """16 to 64 columns at a time, so that few lanes are idle in the last ones; 48 where nothing speaks for others."""
+    return min((48, 64, 32, 16), key=lambda width: (_ceil(columns, width) * width, width != 48))
+
+
+def _ceil(a: int, b: int) -> int:
+    return (a + b - 1) // b

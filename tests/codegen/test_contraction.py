@@ -1,0 +1,202 @@
+"""Contraction kernels against the NumPy oracle: sizes around those of tiles and depths, every layout, several targets,
+and every split of their range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product as product_of
+from typing import Any
+
+import pytest
+import torch
+
+from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm.contraction import DEPTH
+from ingot.codegen.llvm.target import host, named
+from ingot.codegen.llvm.tiles import choose_tile
+from ingot.loops import ops
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product, size_symbol
+from ingot.loops.ir import Access, Buffer, Contraction, Node, Origin, Pointwise
+from ingot.schedule.contraction import build_contraction
+from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
+from ingot.schedule.kernel import Kernel
+from tests.codegen.harness import body, check, launch
+
+f32, f64 = torch.float32, torch.float64
+NONE = Origin(())
+
+
+def matrix(memory: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    return memory[: rows * columns].view(rows, columns)
+
+
+class Case:
+    """A contraction of "a" [batch, m, k] and "b" [batch, k, n] into "c"; dimensions are laid out in the given order."""
+
+    def __init__(
+        self, sizes: tuple[Any, Any, Any], batch: tuple[int, ...] = (), left: str = "mk", right: str = "kn",
+        out: str = "mn", dtype: torch.dtype = f32,
+    ) -> None:  # fmt: skip
+        m, k, n = sizes
+        self.loops = {"m": loop_symbol("m", m), "k": loop_symbol("k", k), "n": loop_symbol("n", n)}
+        self.batch = tuple(loop_symbol(f"b{d}", size) for d, size in enumerate(batch))
+        self.dtype = dtype
+        self.buffers: dict[str, Buffer] = {}
+        a, b, c = (self.access(name, order) for name, order in (("a", left), ("b", right), ("c", out)))
+        row, inner, column = self.loops.values()
+        self.node = canonical_contraction(
+            Contraction("c", NONE, self.batch, (row,), (column,), (inner,), a, b, "c", c.index, dtype)
+        )
+
+    def access(self, name: str, order: str) -> Access:
+        """All of a fresh buffer whose dimensions are the batch and those named in `order`, outermost first."""
+        loops = [*self.batch, *(self.loops[d] for d in order)]
+        sizes = tuple(s.extent for s in loops)
+        strides = contiguous_strides(sizes)
+        self.buffers[name] = Buffer(name, self.dtype, sizes, strides)
+        return Access(name, sum((s * stride for s, stride in zip(loops, strides)), ZERO))
+
+    def kernel(self, *more: Node, internal: tuple[str, ...] = ()) -> Kernel:
+        kernel, self.names = build_contraction([self.node, *more], set(internal), self.buffers)
+        return kernel
+
+    def tensors(self, sizes: dict[Symbol, int] | None = None) -> list[torch.Tensor]:
+        """Memory for the kernel's parameters, random, and more behind its end, which must stay as it is."""
+        counts = (product(self.buffers[name].sizes).evaluate(sizes or {}) for name in self.names)
+        return [torch.randn(count + 64, dtype=torch.float64).to(self.dtype) for count in counts]
+
+    def check(self, *more: Node, internal: tuple[str, ...] = (), tolerance: float = 2e-5) -> None:
+        kernel = self.kernel(*more, internal=internal)
+        extent = kernel.points.evaluate({})
+        check(kernel, self.tensors(), extent, tolerance=tolerance)
+
+
+SIZES = [
+    (1, 1, 1), (1, 5, 3), (7, 2, 15), (8, 16, 16), (9, 17, 17), (17, 33, 31), (13, 1, 48), (8, 127, 49), (5, 128, 64),
+    (16, 129, 47), (25, 3 * DEPTH, 65), (3, 2 * DEPTH + 1, 130), (300, 5, 10), (531, 130, 100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("left, right", [("mk", "kn"), ("mk", "nk"), ("km", "kn"), ("km", "nk")])
+def test_sizes_and_layouts(sizes, left, right):
+    Case(sizes, left=left, right=right).check()
+
+
+@pytest.mark.parametrize("out", ["mn", "nm"])
+@pytest.mark.parametrize("batch", [(1,), (3,), (2, 3)], ids=str)
+def test_batches_and_results_laid_out_otherwise(batch, out):
+    Case((9, 20, 50), batch, right="nk", out=out).check()
+
+
+def test_doubles():
+    Case((19, DEPTH + 3, 40), right="nk", dtype=f64).check(tolerance=1e-12)
+
+
+def test_operands_may_lie_apart_or_be_one():
+    case = Case((12, 30, 20))
+    row, inner, column = case.loops.values()
+    case.buffers["b"] = Buffer("b", f32, (as_expr(30 * 20 * 3),), (as_expr(1),))
+    apart = replace(case.node, right=Access("b", inner * 60 + column * 3))
+    case.node = apart
+    case.check()
+    case = Case((20, 30, 20))
+    row, inner, column = case.loops.values()
+    case.node = replace(case.node, right=Access("a", column * 30 + inner))
+    case.check()
+
+
+def test_a_reduction_over_several_loops():
+    """As a convolution has it: rows over two loops, of the reduction the window's before the channels'."""
+    y, x, n = loop_symbol("y", 5), loop_symbol("x", 6), loop_symbol("n", 33)
+    t, k = loop_symbol("t", 3), loop_symbol("k", 20)
+    case = Case((1, 1, 1))
+    for name, count in (("a", 5 * 8 * 20), ("b", 33 * 60), ("c", 30 * 33)):
+        case.buffers[name] = Buffer(name, f32, (as_expr(count),), (as_expr(1),))
+    left, right = Access("a", y * 160 + (x + t) * 20 + k), Access("b", n * 60 + k * 3 + t)
+    case.node = canonical_contraction(
+        Contraction("c", NONE, (), (y, x), (n,), (t, k), left, right, "c", (y * 6 + x) * 33 + n, f32)
+    )
+    assert len(case.node.reduced) == 2 and len(case.node.rows) == 2
+    case.check()
+
+
+def finished(case: Case, name: str, value, *reads: str) -> Pointwise:
+    """A pointwise node name = value(c, reads ...) over one flat loop, before it is laid over the contraction."""
+    whole: Expr = product(case.buffers["c"].sizes)
+    i = loop_symbol("i", whole)
+    case.buffers[name] = Buffer(name, case.dtype, case.buffers["c"].sizes, case.buffers["c"].strides)
+    program = body(lambda: value(*(ops.load(r, i, case.dtype) for r in ("c", *reads))))
+    return Pointwise(name, NONE, (i,), program, name, i)
+
+
+@pytest.mark.parametrize("sizes", [(17, 40, 50), (8, 200, 16), (30, 257, 100)], ids=str)
+@pytest.mark.parametrize("internal", [(), ("c",)])
+def test_epilogues(sizes, internal):
+    case = Case(sizes, right="nk")
+    case.buffers["r"] = case.buffers["c"]
+    node = finished(case, "d", lambda c, r: ops.apply("add", ops.apply("tanh", c), r), "r")
+    laid = laid_over_contraction(node, [case.node])
+    assert laid is not None
+    case.check(laid, internal=internal)
+
+
+def test_special_values():
+    case = Case((9, 20, 20), right="nk")
+    kernel = case.kernel()
+    compiled = compile_kernels([kernel], [])
+    a, b, c = case.tensors()
+    a[3], a[25], b[41] = float("inf"), float("nan"), -float("inf")
+    assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate({}))], compiled=compiled) == 0
+    expected = matrix(a, 9, 20) @ matrix(b, 20, 20).t()
+    assert expected.isnan().any() and expected.isinf().any()
+    torch.testing.assert_close(matrix(c, 9, 20), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_sizes_that_are_symbols():
+    m, k, n = (size_symbol(name) for name in "mkn")
+    case = Case((m, k, n), right="nk")
+    kernel = case.kernel()
+    compiled = compile_kernels([kernel], [m, k, n])
+    small = range(1, 18)
+    for sizes in [*product_of(small, small, small), (5, 300, 17), (9, 128, 48), (64, 3, 100), (270, 20, 200)]:
+        values = dict(zip((m, k, n), sizes))
+        a, b, c = case.tensors(values)
+        assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate(values))], values, compiled) == 0
+        expected = matrix(a, sizes[0], sizes[1]).double() @ matrix(b, sizes[2], sizes[1]).double().t()
+        torch.testing.assert_close(matrix(c, sizes[0], sizes[2]).double(), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512", "neon"])
+@pytest.mark.parametrize("sizes", [(17, 140, 50), (9, 20, 64), (9, 20, 30)], ids=str)
+def test_other_targets(name, sizes):
+    """Compiled for them; run where this machine can."""
+    target = named(name)
+    case = Case(sizes, right="nk")
+    kernel = case.kernel()
+    runs = target.triple.split("-")[0] == host().triple.split("-")[0] and target.vector_bytes <= host().vector_bytes
+    compiled = compile_kernels([kernel], [], target, load=runs)
+    assert compiled.object_code
+    if runs:
+        a, b, c = case.tensors()
+        assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate({}))], compiled=compiled) == 0
+        expected = matrix(a, sizes[0], sizes[1]) @ matrix(b, sizes[2], sizes[1]).t()
+        torch.testing.assert_close(matrix(c, sizes[0], sizes[2]), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_kernels_of_one_module_share_their_parts():
+    first, second = Case((16, 96, 96), right="nk").kernel(), Case((16, 192, 480), right="nk").kernel()
+    compiled = compile_kernels([first, second], [], load=False)
+    assert compiled.function_count == 2
+    assert compiled.assembly().count("multiply_float_8x3x16:") <= 1
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512", "neon"])
+@pytest.mark.parametrize("columns", [16, 32, 48, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("type", ["float", "double"])
+def test_tiles_fit_the_columns_and_the_registers(name, columns, type):
+    target = named(name)
+    tile = choose_tile(type, columns, target)
+    assert columns % tile.width == 0
+    registers = 16 if name == "avx2" else 32
+    assert tile.rows * tile.vectors + tile.vectors + 1 <= registers

@@ -1,0 +1,219 @@
+"""Matrix products, compiled, against float64 and against eager: values, layouts, accuracy, and what is launched."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ingot
+
+EPS = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def assert_product(result: Tensor, expected: Tensor, a: Tensor, b: Tensor, more: Tensor | float = 0.0) -> None:
+    """`result` is `a @ b + more` to the last bound of rounding: each element's own."""
+    assert (result.dtype, result.shape, result.stride()) == (expected.dtype, expected.shape, expected.stride())
+    a, b = a.double(), b.double()
+    exact, size = a @ b + more, a.abs() @ b.abs() + abs(more)
+    assert ((result.double() - exact).abs() <= (a.shape[-1] + 3) * EPS * size).all()
+
+
+def launches(fn, *args, **options):
+    return ingot.explain(ingot.compile(fn, fullgraph=True, **options))(*args).kernels
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 17, 100])
+def test_sizes_that_are_symbols(rows):
+    """One compilation serves all sizes but 1; test_contraction.py goes through more of them."""
+    compiled = ingot.compile(F.linear, dynamic=True, fullgraph=True)
+    for columns, inner in itertools.product([1, 2, 15, 17, 49, 100], [1, 2, 17, 130, 300]):
+        x, weight, bias = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(columns)
+        assert_product(compiled(x, weight, bias), F.linear(x, weight, bias), x, weight.t(), bias)
+
+
+LAYOUTS = {
+    "contiguous": lambda *sizes: torch.randn(*sizes),
+    "transposed": lambda *sizes: torch.randn(*sizes[:-2], sizes[-1], sizes[-2]).transpose(-1, -2),
+    "every second": lambda *sizes: torch.randn(*sizes[:-1], 2 * sizes[-1])[..., ::2],
+    "window": lambda *sizes: torch.randn(*sizes[:-2], sizes[-2] + 3, sizes[-1] + 5)[..., 1:-2, 2:-3],
+    "expanded row": lambda *sizes: torch.randn(*sizes[:-2], 1, sizes[-1]).expand(sizes),
+    "expanded column": lambda *sizes: torch.randn(*sizes[:-1], 1).expand(sizes),
+}
+
+
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_layouts(left, right):
+    a, b = LAYOUTS[left](19, 140), LAYOUTS[right](140, 50)
+    assert_product(ingot.compile(torch.mm)(a, b), a @ b, a, b)
+    a, b = LAYOUTS[left](3, 9, 20), LAYOUTS[right](3, 20, 50)
+    assert_product(ingot.compile(torch.bmm)(a, b), a @ b, a, b)
+
+
+@pytest.mark.parametrize(
+    "left, right", [((9,), (9, 20)), ((20, 9), (9,)), ((9,), (9,)), ((4, 1, 8, 9), (3, 9, 10)), ((2, 30, 9), (9, 20))]
+)
+def test_matmul_of_other_ranks(left, right):
+    a, b = torch.randn(left), torch.randn(right)
+    assert_product(ingot.compile(torch.matmul)(a, b), a @ b, a, b)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 6), (8, 0, 6), (8, 5, 0)])
+def test_of_nothing(sizes):
+    m, k, n = sizes
+    a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
+    for fn in (lambda a, b, bias: a @ b, lambda a, b, bias: torch.addmm(bias, a, b, beta=2)):
+        result, expected = ingot.compile(fn)(a, b, bias), fn(a, b, bias)
+        assert result.stride() == expected.stride() and torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("beta, alpha", [(1, 1), (0.5, 1), (1, -2), (0, 3), (2, 0)])
+@pytest.mark.parametrize("bias", [(20,), (1, 20), (9, 1), (9, 20), ()], ids=str)
+def test_scaled_products(beta, alpha, bias):
+    a, b, c = torch.randn(9, 30), torch.randn(30, 20), torch.randn(bias)
+
+    def fn(c, a, b):
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha), torch.baddbmm(c, a[None], b[None], beta=beta, alpha=alpha)
+
+    for result, expected in zip(ingot.compile(fn)(c, a, b), fn(c, a, b)):
+        torch.testing.assert_close(result, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_bias_that_does_not_count_may_be_anything():
+    a, b, c = torch.randn(9, 30), torch.randn(30, 20), torch.full((20,), float("nan"))
+    assert not ingot.compile(lambda c, a, b: torch.addmm(c, a, b, beta=0))(c, a, b).isnan().any()
+
+
+def test_nan_and_infinity():
+    a, b = torch.randn(9, 40), torch.randn(40, 60)
+    a[2, 3], a[5, 0], b[7, 50], b[8, 50] = float("nan"), float("inf"), float("inf"), -float("inf")
+    torch.testing.assert_close(ingot.compile(torch.mm)(a, b), a @ b, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 768, 96), (17, 3072, 100), (100, 147, 64)], ids=str)
+def test_the_error_is_at_most_eager_s(sizes):
+    m, k, n = sizes
+    compiled = ingot.compile(F.linear)
+    errors = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
+        exact = F.linear(x.double(), weight.double(), bias.double())
+        results = compiled(x, weight, bias), F.linear(x, weight, bias)
+        errors.append([((y.double() - exact).norm() / exact.norm()).item() for y in results])
+    own, eager = torch.tensor(errors).mean(0).tolist()
+    assert own <= max(1.1 * eager, 4 * EPS)
+
+
+def test_the_number_of_threads_changes_nothing():
+    x, weight, bias = torch.randn(300, 500), torch.randn(700, 500), torch.randn(700)
+    compiled = ingot.compile(lambda x, w, b: F.gelu(F.linear(x, w, b)))
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(compiled(x, weight, bias))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+# -- what is launched --------------------------------------------------------------------------------------------------
+
+X, W, B = torch.randn(16, 40), torch.randn(50, 40), torch.randn(50)
+R = torch.randn(16, 50)
+
+EPILOGUES = {
+    "bias": lambda x, w, b, r: F.linear(x, w, b),
+    "gelu": lambda x, w, b, r: F.gelu(F.linear(x, w, b)),
+    "tanh gelu": lambda x, w, b, r: F.gelu(F.linear(x, w, b), approximate="tanh"),
+    "residual": lambda x, w, b, r: r + F.linear(x, w, b),
+    "scale and mask": lambda x, w, b, r: (F.linear(x, w) * 0.125).masked_fill(r > 0, float("-inf")),
+    "cast": lambda x, w, b, r: F.linear(x, w, b).to(torch.bfloat16),
+    "several results": lambda x, w, b, r: (F.linear(x, w, b), F.linear(x, w, b).relu(), F.linear(x, w, b) + r),
+    "along rows": lambda x, w, b, r: F.linear(x, w) * r[:, :1],
+    "batch": lambda x, w, b, r: torch.relu(F.linear(x.view(2, 8, 40), w, b)) + r.view(2, 8, 50),
+    "without bias": lambda x, w, b, r: torch.addmm(r, x, w.t(), beta=0.5, alpha=2).sigmoid(),
+    "bmm": lambda x, w, b, r: torch.bmm(x[None], w.t()[None]).tanh(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_pointwise_consumers_run_on_the_finished_tile(name, dynamic):
+    fn = EPILOGUES[name]
+    found = launches(fn, X, W, B, R, dynamic=dynamic)
+    assert [k.kind for k in found] == ["fused"]
+    results, expected = ingot.compile(fn, dynamic=dynamic)(X, W, B, R), fn(X, W, B, R)
+    torch.testing.assert_close(results, expected, rtol=1e-5 if name != "cast" else 1e-2, atol=1e-5)
+
+
+SEPARATE = {
+    "softmax": (lambda x, w, b, r: F.softmax(F.linear(x, w, b), -1), 2),
+    "of the other order": (lambda x, w, b, r: F.linear(x, w, b).t().contiguous() + 1, 2),
+    "two products": (lambda x, w, b, r: F.silu(F.linear(x, w, b)) * F.linear(x, w + 1), 3),
+    "a product of a product": (lambda x, w, b, r: F.linear(F.linear(x, w, b).relu(), w.t()), 2),
+    "shifted": (lambda x, w, b, r: F.linear(x, w, b)[1:] + F.linear(x, w, b)[:-1], 2),
+}
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_other_consumers_run_after_it(name):
+    fn, count = SEPARATE[name]
+    assert len(launches(fn, X, W, B, R)) == count
+    torch.testing.assert_close(ingot.compile(fn)(X, W, B, R), fn(X, W, B, R), rtol=1e-5, atol=2e-5)
+
+
+def test_parts_of_a_linear_share_its_bias():
+    def fn(x, w, b):
+        return [part.view(2, 8, 5, 5).transpose(1, 2) for part in F.linear(x, w, b).split(25, dim=1)]
+
+    assert len(launches(fn, X, W, B)) == 1
+    torch.testing.assert_close(ingot.compile(fn)(X, W, B), fn(X, W, B), rtol=1e-5, atol=1e-5)
+
+
+def test_an_operand_that_the_epilogue_would_overwrite():
+    square = torch.randn(40, 40)
+
+    def fn(x, w):
+        x.add_(F.linear(x, w))
+        return x * 2
+
+    mine, eager = X.clone(), X.clone()
+    torch.testing.assert_close(ingot.compile(fn)(mine, square), fn(eager, square), rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(mine, eager, rtol=1e-5, atol=2e-5)
+
+
+def test_a_residual_is_written_in_place():
+    def fn(x, w, r):
+        r.add_(F.linear(x, w))
+
+    mine, eager = R.clone(), R.clone()
+    ingot.compile(fn)(X, W, mine)
+    fn(X, W, eager)
+    torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_a_lower_precision_is_left_to_the_library(precision):
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert [k.kind for k in launches(torch.mm, X, W.t())] == ["extern"]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert [k.kind for k in launches(torch.mm, X, W.t())] == ["fused"]
