@@ -21,7 +21,7 @@ class Options:
     `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
     `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they
     choose between GPU launch strategies. `numerics` "fast" allows library kernels that are faster than eager's but
-    round worse (oneDNN's convolution of channels-last tensors).
+    round worse.
     """
 
     fullgraph: bool = False

@@ -236,17 +236,11 @@ class TestOptions:
 
         assert ingot.compile(f, disable=True) is f and ingot.compile(f, disable=False) is not f
 
-    @pytest.mark.parametrize("numerics, kernels", [("eager", ["fused", "extern"]), ("fast", ["extern"])])
-    def test_numerics(self, numerics, kernels):
-        """The library's method of convolving, and with it the error, depends on the layout."""
-        conv, x = nn.Conv2d(8, 8, 3), torch.randn(1, 10, 10, 8)
-
-        def f(x):
-            return conv(x.permute(0, 3, 1, 2).contiguous())
-
-        compiled = ingot.compile(f, options={"numerics": numerics})
-        torch.testing.assert_close(compiled(x), f(x), rtol=1e-5, atol=1e-5)
-        assert [k.kind for k in ingot.explain(compiled)(x).kernels] == kernels
+    @pytest.mark.parametrize("numerics", ["eager", "fast"])
+    def test_numerics(self, numerics):
+        linear, x = nn.Linear(64, 64), torch.randn(32, 64)
+        compiled = ingot.compile(linear, options={"numerics": numerics})
+        torch.testing.assert_close(compiled(x), linear(x), rtol=1e-5, atol=1e-5)
 
     def test_backends(self):
         seen = []
