@@ -390,21 +390,6 @@ def test_max_pool_is_loops(name: str) -> None:
     assert not [node for node in lowered.nodes if isinstance(node, Library)]
 
 
-DEPTHWISE: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
-    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(), ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
-    "dilated": (lambda x, w: F.conv2d(x, w, dilation=2, groups=4), ((1, 4, 8, 8), (4, 1, 3, 3))),
-    "strided_rows": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, groups=3), ((1, 3, 7, 6), (3, 1, 3, 3))),
-    "1d": (lambda x, w: F.conv1d(x, w, padding=2, groups=4), ((2, 4, 9), (4, 1, 5))),
-}
-
-
-@pytest.mark.parametrize("name", DEPTHWISE)
-def test_depthwise_convolution_is_loops(name: str) -> None:
-    fn, shapes = DEPTHWISE[name]
-    graph = same(fn, *[t(*shape) for shape in shapes])
-    assert not [node for node in graph.nodes if isinstance(node, Library)]
-
-
 def test_convolution_is_given_the_layout_of_eager() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.conv2d(x.relu().view(1, 6, 6, 4).permute(0, 3, 1, 2).contiguous(), w)

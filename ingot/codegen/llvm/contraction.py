@@ -8,6 +8,8 @@ the sizes alone, neither on the tile it falls in nor on the number of threads.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -16,7 +18,7 @@ from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.kernel import Function, KernelEmitter, choose_unroll
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.types import REPRESENTATIONS
-from ingot.loops.expr import ONE, Expr, Symbol, integer, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Instruction
 from ingot.schedule.kernel import Kernel, Product, Stage
 
@@ -41,15 +43,21 @@ class _ContractionEmitter(KernelEmitter):
         self.product = product
         self.column, self.inner = product.columns[0], product.reduced[-1]
         tile = self.tile
-        self.whole = len(product.reduced) == 1 and (self.inner.extent.constant or DEPTH + 1) <= DEPTH
-        depth = self.inner.extent.constant if self.whole else DEPTH
-        self.depth = -(-(depth or 0) // tile.lanes) * tile.lanes
+        self.taps = _taps(product)
+        self.tap_count = math.prod(s.extent.constant or 0 for s in self.taps)
+        self.innermost = self.taps[-1] if self.taps else self.inner  # of the right operand
+        self.outer = product.reduced[: -1 - len(self.taps)]
+        steps, extent = _steps(self.tap_count, tile.lanes), self.inner.extent.constant
+        self.whole = not self.outer and extent is not None and extent <= steps
+        self.steps = extent if self.whole and extent else steps  # of the innermost loop, within one depth
+        self.depth = -(-self.steps * self.tap_count // tile.lanes) * tile.lanes
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
         packed = self.depth * product.column_block * tile.size
         sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
-        self.scratch = integer(packed + sums)
+        self.scratch = integer(packed + sums + 8 * self.tap_count)
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
+        self.offsets = self.e.pointer(scratch, "i8", packed + sums)
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -58,6 +66,7 @@ class _ContractionEmitter(KernelEmitter):
         e, index, p = self.e, self.memory.index, self.product
         begin, end = Value(e, "%begin", "i64", 1, 0), Value(e, "%end", "i64", 1, 0)
         rows, columns = product(s.extent for s in p.rows), self.column.extent
+        self._store_offsets()
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
             point, down = self._quotient(point, p.row_blocks)
@@ -76,6 +85,14 @@ class _ContractionEmitter(KernelEmitter):
         divisor = self.memory.index(extent)
         return self.e.binary("udiv", number, divisor), self.e.binary("urem", number, divisor)
 
+    def _store_offsets(self) -> None:
+        """Keep where, in bytes, each tap's elements of the left operand are from those of the first."""
+        e = self.e
+        for number, tap in enumerate(itertools.product(*(range(s.extent.constant or 0) for s in self.taps))):
+            offset = sum((_coefficient(self.product.left, s) * k for s, k in zip(self.taps, tap)), ZERO)
+            place = e.pointer(self.offsets, "i64", number)
+            e.line(f"store i64 {self.memory.index(offset * self.tile.size).text}, ptr {place.text}, align 8")
+
     def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
         """Run over the reduction: its outer loops point by point, the last one depth by depth."""
         e, memory = self.e, self.memory
@@ -83,7 +100,8 @@ class _ContractionEmitter(KernelEmitter):
         zero = e.constant(0, "i64")
         with ExitStack() as loops:
             done, left = zero, zero  # 0 at the first and at the last of all depths
-            for symbol in self.product.reduced[:-1]:
+            memory.bound.update((tap, zero) for tap in self.taps)
+            for symbol in self.outer:
                 bound = memory.index(symbol.extent)
                 at = loops.enter_context(e.loop(zero, bound, 1, sure=False))
                 memory.bound[symbol] = at
@@ -92,9 +110,9 @@ class _ContractionEmitter(KernelEmitter):
                 memory.bound[self.inner] = zero
                 self._panels(first, last, extent, None, None)
                 return
-            at = loops.enter_context(e.loop(zero, extent, self.depth, sure=False))
+            at = loops.enter_context(e.loop(zero, extent, self.steps, sure=False))
             memory.bound[self.inner] = at
-            count = e.intrinsic("smin", (extent - at, self.depth))
+            count = e.intrinsic("smin", (extent - at, self.steps))
             left = left | (extent - at - count)
             self._panels(first, last, count, e.compare("ne", done | at, 0), e.compare("eq", left, 0))
 
@@ -110,14 +128,14 @@ class _ContractionEmitter(KernelEmitter):
     ) -> None:
         """Pack the block's columns, tile width by tile width, then multiply and, after the last depth, finish tiles."""
         e, tile = self.e, self.tile
-        step, along = (self._stride(self.product.right, s) for s in (self.column, self.inner))
+        step, along = (self._stride(self.product.right, s) for s in (self.column, self.innermost))
         pack = self._packing()
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
             self.memory.bound[self.column] = column
             source = self._element(self.product.right)
             panel = e.pointer(self.packed, tile.type, (column - first[1]) * self.depth)
             there = e.intrinsic("smin", (last[1] - column, tile.width))
-            values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
+            values = ", ".join(f"i64 {v.text}" for v in (step, along, count * self.tap_count, there))
             e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {panel.text})")
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
             panel = e.pointer(self.packed, tile.type, (column - first[1]) * self.depth)
@@ -139,10 +157,10 @@ class _ContractionEmitter(KernelEmitter):
             self._bind_point(at, self.product.rows)
             pointers.append(f"ptr {self._element(self.product.left).text}")
         step = self._stride(self.product.left, self.inner)
-        helper = self._shared(tiles.multiply(self.tile))
+        helper = self._shared(tiles.multiply(self.tile, self.tap_count))
         e.line(
-            f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {panel.text}, i64 {count.text}, "
-            f"ptr {sums.text}, i1 {'false' if add is None else add.text})"
+            f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, ptr {panel.text}, "
+            f"i64 {count.text}, ptr {sums.text}, i1 {'false' if add is None else add.text})"
         )
 
     def _finish(self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None) -> None:
@@ -198,7 +216,7 @@ class _ContractionEmitter(KernelEmitter):
         anyhow, right = self._shared(tiles.pack_any(self.tile)), self.product.right
         if _coefficient(right, self.column) is ONE:
             return self._shared(tiles.pack_rows(self.tile))
-        if _coefficient(right, self.inner) is ONE:
+        if _coefficient(right, self.innermost) is ONE:
             return self._shared(tiles.pack_columns(self.tile))
         return anyhow
 
@@ -212,3 +230,22 @@ def _coefficient(access: Access, symbol: Symbol) -> Expr:
     linear = access.index.linear((symbol,))
     assert linear is not None
     return linear[1].get(symbol, integer(0))
+
+
+def _taps(product: Product) -> tuple[Symbol, ...]:
+    """The reduced loops of constant extent around the innermost one that lie within it in the right operand's memory,
+    as the window of a convolution does within its channels: one depth packs them together."""
+    taps: list[Symbol] = []
+    stride = ONE
+    for symbol in reversed(product.reduced[:-1]):
+        if symbol.extent.constant is None or _coefficient(product.right, symbol) is not stride:
+            break
+        taps.insert(0, symbol)
+        stride = stride * symbol.extent
+    return tuple(taps) if _coefficient(product.right, product.reduced[-1]) is stride else ()
+
+
+def _steps(taps: int, lanes: int) -> int:
+    """Steps of the innermost loop in one depth, whole vectors of them where there are many."""
+    steps = max(1, DEPTH // taps)
+    return steps if steps < lanes // 2 else -(-steps // lanes) * lanes

@@ -60,27 +60,40 @@ class Helper(NamedTuple):
     declarations: frozenset[str]
 
 
-def multiply(tile: Tile) -> Helper:
-    """void(ptr row 0, ..., i64 step, ptr packed, i64 count, ptr sums, i1 add): sums (+)= rows * packed.
+def multiply(tile: Tile, taps: int) -> Helper:
+    """void(ptr row 0, ..., i64 step, ptr offsets, ptr packed, i64 count, ptr sums, i1 add): sums (+)= rows * packed.
 
-    The rows' elements are `step` apart; `packed` holds `count` rows of the tile's width, `sums` the tile row by row.
+    Each row has `count` elements, `step` apart, at each of the `taps` offsets; `packed` holds rows of the tile's width,
+    one for each element, those of different taps side by side; `sums` holds the tile row by row.
     """
-    name, vector = f"multiply_{tile.suffix}", vector_type(tile.type, tile.lanes)
+    name, vector = f"multiply_{tile.suffix}_{taps}", vector_type(tile.type, tile.lanes)
     fma = f"llvm.fma.{mangled(tile.type, tile.lanes)}"
     bytes_of_vector = tile.lanes * tile.size
     cells = [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
     rows = "".join(f"ptr %a{r}, " for r in range(tile.rows))
+    width = tile.vectors * bytes_of_vector
 
     def lines() -> Iterator[str]:
-        yield f"define internal void @{name}({rows}i64 %step, ptr %packed, i64 %count, ptr %sums, i1 %add) nounwind {{"
+        yield (
+            f"define internal void @{name}({rows}i64 %step, ptr %offsets, ptr %packed, i64 %count, ptr %sums, i1 %add) "
+            "nounwind {"
+        )
         yield "entry:"
+        yield "  br label %tap"
+        yield "tap:"
+        yield "  %tap.number = phi i64 [0, %entry], [%tap.next, %tap.end]"
+        for r, v in cells:
+            yield f"  %r{r}.{v} = phi {vector} [zeroinitializer, %entry], [%t{r}.{v}, %tap.end]"
+        yield "  %offset.place = getelementptr i64, ptr %offsets, i64 %tap.number"
+        yield "  %offset = load i64, ptr %offset.place, align 8"
+        yield f"  %row = getelementptr [{width} x i8], ptr %packed, i64 %tap.number"
         yield "  br label %body"
         yield "body:"
-        yield "  %i = phi i64 [0, %entry], [%i.next, %body]"
-        yield "  %at = phi i64 [0, %entry], [%at.next, %body]"
-        yield "  %b = phi ptr [%packed, %entry], [%b.next, %body]"
+        yield "  %i = phi i64 [0, %tap], [%i.next, %body]"
+        yield "  %at = phi i64 [%offset, %tap], [%at.next, %body]"
+        yield "  %b = phi ptr [%row, %tap], [%b.next, %body]"
         for r, v in cells:
-            yield f"  %s{r}.{v} = phi {vector} [zeroinitializer, %entry], [%t{r}.{v}, %body]"
+            yield f"  %s{r}.{v} = phi {vector} [%r{r}.{v}, %tap], [%t{r}.{v}, %body]"
         for v in range(tile.vectors):
             yield f"  %p{v} = getelementptr i8, ptr %b, i64 {v * bytes_of_vector}"
             yield f"  %b{v} = load {vector}, ptr %p{v}, align {bytes_of_vector}"
@@ -92,11 +105,15 @@ def multiply(tile: Tile) -> Helper:
             for v in range(tile.vectors):
                 operands = f"{vector} %z{r}, {vector} %b{v}, {vector} %s{r}.{v}"
                 yield f"  %t{r}.{v} = call {vector} @{fma}({operands})"
-        yield f"  %b.next = getelementptr i8, ptr %b, i64 {tile.vectors * bytes_of_vector}"
+        yield f"  %b.next = getelementptr i8, ptr %b, i64 {taps * width}"
         yield "  %at.next = add i64 %at, %step"
         yield "  %i.next = add nsw i64 %i, 1"
         yield "  %again = icmp slt i64 %i.next, %count"
-        yield "  br i1 %again, label %body, label %end"
+        yield "  br i1 %again, label %body, label %tap.end"
+        yield "tap.end:"
+        yield "  %tap.next = add nsw i64 %tap.number, 1"
+        yield f"  %more.taps = icmp slt i64 %tap.next, {taps}"
+        yield "  br i1 %more.taps, label %tap, label %end"
         yield "end:"
         for r, v in cells:
             yield f"  %c{r}.{v} = getelementptr i8, ptr %sums, i64 {(r * tile.vectors + v) * bytes_of_vector}"

@@ -22,7 +22,7 @@ def own_outputs(graph: AtenGraph) -> None:
         if node is not None and spec.position is None:
             if spec.storage in copies:
                 node = copies[spec.storage]
-            elif borrowed(node) or owners.setdefault(node, spec.storage) != spec.storage:
+            elif borrowed(node) or "layout" in node.meta or owners.setdefault(node, spec.storage) != spec.storage:
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
     mutated = {graph.inputs[position] for position, _ in graph.mutations}

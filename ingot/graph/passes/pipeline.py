@@ -12,6 +12,7 @@ from ingot.graph.passes.attention import recognize_attention
 from ingot.graph.passes.constants import fold_constants
 from ingot.graph.passes.cse import share_common_subexpressions
 from ingot.graph.passes.dead_code import remove_dead_code
+from ingot.graph.passes.layouts import choose_layouts
 from ingot.graph.passes.linear import recognize_linear
 from ingot.graph.passes.no_ops import remove_no_ops
 from ingot.graph.passes.ownership import own_outputs
@@ -27,6 +28,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("recognize attention", recognize_attention),
     ("recognize linear layers", recognize_linear),
     ("remove what became dead", remove_dead_code),
+    ("choose layouts", choose_layouts),
     ("give outputs memory of their own", own_outputs),
     ("verify", verify),
 )

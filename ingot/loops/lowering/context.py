@@ -193,9 +193,9 @@ class Lowering:
             raise CompilerBug("lower", "a realized value is one window", value.buffer or "", self.origin.where)
         return window
 
-    def copied(self, value: TensorValue) -> TensorValue:
-        """A fresh copy of `value` in memory of its own."""
-        copy = TensorValue(value.sizes, value.strides, value.dtype, value.load, cost=1, origin=self.origin)
+    def copied(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+        """A fresh copy of `value` in memory of its own, in the order of `strides` if given."""
+        copy = TensorValue(value.sizes, strides or value.strides, value.dtype, value.load, cost=1, origin=self.origin)
         return self.realize(copy)
 
     def call(

@@ -24,9 +24,11 @@ FEWEST_ROWS = 8
 
 def contracts(out: Spec) -> bool:
     """Whether the product `out` is generated rather than called."""
-    rows = out.sizes[-2]
-    if out.dtype is not torch.float32 or out.device.type != "cpu":
-        return False
+    return out.dtype is torch.float32 and out.device.type == "cpu" and contracts_in_full(out.sizes[-2])
+
+
+def contracts_in_full(rows: Expr) -> bool:
+    """Whether contractions of float32 with so many rows are generated: not where lower precision is asked for."""
     if torch.get_float32_matmul_precision() != "highest":
         return False
     return rows.evaluate(dict.fromkeys(rows.symbols, TYPICAL_SIZE)) >= FEWEST_ROWS

@@ -1,35 +1,75 @@
-"""Convolutions. Depthwise ones with small windows over contiguous images are loops, which fuse with what surrounds
-them: they do so little arithmetic per element that a library's change of layout costs more. All others are library
-calls."""
+"""Convolutions. Over channels-last images (see `graph.passes.layouts`) they are loops: a depthwise one reads whole
+vectors of channels at each element of its window, a 1x1 one is a matrix product over pixels. A depthwise one with a
+small window over contiguous images is loops as well, since it does so little arithmetic per element that a library's
+change of layout costs more. All others are library calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, known_less, known_less_equal
+from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides, known_less, known_less_equal, loop_symbol
+from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.contraction import contracts_in_full
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue
+from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, exprs, stored
 
 aten = torch.ops.aten
 apply = ops.apply
 
 MOST_TAPS = 9
-"""Elements of a window that are written out: 3x3."""
+"""Elements of a window that are written out over contiguous images: 3x3."""
+
+MOST_TAPS_OF_VECTORS = 64
+"""Elements of a window that are written out over channels-last images."""
+
+FEWEST_CHANNELS = 8
+"""With fewer, sums over one element of the window at a time are too short."""
+
+
+class Window(NamedTuple):
+    """How a window moves over images: one number for each of its dimensions. `padding` is the same on both sides."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @staticmethod
+    def of(weight: TensorValue, *geometry: Sequence[Any]) -> Window:
+        """The window of a weight of constant size; NotLowered for another."""
+        size = tuple(s.constant for s in weight.sizes[2:])
+        listed = [tuple(values) * len(size) if len(values) == 1 else tuple(values) for values in geometry]
+        if not all(isinstance(n, int) for values in (size, *listed) for n in values):
+            raise NotLowered("a window of unknown geometry")
+        return Window(size, *listed)  # type: ignore[arg-type]
+
+    @property
+    def cuts_patches(self) -> bool:
+        """Whether it covers each element at most once, side by side."""
+        return self.stride == self.size and not any(self.padding) and set(self.dilation) == {1}
+
+    def offsets(self) -> list[tuple[int, ...]]:
+        """The elements of the window, in row-major order."""
+        found: list[tuple[int, ...]] = [()]
+        for size in self.size:
+            found = [(*offset, k) for offset in found for k in range(size)]
+        return found
 
 
 @lowers(aten.convolution.default)
 def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any) -> TensorValue:
-    try:
-        return depthwise(lw, out, x, weight, *rest)
-    except NotLowered:
-        pass
+    for form in (channels_last, depthwise):
+        try:
+            return form(lw, out, x, weight, *rest)
+        except NotLowered:
+            pass
     window = lw.view(x)
     # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last ones has up to
     # twice the error of that for contiguous ones. So it is given the layout that eager gives it.
@@ -40,6 +80,151 @@ def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *r
 
 def _same_layout(x: TensorValue, strides: Sequence[Expr]) -> bool:
     return all(a is b or size is ONE for size, a, b in zip(x.sizes, x.strides, strides))
+
+
+# -- channels last -----------------------------------------------------------------------------------------------------
+
+
+def channels_last(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: int,
+) -> TensorValue:
+    """A convolution of channels-last images in one group, or in one for each channel. Raises NotLowered for others."""
+    if transposed or out.dtype is not torch.float32 or out.strides != channels_last_strides(out.sizes):
+        raise NotLowered("a convolution for the library")
+    if len(out.sizes) != 4 or out.strides == contiguous_strides(out.sizes) or ZERO in (*x.sizes, *weight.sizes):
+        raise NotLowered("not images")
+    window = Window.of(weight, stride, padding, dilation)
+    if groups > 1:
+        if not groups == out.sizes[1].constant == x.sizes[1].constant or len(window.offsets()) > MOST_TAPS_OF_VECTORS:
+            raise NotLowered("groups of several channels, or a large window")
+        return _depthwise_of_vectors(lw, out, in_channels_last(lw, x, window.padding), weight, bias, window)
+    return _dense(lw, out, x, weight, bias, window)
+
+
+def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int] = (0, 0)) -> TensorValue:
+    """`x` in memory, channels innermost, with as many zeros before and after its last dimensions as `padding` says."""
+    if any(padding):
+        return padded(lw, x, padding)
+    strides = channels_last_strides(x.sizes)
+    if x.buffer is None and x.root is x and x.strides == strides:
+        return lw.realize(x)
+    window = lw.view(x)
+    return x if window.strides[1] is ONE else lw.copied(x, strides)
+
+
+def padded(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
+    """A channels-last copy of `x` within zeros. The zeros are written apart, so that `x` is computed straight into its
+    place."""
+    rank = len(padding)
+    around = (0,) * (len(x.sizes) - rank) + tuple(padding)
+    sizes = tuple(size + 2 * p for size, p in zip(x.sizes, around))
+    strides = channels_last_strides(sizes)
+    spec = Spec(sizes, strides, x.dtype, torch.device("cpu"))
+    buffer = lw.new_buffer(spec, strides)
+    lw.write(x, buffer, strides, sum((stride * p for stride, p in zip(strides, around)), ZERO))
+    for d, edge in enumerate(around):
+        if edge:  # both edges of one dimension; the later dimensions whole, the earlier ones without theirs
+            shape = exprs((2, *x.sizes[:d], edge, *sizes[d + 1 :]))
+            zeros = lw.computed(Spec(shape, contiguous_strides(shape), x.dtype, spec.device), _zero, [], cost=0)
+            start = sum((stride * p for stride, p in zip(strides[:d], around[:d])), ZERO)
+            lw.write(zeros, buffer, (strides[d] * (x.sizes[d] + edge), *strides), start)
+    return stored(buffer, spec)
+
+
+def _zero(index: Index) -> int:
+    return ops.constant(0.0, torch.float32)
+
+
+def _depthwise_of_vectors(
+    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
+) -> TensorValue:
+    """The window written out, over padded images; the weight is relaid so that a vector of channels is one load."""
+    taps = lw.copied(lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1])))
+
+    def compute(index: Index) -> int:
+        total: int | None = bias.load((index[1],)) if bias is not None else None
+        for offset in window.offsets():
+            at = [i * s + k * a for i, s, k, a in zip(index[2:], window.stride, offset, window.dilation)]
+            value, factor = x.load((*index[:2], *at)), taps.load((*(ZERO + k for k in offset), index[1]))
+            total = apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+        assert total is not None
+        return total
+
+    return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
+
+
+def _tap_spec(weight: TensorValue) -> Spec:
+    sizes = (*weight.sizes[2:], weight.sizes[0])
+    return Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
+
+
+def _dense(
+    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
+) -> TensorValue:
+    """A contraction: rows are the result's pixels, columns its channels, and what is summed over are the window and the
+    channels of `x`."""
+    if not contracts_in_full(out.sizes[0] * out.sizes[2] * out.sizes[3]):
+        raise NotLowered("a convolution for the library")
+    n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (out.sizes[0], *out.sizes[2:])))
+    channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", weight.sizes[1])
+    taps = tuple(loop_symbol(name, size) for name, size in zip("ij", weight.sizes[2:]))
+    reduced = (*taps, inner)
+    few = (weight.sizes[1].constant or 0) < FEWEST_CHANNELS
+    if few and window.cuts_patches:
+        reduced = (inner, *taps)  # as in the weight
+        left = _access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
+    else:
+        if few:  # channels innermost, as in the images: a row of the window is one loop
+            weight = lw.copied(weight, channels_last_strides(weight.sizes))
+        at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
+        left = _access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
+    buffer = lw.new_buffer(out, out.strides)
+    lw.graph.nodes.append(
+        Contraction(
+            lw.node_name(), lw.origin, (), (n, row, column), (channel,), reduced,
+            left, _access(lw.view(weight), (channel, inner, *taps)),
+            buffer, _address((n, channel, row, column), out.strides), out.dtype,
+        )
+    )  # fmt: skip
+    result = stored(buffer, out)
+    if bias is None:
+        return result
+    value = lw.computed(out, lambda index: apply("add", result.load(index), bias.load((index[1],))), [result, bias])
+    value.finishes = True
+    return value
+
+
+def _patches(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue) -> TensorValue:
+    """The patches of images that windows cut without overlap, each in the order of the weight."""
+    height, width = weight.sizes[2:]
+    sizes = (out.sizes[0], *out.sizes[2:], *weight.sizes[1:])
+    spec = Spec(sizes, contiguous_strides(sizes), x.dtype, torch.device("cpu"))
+
+    def under(index: Index) -> Index:
+        return index[0], index[3], index[1] * height + index[4], index[2] * width + index[5]
+
+    return lw.copied(lw.mapped(x, spec, under))
+
+
+def _access(view: View, index: Index) -> Access:
+    return Access(view.buffer, view.offset + _address(index, view.strides))
+
+
+def _address(index: Index, strides: Sequence[Expr]) -> Expr:
+    return sum((i * stride for i, stride in zip(index, strides)), ZERO)
+
+
+# -- contiguous --------------------------------------------------------------------------------------------------------
 
 
 def depthwise(
@@ -58,24 +243,20 @@ def depthwise(
     """A small window over each channel by itself. Raises NotLowered for all others."""
     rank = len(out.sizes) - 2
     channels = out.sizes[1].constant
-    window = [size.constant for size in weight.sizes[2:]]
-    if transposed or out.dtype is not torch.float32 or None in window or rank not in (1, 2):
+    if transposed or out.dtype is not torch.float32 or rank not in (1, 2) or len(x.sizes) != rank + 2:
         raise NotLowered("a convolution for the library")
-    taps = 1
-    for size in window:
-        taps *= size or 0
-    one_to_one = groups == channels and groups > 1 and x.sizes[1].constant == channels and len(x.sizes) == rank + 2
-    rows = stride[-1] == 1 and x.strides[-1] is ONE  # neighbours in a row fill a vector
-    if not one_to_one or not 1 <= taps <= MOST_TAPS or not rows:
+    window = Window.of(weight, stride, padding, dilation)
+    one_to_one = groups == channels and groups > 1 and x.sizes[1].constant == channels
+    rows = window.stride[-1] == 1 and x.strides[-1] is ONE  # neighbours in a row fill a vector
+    if not one_to_one or not 1 <= len(window.offsets()) <= MOST_TAPS or not rows:
         raise NotLowered("a convolution for the library")
-    geometry = [list(values) * rank if len(values) == 1 else list(values) for values in (stride, padding, dilation)]
     lw.realize(x)
 
     def tap(index: Index, offsets: tuple[int, ...]) -> tuple[int, int]:
         """The input under one element of the window, 0 outside, and its weight."""
         inside: int | None = None
         at = []
-        for d, (k, step, before, apart) in enumerate(zip(offsets, *geometry)):
+        for d, (k, step, before, apart) in enumerate(zip(offsets, *window[1:])):
             position = index[d + 2] * step + (k * apart - before)
             at.append(position)
             bounds = [] if known_less_equal(0, position) else [("ge", ZERO)]
@@ -92,17 +273,10 @@ def depthwise(
 
     def compute(index: Index) -> int:
         total: int | None = bias.load((index[1],)) if bias is not None else None
-        for offsets in _offsets([size or 0 for size in window]):
+        for offsets in window.offsets():
             value, factor = tap(index, offsets)
             total = apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
         assert total is not None
         return total
 
-    return lw.computed(out, compute, [x], cost=4 * taps, heavy=True)
-
-
-def _offsets(window: Sequence[int]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for size in window:
-        found = [(*offset, k) for offset in found for k in range(size)]
-    return found
+    return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)

@@ -29,7 +29,16 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import RULES, NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, loops_over, numel, stored, view_of
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    channels_last_strides,
+    dense_strides,
+    loops_over,
+    numel,
+    stored,
+    view_of,
+)
 
 
 def lower(
@@ -80,9 +89,9 @@ class _Walk:
             return as_expr(_to_expr(fake))
         if node.target is operator.getitem:
             return self.finished(node, args[0][args[1]])
-        outs = _specs(fake)
+        outs = _specs(fake, node.meta.get("layout"))
         self.lw.used = _used_results(node, outs)
-        result = self.lowered(node.target, outs, args, kwargs)
+        result = self.lowered(node, outs, args, kwargs)
         if isinstance(result, tuple):
             return result
         return self.finished(node, result)
@@ -110,7 +119,8 @@ class _Walk:
         for v in parts:
             self.lw.graph.checked.add(self.lw.realize_root(v).buffer or "")
 
-    def lowered(self, func: Any, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
+    def lowered(self, node: torch.fx.Node, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
+        func = node.target
         rule = RULES.get(func)
         if rule is not None and _storable(args, outs):
             if isinstance(outs, Spec) and ZERO in outs.sizes and func not in _LOOKUPS:
@@ -123,8 +133,22 @@ class _Walk:
             raise Unsupported(f"{func} is not an ATen op", self.lw.origin.where)
         listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
         wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
+        if "layout" not in node.meta:
+            args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         results = call_aten(self.lw, func, wanted, args, kwargs)
         return tuple(results) if listed is outs else results[0]
+
+    def laid_as_in_eager(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The arguments with copies of those to which a pass gave another layout: a library's result may lie as its
+        argument does."""
+        relaid = [n for n in node.all_input_nodes if "layout" in n.meta and isinstance(self.values[n], TensorValue)]
+        if not relaid:
+            return args, kwargs
+        kept = {n: self.values[n] for n in relaid}
+        self.values.update((n, self.lw.copied(kept[n], _spec(n.meta["val"]).strides)) for n in relaid)
+        changed = self.value_of(node.args), self.value_of(dict(node.kwargs))
+        self.values.update(kept)
+        return changed
 
     def value_of(self, tree: Any) -> Any:
         """Arguments with nodes replaced by their values and symbolic ints by expressions."""
@@ -300,10 +324,11 @@ def _spec(fake: torch.Tensor) -> Spec:
     return Spec(_exprs(fake.shape), _exprs(fake.stride()), fake.dtype, fake.device, _to_expr(fake.storage_offset()))
 
 
-def _specs(fake: Any) -> Any:
-    if isinstance(fake, torch.Tensor):
-        return _spec(fake)
-    return tuple(_spec(f) if isinstance(f, torch.Tensor) else None for f in fake)
+def _specs(fake: Any, layout: str | None) -> Any:
+    if not isinstance(fake, torch.Tensor):
+        return tuple(_specs(f, layout) if isinstance(f, torch.Tensor) else None for f in fake)
+    spec = _spec(fake)
+    return spec if layout is None else spec._replace(strides=channels_last_strides(spec.sizes))
 
 
 def _has_gaps(value: TensorValue) -> bool:

@@ -13,7 +13,7 @@ from ingot.loops.expr import ONE, Expr, contiguous_strides, known_less, known_le
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, compute_dtype, rounded
 
 aten = torch.ops.aten
 apply = ops.apply
@@ -119,6 +119,4 @@ def _strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
     rank = len(sizes)
     if rank < 4 or out.strides[1] is not ONE or out.sizes[1] is ONE:
         return contiguous_strides(sizes)
-    order = (0, *range(2, rank), 1)
-    strides = dict(zip(order, contiguous_strides([sizes[d] for d in order])))
-    return tuple(strides[d] for d in range(rank))
+    return channels_last_strides(sizes)

@@ -215,6 +215,13 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
     return tuple(strides[k] if sizes[k] is ONE else dense[k] for k in range(len(dense)))
 
 
+def channels_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Dense strides with the second dimension innermost."""
+    order = (0, *range(2, len(sizes)), 1)
+    strides = dict(zip(order, contiguous_strides([sizes[d] for d in order])))
+    return tuple(strides[d] for d in range(len(sizes)))
+
+
 def numel(sizes: Sequence[Expr]) -> Expr:
     return product(sizes)
 

@@ -1,0 +1,198 @@
+"""Convolutions against eager: which are loops, in which layout, and what surrounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import ingot
+from ingot.loops.expr import ONE
+from ingot.loops.ir import Contraction, Library, LoopGraph, Pointwise
+from tests.loops.test_lowering import same, t
+
+Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
+
+
+def last(x: torch.Tensor) -> torch.Tensor:
+    """The images laid channels-last."""
+    return x.to(memory_format=torch.channels_last) if x.dim() == 4 and x.shape[1] > 1 else x
+
+
+def libraries(graph: LoopGraph) -> list[Library]:
+    return [node for node in graph.nodes if isinstance(node, Library)]
+
+
+def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Convolutions enough that what is between them lies channels-last."""
+    for _ in range(3):
+        x = F.conv2d(x, w)
+    return x
+
+
+DEPTHWISE: dict[str, Case] = {
+    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(), ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
+    "7x7": (lambda x, w: F.conv2d(x, w, padding=3, groups=4), ((1, 4, 6, 5), (4, 1, 7, 7))),
+    "dilated": (lambda x, w: F.conv2d(x, w, dilation=2, groups=4), ((1, 4, 8, 8), (4, 1, 3, 3))),
+    "strided": (lambda x, w: F.conv2d(x, w, stride=2, padding=(2, 0), groups=3), ((2, 3, 7, 6), (3, 1, 5, 3))),
+    "between": (
+        lambda x, w: F.conv2d(F.conv2d(x * 2, w, padding=1, groups=4).relu() + x, w, groups=4),
+        ((2, 4, 6, 7), (4, 1, 3, 3)),
+    ),
+    "padded_apart": (
+        lambda x, w: F.conv2d(F.pad(x, (0, 1, 0, 1)), w, stride=2, groups=4), ((2, 4, 6, 7), (4, 1, 3, 3))
+    ),
+    "pooled": (
+        lambda x, w: F.max_pool2d(F.conv2d(x, w, groups=4), 3, 2, 1).mean((2, 3)), ((2, 4, 8, 9), (4, 1, 3, 3))
+    ),
+    "joined": (lambda x, w: torch.cat([F.conv2d(x, w, padding=1, groups=4), x], 1), ((2, 4, 6, 7), (4, 1, 3, 3))),
+    "permuted": (
+        lambda x, w: F.conv2d(x, w, padding=1, groups=4).flatten(2).transpose(1, 2) + 1, ((2, 4, 6, 7), (4, 1, 3, 3))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise_convolution_is_loops(name: str) -> None:
+    fn, shapes = DEPTHWISE[name]
+    assert not libraries(same(fn, *[last(t(*shape)) for shape in shapes]))
+
+
+CONTIGUOUS: dict[str, Case] = {
+    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(), ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
+    "dilated": (lambda x, w: F.conv2d(x, w, dilation=2, groups=4), ((1, 4, 8, 8), (4, 1, 3, 3))),
+    "strided_rows": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, groups=3), ((1, 3, 7, 6), (3, 1, 3, 3))),
+    "1d": (lambda x, w: F.conv1d(x, w, padding=2, groups=4), ((2, 4, 9), (4, 1, 5))),
+}
+
+
+@pytest.mark.parametrize("name", CONTIGUOUS)
+def test_small_depthwise_convolution_of_a_contiguous_image_is_loops(name: str) -> None:
+    fn, shapes = CONTIGUOUS[name]
+    assert not libraries(same(fn, *[t(*shape) for shape in shapes]))
+
+
+DENSE: dict[str, Case] = {
+    "1x1": (lambda x, w, b: F.conv2d(x, w, b).relu(), ((2, 5, 6, 7), (8, 5, 1, 1), (8,))),
+    "strided": (lambda x, w: F.conv2d(x, w, stride=2, padding=1), ((2, 5, 6, 7), (8, 5, 1, 1))),
+    "patches": (lambda x, w, b: F.conv2d(x, w, b, stride=4), ((2, 5, 8, 9), (8, 5, 4, 4), (8,))),
+    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), ((2, 9, 6, 7), (17, 9, 3, 3), (17,))),
+    "5x3": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=(2, 0)), ((1, 20, 9, 7), (8, 20, 5, 3))),
+    "many_channels": (lambda x, w: F.conv2d(x, w, padding=1, dilation=(1, 2)), ((1, 70, 5, 6), (8, 70, 3, 3))),
+    "patches_of_few_channels": (lambda x, w: F.conv2d(x, w, stride=(4, 2)), ((2, 3, 8, 9), (8, 3, 4, 2))),
+    "few_channels": (lambda x, w: F.conv2d(x, w, stride=2, padding=1, dilation=2), ((2, 3, 9, 9), (8, 3, 3, 3))),
+    "residual": (lambda x, w: x + F.conv2d(x.relu(), w), ((2, 5, 6, 7), (5, 5, 1, 1))),
+    "tokens": (
+        lambda x, w: F.conv2d(x.transpose(1, 2).view(2, 5, 6, 7), w).flatten(2).transpose(1, 2),
+        ((2, 42, 5), (8, 5, 1, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_convolution_is_a_contraction(name: str) -> None:
+    fn, shapes = DENSE[name]
+    graph = same(fn, *[last(t(*shape)) for shape in shapes])
+    assert not libraries(graph) and any(isinstance(node, Contraction) for node in graph.nodes)
+
+
+LEFT_TO_THE_LIBRARY: dict[str, Case] = {
+    "groups": (lambda x, w: F.conv2d(x, w, groups=2), ((2, 4, 6, 7), (6, 2, 3, 3))),
+    "transposed": (lambda x, w: F.conv_transpose2d(x, w, stride=2), ((2, 4, 6, 7), (4, 3, 3, 3))),
+    "1d": (lambda x, w: F.conv1d(x, w), ((2, 4, 9), (6, 4, 3))),
+    "3d": (lambda x, w: F.conv3d(x, w, padding=1), ((1, 2, 4, 5, 6), (3, 2, 3, 3, 3))),
+    "unbatched": (lambda x, w: F.conv2d(x, w, groups=2), ((4, 6, 7), (6, 2, 3, 3))),
+    "circular": (lambda x, w: F.conv1d(F.pad(x, (1, 1), mode="circular"), w), ((2, 4, 9), (6, 4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_THE_LIBRARY)
+def test_other_convolutions_are_called(name: str) -> None:
+    fn, shapes = LEFT_TO_THE_LIBRARY[name]
+    assert libraries(same(fn, *[t(*shape) for shape in shapes]))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
+def test_padding_modes(mode: str) -> None:
+    same(lambda x, w: F.conv2d(F.pad(x, (1, 1, 1, 1), mode=mode), w, groups=4), last(t(2, 4, 6, 7)), t(4, 1, 3, 3))
+
+
+def test_a_channels_last_input_gives_a_channels_last_output() -> None:
+    x = t(2, 4, 6, 7).to(memory_format=torch.channels_last)
+    same(lambda x, w, v: F.conv2d(F.conv2d(x, w, groups=4), v), x, t(4, 1, 3, 3), t(8, 4, 1, 1))
+
+
+def strides(graph: LoopGraph) -> list[list[int | None]]:
+    """Of the four-dimensional temporaries that have several channels."""
+    images = [b for b in graph.buffers.values() if b.role == "temporary" and len(b.sizes) == 4]
+    return [[s.constant for s in b.strides] for b in images if b.sizes[1] is not ONE]
+
+
+def test_images_between_convolutions_lie_channels_last_and_results_as_in_eager() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = F.conv2d(torch.sigmoid(F.conv2d(x, w)), v, groups=8)
+        return x
+
+    found = strides(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 1, 1, 1)))
+    assert found.count([8 * 42, 42, 7, 1]) == 1 and found.count([8 * 42, 1, 56, 8]) == len(found) - 1 > 3
+
+
+def test_a_convolution_between_contiguous_images_is_left_to_the_library() -> None:
+    assert libraries(same(lambda x, w: F.conv2d(x, w).relu(), t(2, 8, 6, 7), t(8, 8, 3, 3)))
+
+
+def test_groups_between_other_convolutions_convert_too_often() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = F.conv2d(F.conv2d(F.conv2d(x, w), v, groups=2), w)
+        return x
+
+    assert len(libraries(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 4, 1, 1), tolerance=2e-6))) == 9
+
+
+def test_zeros_around_an_image_are_written_apart() -> None:
+    """The image itself is computed straight into its place."""
+    graph = same(lambda x, w: F.conv2d(x.sin(), w, padding=1, groups=4), last(t(2, 4, 6, 7)), t(4, 1, 3, 3))
+    written = [n for n in graph.nodes if isinstance(n, Pointwise) and any(i.op == "sin" for i in n.body.instructions)]
+    assert len(written) == 1 and not any(i.op == "where" for i in written[0].body.instructions)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    x, w = t(2, 4, 6, 7).to(dtype), t(4, 1, 3, 3).to(dtype)
+    same(lambda x, w: F.conv2d(x, w, groups=4), x, w, tolerance=1e-2)
+
+
+def test_no_images_and_sizes_that_vary() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(chain(F.conv2d(x, w, padding=1, groups=8), v), 2)
+
+    fn = ingot.compile(program, dynamic=True)
+    with torch.no_grad():
+        for n, h in ((2, 6), (3, 9), (1, 7), (0, 6)):
+            x, w, v = t(n, 8, h, 7), t(8, 1, 3, 3), t(8, 8, 1, 1)
+            expected, found = program(x, w, v), fn(x, w, v)
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_library_call_is_given_the_layout_of_eager() -> None:
+    graph = same(lambda x, w: F.adaptive_avg_pool2d(chain(x, w), 3), t(2, 8, 9, 9), t(8, 8, 1, 1))
+    (call,) = libraries(graph)
+    assert [stride.constant for stride in call.args[0].strides] == [8 * 81, 81, 9, 1]
+
+
+def test_batch_norm_in_inference_costs_one_multiplication_and_one_addition() -> None:
+    bn = torch.nn.BatchNorm2d(4).eval()
+    bn.running_mean, bn.running_var = torch.randn(4), torch.rand(4) + 0.5
+
+    def fn(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.relu6(F.batch_norm(F.conv2d(x, w, groups=4), m, v, eps=1e-3))
+
+    graph = same(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3), bn.running_mean, bn.running_var)
+    images = [n for n in graph.nodes if isinstance(n, Pointwise) and len(n.body.loads) >= 9]
+    assert len(images) == 1 and not any(i.op == "rsqrt" for i in images[0].body.instructions)
