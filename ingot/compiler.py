@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
@@ -190,7 +190,8 @@ class Compiler:
         elif self.options.is_native:
             from ingot.pipeline import compile_graph  # another backend needs nothing of what it imports
 
-            target = compile_graph(captured, compilation, self.options).native
+            frozen = dict(_module_state(sources, slots)) if self.options.freeze else {}
+            target = compile_graph(captured, compilation, self.options, frozen).native
         else:
             with stage(compilation, "backend"):
                 target = compile_with_backend(self.options, captured.graph_module, [s.load(slots) for s in sources])
@@ -386,3 +387,13 @@ def place_of(fn: Any) -> str:
     target = getattr(type(fn), "forward", fn) if isinstance(fn, torch.nn.Module) else fn
     code = getattr(target, "__code__", None) or getattr(type(target).__call__, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def _module_state(sources: Sequence[Source], slots: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]:
+    """(position, value) of the tensors that are parameters, or that are reached through a module."""
+    for position, source in enumerate(sources):
+        value = source.load(slots)
+        if isinstance(value, torch.nn.Parameter) or any(
+            isinstance(owner.load(slots), torch.nn.Module) for owner in source.owners()
+        ):
+            yield position, value

@@ -11,7 +11,7 @@ NATIVE = "ingot"
 """The name of Ingot's own backend."""
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-KNOWN_OPTIONS = {"numerics": ("eager", "fast")}
+KNOWN_OPTIONS: dict[str, tuple[Any, ...]] = {"numerics": ("eager", "fast"), "freeze": (False, True)}
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Options:
     `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
     `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they
     choose between GPU launch strategies. `numerics` "fast" allows library kernels that are faster than eager's but
-    round worse.
+    round worse. `freeze` is the user's promise that parameters and buffers of modules do not change.
     """
 
     fullgraph: bool = False
@@ -29,6 +29,7 @@ class Options:
     backend: str | Callable[..., Any] = NATIVE
     mode: str = "default"
     numerics: str = "eager"
+    freeze: bool = False
     backend_options: Mapping[str, Any] | None = None
 
     @property

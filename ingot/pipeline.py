@@ -3,6 +3,8 @@ one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from ingot.capture import Captured
@@ -25,12 +27,14 @@ def _refuse_other_devices(captured: Captured) -> None:
                 raise Unsupported(f"a tensor on the device {str(tensor.device)!r}", node.meta["where"], skip=True)
 
 
-def compile_graph(captured: Captured, compilation: Compilation, options: Options) -> Program:
-    """Compile a captured graph for the CPU, leaving each artefact in `compilation`. Raises Unsupported for what
-    cannot be compiled."""
+def compile_graph(
+    captured: Captured, compilation: Compilation, options: Options, frozen: Mapping[int, torch.Tensor]
+) -> Program:
+    """Compile a captured graph for the CPU, leaving each artefact in `compilation`. The inputs at the positions in
+    `frozen` always have these values. Raises Unsupported for what cannot be compiled."""
     _refuse_other_devices(captured)
     with stage(compilation, "trace"):
-        aten = compilation.aten = trace(captured.graph_module, [i.fake for i in captured.inputs], captured.context)
+        aten = compilation.aten = trace(captured.graph_module, [i.fake for i in captured.inputs], captured.context, frozen)
         compilation.rewrites += aten.rewrites
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from types import CellType, FunctionType
 from typing import Any, Literal, dataclass_transform
@@ -73,6 +73,13 @@ class Source(metaclass=_Interning):
         """The value, given the argument slots of the call: parameters in the order of `co_varnames`, *args a tuple,
         **kwargs a dict."""
         raise NotImplementedError
+
+    def owners(self) -> Iterator[Source]:
+        """The sources that the path to this one passes through, innermost first."""
+        source = getattr(self, "base", None)
+        while source is not None:
+            yield source
+            source = getattr(source, "base", None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"

@@ -7,7 +7,8 @@ the simpler ops that the rule runs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from ingot.graph.functional import (
     written_back,
 )
 from ingot.graph.passes import run_passes
+from ingot.graph.passes.freeze import freeze
 from ingot.graph.schemas import bind, functional_form, is_composite, may_raise, written
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr
@@ -41,8 +43,14 @@ _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose ele
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
 
-def trace(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> AtenGraph:
-    """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all passes.
+def trace(
+    gm: torch.fx.GraphModule,
+    fakes: Sequence[Any],
+    context: FakeContext,
+    frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
+) -> AtenGraph:
+    """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all passes; those at the
+    positions in `frozen` always have these values.
 
     Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
     """
@@ -50,6 +58,7 @@ def trace(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) 
     with preserved(), torch.no_grad(), recorder:
         outputs = _run_nodes(gm, recorder, fakes)
     aten_graph = recorder.finish(outputs)
+    freeze(aten_graph, frozen)
     run_passes(aten_graph)
     return aten_graph
 

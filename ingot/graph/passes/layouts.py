@@ -114,7 +114,7 @@ def _conversions(node: Node, connected: set[Node]) -> float:
     cost += sum(_is_convolution(user) and user not in connected for user in node.users)
     for image in _read(node):
         if image not in connected and not _lies_channels_last(image):
-            cost += min(1.0, _elements(image) / _elements(node))
+            cost += min(1.0, _elements(image) / max(_elements(node), 1.0))
     return cost
 
 
