@@ -34,7 +34,8 @@ def compile_graph(
     `frozen` always have these values. Raises Unsupported for what cannot be compiled."""
     _refuse_other_devices(captured)
     with stage(compilation, "trace"):
-        aten = compilation.aten = trace(captured.graph_module, [i.fake for i in captured.inputs], captured.context, frozen)
+        fakes = [i.fake for i in captured.inputs]
+        aten = compilation.aten = trace(captured.graph_module, fakes, captured.context, frozen)
         compilation.rewrites += aten.rewrites
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")
