@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -290,3 +291,46 @@ def test_threads_do_not_change_a_bit(threads):
             assert torch.equal(compiled(*qkv), expected)
         finally:
             torch.set_num_threads(before)
+
+
+# -- torch's own layers ------------------------------------------------------------------------------------------------
+
+
+def encoder(**options):
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, **options)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+LAYERS = ({}, {"norm_first": True}, {"activation": "gelu"}, {"layer_norm_eps": 0.1})
+
+
+@pytest.mark.parametrize("options", LAYERS, ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_encoder_is_taken_apart(options, turned):
+    """In inference torch calls one op for a layer, which computes attention its own way."""
+    model, x = encoder(**options), r(17, 3, 32).transpose(0, 1) if turned else r(3, 17, 32)
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        compiled = ingot.compile(model, fullgraph=True)
+        comparison = compare((compiled(x), x), (model(x), x), exact(x.double()))
+        names = [kernel.name for kernel in ingot.explain(compiled)(x).kernels]
+    assert not comparison.problems and sum(name.startswith("attention") for name in names) == 2
+
+
+def test_an_encoder_with_a_mask_is_left_to_torch():
+    model, x = encoder(), r(3, 17, 32)
+    hidden = torch.zeros(3, 17, dtype=torch.bool)
+    hidden[1, 9:] = True
+    with torch.no_grad():
+        result, expected = ingot.compile(model)(x, src_key_padding_mask=hidden), model(x, src_key_padding_mask=hidden)
+    torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_multi_head_attention(need_weights):
+    layer, x = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval(), r(3, 17, 32)
+    compiled = ingot.compile(lambda x: layer(x, x, x, need_weights=need_weights), fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x, x, x, need_weights=need_weights))
+        names = [kernel.name for kernel in ingot.explain(compiled)(x).kernels]
+    assert ("attention" in names) == (not need_weights)

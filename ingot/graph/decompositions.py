@@ -558,6 +558,57 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, i
     return (total / count if reduction == 1 else total), count
 
 
+# -- transformers ------------------------------------------------------------------------------------------------------
+
+
+def _self_attention(x: Tensor, heads: int, weight: Tensor, bias: Tensor) -> Tensor:
+    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and values."""
+    parts = aten.linear(x, weight, bias).split(x.shape[2], 2)
+    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in parts)
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0].transpose(1, 2).flatten(2)
+
+
+def _has_own_attention(x: Tensor, mask: Tensor | None) -> bool:
+    return x.dtype is torch.float32 and x.device.type == "cpu" and x.dim() == 3 and mask is None and not _is_empty(x)
+
+
+@rule(aten._native_multi_head_attention.default)
+def multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor,
+    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True, *_: Any,
+) -> Any:  # fmt: skip
+    if need_weights or query is not key or key is not value or not _has_own_attention(query, mask):
+        return NotImplemented
+    return aten.linear(_self_attention(query, heads, weight, bias), out_weight, out_bias), None
+
+
+@rule(aten._transformer_encoder_layer_fwd.default)
+def transformer_encoder_layer(
+    x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor,
+    gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor,
+    norm_bias_2: Tensor, weight_1: Tensor, bias_1: Tensor, weight_2: Tensor, bias_2: Tensor,
+    mask: Tensor | None = None, *_: Any,
+) -> Tensor:  # fmt: skip
+    if not _has_own_attention(x, mask):
+        return NotImplemented
+
+    def norm(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.layer_norm(y, [width], weight, bias, eps)
+
+    def attend(y: Tensor) -> Tensor:
+        return aten.linear(_self_attention(y, heads, weight, bias), out_weight, out_bias)
+
+    def feed_forward(y: Tensor) -> Tensor:
+        hidden = aten.linear(y, weight_1, bias_1)
+        return aten.linear(aten.gelu(hidden) if gelu else torch.relu(hidden), weight_2, bias_2)
+
+    if norm_first:
+        x = x + attend(norm(x, norm_weight_1, norm_bias_1))
+        return x + feed_forward(norm(x, norm_weight_2, norm_bias_2))
+    x = norm(x + attend(x), norm_weight_1, norm_bias_1)
+    return norm(x + feed_forward(x), norm_weight_2, norm_bias_2)
+
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 

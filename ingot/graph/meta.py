@@ -460,6 +460,10 @@ def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     return _fresh(t.shape, t.dtype, strides), _fresh(t.shape, torch.bool, strides)
 
 
+def encoder_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[0].shape, args[0].dtype)
+
+
 def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the op for real, on made-up values, and look at what comes back."""
     tensors = tensors_in((args, kwargs))
@@ -526,6 +530,7 @@ _FAMILIES: dict[Rule, str] = {
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
     dropout: "native_dropout",
+    encoder_layer: "_transformer_encoder_layer_fwd",
     pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical",
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor",
 }

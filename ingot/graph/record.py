@@ -184,7 +184,7 @@ class Recorder(Mode):
         with self:
             if isinstance(result, torch.Tensor):
                 return _checked(op, expected, result)
-            return tuple(_checked(op, e, r) for e, r in zip(expected, result))
+            return tuple(None if e is None else _checked(op, e, r) for e, r in zip(expected, result))
 
     def _with_literals(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
