@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.explain.trial import compare
+from tests.graph import tracing
 
 attention = F.scaled_dot_product_attention
 
@@ -145,6 +146,13 @@ def test_what_torch_writes_out_is_one_kernel():
     assert [kernel.name for kernel in report.kernels].count("attention") == 1 and not any(
         kernel.kind == "extern" for kernel in report.kernels
     )
+
+
+@pytest.mark.parametrize("form", [divided, with_einsum, with_bmm, in_columns])
+def test_the_graph_runs_op_by_op(form):
+    """What stands in the graph means the same to eager."""
+    graph = tracing.same(form, *(r(*size) for size in TOKENS))
+    assert len(graph.nodes_of(torch.ops.ingot.attention.default)) == 1
 
 
 MASKED = {

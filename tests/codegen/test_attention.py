@@ -3,6 +3,10 @@ on narrower ones."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -81,6 +85,42 @@ def test_against_the_oracle(sizes, causal, mask):
     batches, heads, _, queries, keys, _, _ = sizes
     step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)[mask], causal=causal)
     check(step.kernel, tensors, step.extent.constant)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
+@pytest.mark.parametrize("at_end", [True, False])
+def test_nothing_outside_of_the_arrays_is_touched(at_end):
+    """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
+    program = f"from tests.codegen.test_attention import launch_between_guards as f; f({at_end}); print('alive')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "alive\n", done.stderr[-2000:]
+
+
+def launch_between_guards(at_end):
+    for sizes in SIZES:
+        batches, heads, _, queries, keys, _, _ = sizes
+        step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)["dense"], causal=True)
+        guarded = [between_guards(t, at_end) for t in tensors]
+        everything = [(0, step.extent.constant)]
+        assert launch(step.kernel, tensors, everything) == 0 == launch(step.kernel, guarded, everything)
+        out = step.arguments.index("out")
+        assert torch.equal(tensors[out].view(torch.int32), guarded[out].view(torch.int32))
+
+
+def between_guards(tensor, at_end):
+    """A copy whose last element is the last before a page that may not be touched, or whose first is the first after
+    one."""
+    page, count = mmap.PAGESIZE, tensor.numel() * 4
+    pages = -(-count // page)
+    block = mmap.mmap(-1, (pages + 2) * page)
+    whole = torch.frombuffer(block, dtype=torch.float32)
+    start = (page + (pages * page - count if at_end else 0)) // 4
+    inside = whole[start : start + tensor.numel()].view(tensor.shape)
+    inside.copy_(tensor)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for first in (whole.data_ptr(), whole.data_ptr() + (pages + 1) * page):
+        assert protect(ctypes.c_void_p(first), ctypes.c_size_t(page), 0) == 0
+    return inside
 
 
 @pytest.mark.parametrize("zero_rows", [False, True])
