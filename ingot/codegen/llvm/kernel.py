@@ -27,8 +27,8 @@ from ingot.schedule.tiling import transposed_loads
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
 EXPENSIVE = frozenset(TABLE) & set(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid "
-    "gelu pow atan2".split()
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
+    "lgamma digamma sigmoid gelu pow atan2".split()
 )
 TILE_BYTES = 64  # of a transposed block along the tile loop: a cache line
 BLOCK = 128  # additions to one accumulator before it is emptied into a wider one

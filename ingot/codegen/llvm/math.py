@@ -46,7 +46,10 @@ LOG10_E = 0.4342944819032518
 LOG10_2 = 0.3010299956639812
 PI_2 = float.fromhex("0x1.921fb54442d18p+0")
 PI_2_LOW = float.fromhex("0x1.1a62633145c07p-54")
+# pi/2 as a sum of three floats
+PI_2_PARTS = float.fromhex("0x1.921fb6p+0"), float.fromhex("-0x1.777a5cp-25"), float.fromhex("-0x1.ee59dap-50")
 TWO_OVER_PI = 0.6366197723675814
+PI_4_FLOAT = float.fromhex("0x1.921fb6p-1"), float.fromhex("-0x1.777a5cp-26")
 
 # (e^r - 1 - r) / r^2 on |r| <= ln2 / 2
 EXP = {
@@ -71,6 +74,14 @@ LOG = {
         0.28571428570799784, 0.40000000000000885, 0.6666666666666666,
     ),
 }  # fmt: skip
+# log2(1+f)/s in s^2 for s = f / (2+f), and 2^r on |r| <= 1/2
+LOG2_QUICK = (
+    0.3407120415619086, 0.41167376623771057, 0.5770835660048659, 0.9617966734515485, 2.885390081789987,
+)  # fmt: skip
+EXP2_QUICK = (
+    0.0001546144469856913, 0.0013400428177615838, 0.009618056678524637, 0.05550327226670302, 0.24022650922288757,
+    0.6931472067028326, 1.0,
+)  # fmt: skip
 # (sin(x)/x - 1) / x^2 and (cos(x) - 1 + x^2/2) / x^4 in x^2 on |x| <= pi/4
 SIN = {
     "float": (2.7249104732618434e-6, -1.9840079767163843e-4, 8.333331905305386e-3, -0.1666666716337204),
@@ -132,7 +143,11 @@ ERFC_SCALED = (
     -0.016197733912895102, 0.037167515461719876, -0.06633036582414714, 0.09373283500285297, -0.10103906603580642,
     0.06809705425456938, 0.015379652102611715, -0.13962111684056153, 1.2329951186255526,
 )  # fmt: skip
-# (atan(x)/x - 1) / x^2 in x^2 on |x| <= tan(pi/8), and (asin(x)/x - 1) / x^2 on |x| <= 1/2
+# (atan(x)/x - 1) / x^2 in x^2 on |x| <= 1/2 for float, tan(pi/8) for double, and (asin(x)/x - 1) / x^2 on |x| <= 1/2
+ATAN_FLOAT = (
+    0.04225685963021552, -0.08235505763636282, 0.11006880681346318, -0.14279801095810957, 0.1999987524978264,
+    -0.33333332901484686,
+)  # fmt: skip
 ATAN = (
     0.01627194475162406, -0.034558092551413795, 0.04551108126325172, -0.052303478730160745, 0.058789145444006215,
     -0.06666423628069258, 0.0769229630497447, -0.09090908751076636, 0.11111111105106705, -0.14285714285659326,
@@ -291,10 +306,14 @@ def _finish_log(x: Value, y: Value) -> Value:
     return e.select(e.compare("ogt", x, 0.0), e.select(e.compare("olt", x, inf), y, x), at_edge)
 
 
+def _join_log(k: Value, f: Value, correction: Value) -> Value:
+    """k ln2 + f + correction."""
+    e, (high, low) = k.emitter, FORMATS[k.type].ln2
+    return e.fma(k, high, f + e.fma(k, low, correction))
+
+
 def log(x: Value) -> Value:
-    e, (high, low) = x.emitter, FORMATS[x.type].ln2
-    k, f, correction = _split_log(x)
-    return _finish_log(x, e.fma(k, high, f + e.fma(k, low, correction)))
+    return _finish_log(x, _join_log(*_split_log(x)))
 
 
 def log2(x: Value) -> Value:
@@ -314,16 +333,36 @@ def log1p(x: Value) -> Value:
     e = x.emitter
     u = x + 1.0
     error = e.select(e.compare("ogt", x, 1.0), 1.0 - (u - x), x - (u - 1.0))
-    ordinary = e.compare("ogt", u, 0.0) & e.compare("olt", u, inf)
-    y = log(u) + e.select(ordinary, error / u, 0.0)
+    k, f, correction = _split_log(u)
+    y = _finish_log(u, _join_log(k, f, correction + error / u))
     return e.select(e.compare("oeq", u, 1.0), x, y)
 
 
+def _quick_log2(x: Value) -> Value:
+    """log2 of a float >= 0, in double, to 5e-12 of itself. No float is subnormal as a double."""
+    e, form = x.emitter, FORMATS["double"]
+    wide = e.cast("fpext", x, "double")
+    bits = e.bits(wide)
+    exponent = e.binary("ashr", bits - form.sqrt_half_bits, form.mantissa)
+    f = e.cast("bitcast", bits - (exponent << form.mantissa), "double") - 1.0
+    s = f / (f + 2.0)
+    y = e.fma(s, polynomial(s * s, LOG2_QUICK), e.cast("sitofp", exponent, "double"))
+    y = e.select(e.compare("oeq", wide, 0.0), -inf, y)
+    return e.select(e.compare("olt", wide, inf), y, wide)
+
+
+def _quick_exp2(x: Value) -> Value:
+    """2**x of a double between -160 and 160 (or NaN), to 3e-9 of itself."""
+    k, n = _nearest(x, 1.0)
+    return polynomial(x - k, EXP2_QUICK) * _power_of_two(n, "double")
+
+
 def pow_(x: Value, y: Value) -> Value:
-    """x**y in double, good to float precision; C's special cases."""
+    """x**y of floats, by way of double; C's special cases."""
     e = x.emitter
     magnitude = absolute(x)
-    result = exp2(y * log2(magnitude))
+    product = at_least(at_most(e.cast("fpext", y, "double") * _quick_log2(magnitude), 160.0), -160.0)
+    result = e.cast("fptrunc", _quick_exp2(product), "float")
     whole = e.compare("oeq", e.intrinsic("trunc", (y,)), y)
     half = y * 0.5
     odd = whole & e.compare("one", e.intrinsic("trunc", (half,)), half)
@@ -340,26 +379,45 @@ def pow_(x: Value, y: Value) -> Value:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def _quadrant(x: Value) -> tuple[Value, Value]:
-    """The remainder of x by pi/2, in x's type, and the quadrant's number (two low bits of an integer of x's size).
+REDUCED = {"float": 2.0**22, "double": 2.0**20}
 
-    The reduction is done in double: exact enough for floats up to 2**30, for doubles up to 2**20.
-    """
+
+class _Angle(NamedTuple):
+    """The remainder by pi/2, as a sum, and the quadrant's number (two low bits of an integer of the float's size)."""
+
+    high: Value
+    low: Value | None
+    quadrant: Value
+
+
+def _reduce_angle(x: Value) -> _Angle:
+    """Exact enough up to REDUCED."""
     e = x.emitter
-    wide = e.cast("fpext", x, "double")
-    k, n = _nearest(wide, TWO_OVER_PI)
-    r = e.fma(-k, PI_2_LOW, e.fma(-k, PI_2, wide))
-    return e.cast("fptrunc", r, x.type), e.cast("trunc", n, FORMATS[x.type].integer)
+    k, n = _nearest(x, TWO_OVER_PI)
+    if x.type == "double":
+        return _Angle(e.fma(-k, PI_2_LOW, e.fma(-k, PI_2, x)), None, n)
+    first, second, third = PI_2_PARTS
+    rest, product = e.fma(-k, first, x), k * second  # the former is exact
+    high = rest - product
+    low = e.fma(-k, third, ((rest - high) - product) - e.fma(k, second, -product))
+    return _Angle(high, low, n)
 
 
-def _sine(r: Value) -> Value:
-    z = r * r
-    return r.emitter.fma(z * r, polynomial(z, SIN[r.type]), r)
+def _sine(angle: _Angle) -> Value:
+    e, r, z = angle.high.emitter, angle.high, angle.high * angle.high
+    if angle.low is None:
+        return e.fma(z * r, polynomial(z, SIN[r.type]), r)
+    return r + e.fma(z * r, polynomial(z, SIN[r.type]), angle.low)
 
 
-def _cosine(r: Value) -> Value:
-    e, z = r.emitter, r * r
-    return e.fma(z * z, polynomial(z, COS[r.type]), e.fma(z, -0.5, 1.0))
+def _cosine(angle: _Angle) -> Value:
+    """1 - z/2 and what is left: the rounding error of that and the polynomial."""
+    e, r, z = angle.high.emitter, angle.high, angle.high * angle.high
+    high = e.fma(z, -0.5, 1.0)
+    left = e.fma(z, -0.5, 1.0 - high)
+    if angle.low is not None:
+        left = e.fma(-r, angle.low, left)
+    return high + e.fma(z * z, polynomial(z, COS[r.type]), left)
 
 
 def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
@@ -368,9 +426,9 @@ def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
     def function(x: Value) -> Value:
         e = x.emitter
         integer = FORMATS[x.type].integer
-        r, n = _quadrant(x)
-        n = n + quadrants
-        y = e.select(e.compare("ne", n & 1, 0), _cosine(r), _sine(r))
+        angle = _reduce_angle(x)
+        n = angle.quadrant + quadrants
+        y = e.select(e.compare("ne", n & 1, 0), _cosine(angle), _sine(angle))
         sign = (n & 2) << (FORMATS[x.type].mantissa + (7 if x.type == "float" else 10))
         y = e.cast("bitcast", e.cast("bitcast", y, integer) ^ sign, x.type)
         if name == "sin":
@@ -383,7 +441,7 @@ def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
 def _unless_huge(name: str, x: Value, y: Value) -> Value:
     """`y`, or the C library's function where an argument is too large for the reduction (or infinite or NaN)."""
     e = x.emitter
-    rare = e.compare("uge", absolute(x), 2.0**30 if x.type == "float" else 2.0**20)
+    rare = e.compare("uge", absolute(x), REDUCED[x.type])
     type = vector_type(x.type, y.lanes)
     function = f"llvm.{name}.{mangled(x.type, y.lanes)}"
     e.declare(type, function, type)
@@ -401,9 +459,9 @@ cos = _circular("cos", 1)
 
 def tan(x: Value) -> Value:
     e = x.emitter
-    r, n = _quadrant(x)
-    s, c = _sine(r), _cosine(r)
-    odd = e.compare("ne", n & 1, 0)
+    angle = _reduce_angle(x)
+    s, c = _sine(angle), _cosine(angle)
+    odd = e.compare("ne", angle.quadrant & 1, 0)
     return _unless_huge("tan", x, _keep_zero(x, e.select(odd, -c, s) / e.select(odd, s, c)))
 
 
@@ -448,11 +506,38 @@ def atan2(y: Value, x: Value) -> Value:
     a, b = absolute(y), absolute(x)
     steep = e.compare("ogt", a, b)
     small, large = e.select(steep, b, a), e.select(steep, a, b)
+    if x.type == "float":
+        angle = _place_angle(_first_octant(small, large), steep, e.compare("slt", e.bits(x), 0))
+        return e.select(e.compare("uno", x, y), nan, copysign(angle, y))
     ratio = e.select(e.compare("oeq", a, b), e.select(e.compare("oeq", a, 0.0), a, 1.0), small / large)
     angle = atan(ratio)
     angle = e.select(steep, PI_2 - (angle - PI_2_LOW), angle)
     angle = e.select(e.compare("slt", e.bits(x), 0), 2.0 * PI_2 - (angle - 2.0 * PI_2_LOW), angle)
     return e.select(e.compare("uno", x, y), nan, copysign(angle, y))
+
+
+def _first_octant(small: Value, large: Value) -> Value:
+    """atan(small / large) of floats with 0 <= small <= large: atan(t) added to 0 or pi/4, with one division. Of what is
+    divided then, the difference is exact."""
+    e = small.emitter
+    scale = e.select(e.compare("ogt", large, 2.0**126), e.constant(0.25, "float"), 1.0)  # so that no sum overflows
+    equal = e.compare("oeq", small, large)
+    small, large = small * scale, large * scale
+    upper = e.compare("ogt", small, at_most(large * 0.5, 1e38))  # infinity is above, too
+    over, under = e.select(upper, small - large, small), e.select(upper, small + large, large)
+    t = e.select(equal, 0.0, over / under)
+    z = t * t
+    angle = e.fma(t * z, polynomial(z, ATAN_FLOAT), t)
+    high, low = PI_4_FLOAT
+    return e.select(upper, e.constant(high, "float"), 0.0) + (angle + e.select(upper, e.constant(low, "float"), 0.0))
+
+
+def _place_angle(angle: Value, steep: Value, left: Value) -> Value:
+    """The angle of the first octant in its place among the first four."""
+    e, (high, low) = angle.emitter, PI_4_FLOAT
+    quarters = e.select(steep, e.constant(2.0, "float"), e.select(left, e.constant(4.0, "float"), 0.0))
+    angle = e.select(steep ^ left, -angle, angle)
+    return e.fma(quarters, high, e.fma(quarters, low, angle))
 
 
 # -- hyperbolic
@@ -489,7 +574,8 @@ def tanh(x: Value) -> Value:
         power = (_expm1_small(r) + 1.0) * _power_of_two(n, x.type)
     z = a * a
     small = e.fma(a * z, polynomial(z, TANH[x.type]), a)
-    return copysign(e.select(e.compare("olt", a, 0.625), small, 1.0 - 2.0 / (power + 1.0)), x)
+    # NaN takes the polynomial's side: the bits of a power may be anything then.
+    return copysign(e.select(e.compare("ult", a, 0.625), small, 1.0 - 2.0 / (power + 1.0)), x)
 
 
 def _large_log1p(large: Value, a: Value, t: Value) -> Value:
@@ -513,8 +599,10 @@ def acosh(x: Value) -> Value:
 
 
 def atanh(x: Value) -> Value:
-    a = absolute(x)
-    return copysign(log1p(a * 2.0 / (1.0 - a)) * 0.5, x)
+    e, a = x.emitter, absolute(x)
+    twice = a * 2.0
+    y = log1p(twice + twice * a / (1.0 - a)) * 0.5
+    return copysign(e.select(e.compare("ogt", a, 1.0), nan, y), x)
 
 
 # -- the error function
@@ -537,7 +625,7 @@ def erf(x: Value) -> Value:
     if x.type == "float":
         a = at_most(a, 3.95)
         far = 1.0 - _quick_exp(polynomial(a, LOG_ERFC), 1.0)
-        return e.select(e.compare("olt", a, 0.845), e.fma(x, polynomial(a * a, ERF_FLOAT), x), copysign(far, x))
+        return e.select(e.compare("ult", a, 0.845), e.fma(x, polynomial(a * a, ERF_FLOAT), x), copysign(far, x))
     small = e.fma(x, polynomial(x * x, ERF_SMALL), x)
     return e.select(e.compare("olt", a, 1.0), small, copysign(1.0 - _erfc_large(a), x))
 
@@ -564,7 +652,7 @@ def gelu(x: Value) -> Value:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def _in_double(function: Callable[..., Value]) -> Callable[..., Value]:
+def in_double(function: Callable[..., Value]) -> Callable[..., Value]:
     """`function`, with float arguments computed in double: one rounding, at the end."""
 
     def wrapped(*args: Value) -> Value:
@@ -581,8 +669,9 @@ def rsqrt(x: Value) -> Value:
 # Functions whose float form stays in float; the others are computed in double.
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
-    "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute,
+    "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute, "exp2": exp2, "atan2": atan2,
 }  # fmt: skip
-FUNCTIONS |= {f.__name__: _in_double(f) for f in (exp2, log2, log10, acos, atan, atan2, sinh, cosh, asinh)}
+FUNCTIONS |= {f.__name__: in_double(f) for f in (log2, log10, acos, atan, sinh, cosh, asinh)}
 # In double these would need intermediate results in more than double precision.
-FLOAT_ONLY = {f.__name__.rstrip("_"): _in_double(f) for f in (pow_, tan, asin, acosh, atanh, erfc)} | {"gelu": gelu}
+FLOAT_ONLY: dict[str, Callable[..., Value]] = {f.__name__: in_double(f) for f in (tan, asin, acosh, erfc)}
+FLOAT_ONLY |= {"pow": pow_, "atanh": atanh, "gelu": gelu}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ingot.codegen.llvm import math as vector_math
+from ingot.codegen.llvm import special
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.math import absolute
 from ingot.codegen.llvm.types import BITS, FLOATS, REPRESENTATIONS, vector_type
@@ -172,18 +173,21 @@ def _remainder(kind: str, a: Value, b: Value) -> Value:
 
 
 def _fmod(kind: str, a: Value, b: Value) -> Value:
-    """C's fmod: the sign of the dividend. Floats with a moderate quotient are done in double, exactly."""
+    """C's fmod: the sign of the dividend. With a moderate quotient it is exact: computed in double, a float's quotient
+    is right, and a double's too large by one at most, so that the rest can be represented either way."""
     e = a.emitter
     if a.type not in FLOATS:
         return a - _quotient(kind, a, b) * b
     lanes = max(a.lanes, b.lanes)
     slow = f"frem {vector_type(a.type, lanes)} {e.argument(a, lanes)}, {e.argument(b, lanes)}"
+    x, y = e.cast("fpext", a, "double"), absolute(e.cast("fpext", b, "double"))
+    size = absolute(x)
+    quotient = e.intrinsic("trunc", (size / y,))
+    rest = e.fma(-quotient, y, size)
     if a.type == "double":
-        return e.place(slow, a.type, lanes, max(a.depth, b.depth))
-    x, y = e.cast("fpext", a, "double"), e.cast("fpext", b, "double")
-    quotient = e.intrinsic("trunc", (x / y,))
-    rest = vector_math.copysign(e.cast("fptrunc", e.fma(-quotient, y, x), a.type), a)
-    rare = ~(e.compare("olt", absolute(quotient), 2.0**28) & e.compare("olt", absolute(b), inf))
+        rest = e.select(e.compare("olt", rest, 0.0), rest + y, rest)
+    rest = vector_math.copysign(e.cast("fptrunc", rest, a.type), a)
+    rare = ~(e.compare("olt", quotient, 2.0**28 if a.type == "float" else 2.0**52) & e.compare("olt", y, inf))
     return e.unless_rare(e.splat(rare, lanes), e.splat(rest, lanes), slow)
 
 
@@ -283,7 +287,9 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "trunc": (REALS, _rounding("trunc")),
 }
 TABLE |= {name: (REALS, _plain(f)) for name, f in vector_math.FUNCTIONS.items() if name != "abs"}
-TABLE |= {name: ({torch.float32}, _plain(f)) for name, f in vector_math.FLOAT_ONLY.items()}
+TABLE |= {
+    name: ({torch.float32}, _plain(f)) for name, f in (vector_math.FLOAT_ONLY | special.FLOAT_ONLY).items()
+}
 
 # What code generation can emit: op -> dtypes of its arguments (of the values chosen, for `where`).
 supported_ops: dict[str, set[torch.dtype]] = {name: row[0] for name, row in TABLE.items()}

@@ -559,7 +559,7 @@ def _build_table() -> dict[Any, Row]:
 
     for name in _names(
         "neg sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
-        "sinh cosh tanh asinh acosh atanh erf erfc sigmoid"
+        "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid"
     ):
         row(name, _simple(name), 1)
     for name in _names("floor ceil round trunc"):
