@@ -38,11 +38,17 @@ def an_index_out_of_range_after_a_write(x: torch.Tensor) -> torch.Tensor:
     return x.index_select(0, torch.tensor([9])) + y
 
 
+def a_write_into_nothing(x: torch.Tensor) -> torch.Tensor:
+    x[:0, 0].scatter(0, torch.arange(3), 2)
+    return x + 1
+
+
 FOUND: dict[Callable[..., Any], tuple[torch.Tensor, ...]] = {
     a_write_to_a_window_that_meets_itself: (torch.arange(24.0).reshape(3, 8),),
     a_dimension_out_of_range_where_nobody_looks: (torch.ones(1, 6),),
     a_lookup_out_of_range_where_nobody_looks: (torch.ones(4, 6),),
     an_index_out_of_range_after_a_write: (torch.ones(4, 6),),
+    a_write_into_nothing: (torch.ones(4, 6),),
 }
 
 

@@ -167,13 +167,19 @@ def reduce_over(kind: str, values: np.ndarray, axes: tuple[int, ...]) -> np.ndar
     return getattr(np, kind)(flat, axis=-1)
 
 
+_REDUCE = {"mul": "prod", "max": "amax", "min": "amin"}
+
+
 def _store(memory: torch.Tensor, at: Any, value: np.ndarray, mode: str) -> None:
     at, value = np.broadcast_arrays(np.asarray(at, dtype=np.int64), value)
     if at.size and (at.min() < 0 or at.max() >= len(memory)):
         raise AssertionError(f"a store to element {at.min()} .. {at.max()} of {len(memory)}")
     index = torch.from_numpy(at.reshape(-1).copy())
     new = torch.from_numpy(value.reshape(-1).copy()).to(memory.dtype)
-    memory.index_put_((index,), new, accumulate=mode == "add")
+    if mode in ("store", "add"):
+        memory.index_put_((index,), new, accumulate=mode == "add")  # rounds every sum, as kernels do
+    else:
+        memory.scatter_reduce_(0, index, new, _REDUCE[mode])
 
 
 # -- loop graphs -------------------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ class Node:
 class Pointwise(Node):
     """For each point of `loops`, store the body's only result at element `index` of `target`.
 
-    `mode` is "store", or "add" for an accumulating scatter, whose `index` then holds indirect symbols and whose
-    points may collide.
+    `mode` is "store", or for a scatter that accumulates one of "add", "mul", "max" and "min": the element becomes that
+    of itself and the result.
     """
 
     loops: tuple[Symbol, ...]
@@ -123,6 +123,11 @@ class Pointwise(Node):
     target: str
     index: Expr
     mode: str = "store"
+
+    @property
+    def scatters(self) -> bool:
+        """Whether several points may meet at one element, in which case their order counts."""
+        return self.mode != "store" or any(s.kind == "value" for s in self.index.symbols)
 
     def reads(self) -> set[str]:
         return {i.attrs[0] for i in self.body.loads}

@@ -65,7 +65,7 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
         return [*lines, f"    {node.target}[{node.index}] = sum {left} * {right}"]
     if isinstance(node, Pointwise):
         lines.append(f"  for {_loops(node.loops)}:")
-        verb = "=" if node.mode == "store" else "+="
+        verb = {"store": "=", "add": "+=", "mul": "*="}.get(node.mode, f"{node.mode}=")
         last = f"{node.target}[{node.index}] {verb}"
         return lines + _body_lines(node.body, last)
     assert isinstance(node, Reduction)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ingot.loops.expr import Expr, Symbol, integer, loop_symbol, value_symbol
+from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal, loop_symbol, value_symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
 from ingot.schedule.dependencies import SAME_POINT, relation
 from ingot.schedule.fuse import Overlay
@@ -284,8 +284,21 @@ def _canonical_kernel(
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
     parallel = len(outer) if vector is None else max(1, len(outer) - 1)
+    for store in (store for s in stages for store in s.stores if store.scatters):
+        parallel = min(parallel, _independent(outer, store.index))
     kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector, tile)
     return kernel, tuple(names)
+
+
+def _independent(outer: Sequence[Symbol], index: Expr) -> int:
+    """How many of the first loops keep their points apart: each moves by more than all that follows."""
+    for count, loop in enumerate(outer):
+        linear = index.linear([loop])
+        stride = linear[1].get(loop) if linear is not None else None
+        if linear is None or stride is None or not (known_less_equal(0, linear[0]) and known_less(linear[0], stride)):
+            return count
+        index = linear[0]
+    return len(outer)
 
 
 def _merge_loops(outer: Sequence[Symbol], stages: Sequence[Stage]) -> tuple[list[Symbol], tuple[Stage, ...]]:

@@ -101,7 +101,7 @@ class _Piece:
 
 
 def _piece(node: Node) -> _Piece | None:
-    if not isinstance(node, Compute) or getattr(node, "mode", "store") != "store":
+    if not isinstance(node, Compute) or getattr(node, "scatters", False):
         return None
     return _Piece(node.index, node.loops) if node.index.linear(node.loops) is not None else None
 

@@ -186,7 +186,10 @@ class _Fusion:
     # -- worthwhile ------------------------------------------------------------------------------------------------
 
     def score(self, first: Group, second: Group) -> float:
-        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile."""
+        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile. A scatter stays
+        alone: what it writes is finished when all of it has run."""
+        if any(getattr(m, "scatters", False) for g in (first, second) for m in g.members):
+            return 0
         if len(first.members) + len(second.members) > MAX_MEMBERS:
             return 0
         if (
@@ -275,8 +278,6 @@ class _Fusion:
         for uses in accesses.values():
             writes = [(k, e) for k, written, e in uses if written]
             for w, written_at in writes:
-                if getattr(laid.members[w], "mode", "store") != "store" and len({k for k, _, _ in uses}) > 1:
-                    return False
                 for k, _, e in uses:
                     if k != w and relation(written_at, e, laid.outer) is None:
                         return False

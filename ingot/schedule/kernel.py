@@ -19,13 +19,18 @@ from ingot.loops.ir import Access, Body, Origin
 
 @dataclass(frozen=True)
 class Store:
-    """Store the stage body's instruction number `value` at element `index` of a parameter or row; mode "store" or
-    "add"."""
+    """Store the stage body's instruction number `value` at element `index` of a parameter or row; `mode` as for
+    `loops.ir.Pointwise`."""
 
     buffer: str
     index: Expr
     value: int
     mode: str = "store"
+
+    @property
+    def scatters(self) -> bool:
+        """Whether several points may meet at one element, in which case their order counts."""
+        return self.mode != "store" or any(s.kind == "value" for s in self.index.symbols)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _overwritable(laid: Overlay, dead: str, target: str) -> bool:
     if len(writers) != 1:
         return False
     writer = laid.members[writers[0]]
-    if not isinstance(writer, Pointwise) or writer.mode != "store":
+    if not isinstance(writer, Pointwise) or writer.scatters:
         return False
     stages = assign_stages(laid)
     for k, m in enumerate(laid.members):

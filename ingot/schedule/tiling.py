@@ -35,7 +35,7 @@ def choose_tile_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol
     """The loop along which most bytes are loaded that lie apart along the last one; None where there are none, or where
     the order of the points counts."""
     vector = outer[-1]
-    if any(store.mode != "store" for stage in stages for store in stage.stores) or _is_short(vector):
+    if any(store.scatters for stage in stages for store in stage.stores) or _is_short(vector):
         return None
     moved: Counter[Symbol] = Counter()
     for loop in outer[:-1]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ingot.codegen.llvm.emitter import Emitter, Value
-from ingot.codegen.llvm.scalar import convert, floor_divide
+from ingot.codegen.llvm.scalar import combine, convert, floor_divide
 from ingot.codegen.llvm.types import REPRESENTATIONS, mangled, vector_type
 from ingot.errors import OutOfBounds
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol
@@ -235,7 +235,8 @@ class Memory:
     # -- stores --------------------------------------------------------------------------------------------------------
 
     def store(self, buffer: str, expr: Expr, value: Value, mode: str) -> None:
-        """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, "add" adds, lane after lane."""
+        """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, the other modes combine, lane after
+        lane."""
         e = self.emitter
         form = REPRESENTATIONS[self.dtypes[buffer]]
         if form.kind == "bool":
@@ -243,8 +244,8 @@ class Memory:
         pointer, adjacent = self.address(buffer, expr)
         self.check(buffer, pointer, adjacent, None)
         mask = None if buffer in self.per_lane else self.mask
-        if mode == "add":
-            self._add(buffer, pointer, adjacent, value)
+        if mode != "store":
+            self._update(buffer, pointer, adjacent, value, mode)
         elif adjacent:
             self._store_adjacent(pointer, value, self.dtypes[buffer].itemsize, mask)
         elif pointer.lanes == 1 and value.lanes == 1:
@@ -273,31 +274,44 @@ class Memory:
         operand = e.argument(value, e.lanes)
         e.line(f"call void @{function}({vector} {operand}, {addresses} {pointers.text}, i32 {size}, {masks} {allowed})")
 
-    def _add(self, buffer: str, pointer: Value, adjacent: bool, value: Value) -> None:
-        """One lane at a time, since lanes may meet at one address; lanes out of range add to a place of their own."""
-        e = self.emitter
+    def _update(self, buffer: str, pointer: Value, adjacent: bool, value: Value, mode: str) -> None:
+        """One lane at a time where lanes may meet at one address; lanes out of range write to a place of their own."""
+        e, dtype = self.emitter, self.dtypes[buffer]
         if self.vector is None and pointer.lanes == value.lanes == 1:
-            self._add_one(buffer, pointer, value)
+            self._update_one(buffer, pointer, value, mode)
             return
-        type = REPRESENTATIONS[self.dtypes[buffer]].memory
+        if adjacent and dtype not in HALVES:
+            old = self._load_adjacent(pointer, value.type, dtype.itemsize, self.mask, buffer)
+            new = _combined(dtype, mode, old, e.splat(value, e.lanes))
+            self._store_adjacent(pointer, new, dtype.itemsize, self.mask)
+            return
+        type = REPRESENTATIONS[dtype].memory
         pointers = e.pointer(pointer, type, e.iota("i64")) if adjacent else e.splat(pointer, e.lanes)
         if self.mask is not None:
             pointers = e.select(self.mask, pointers, Value(e, "%nowhere", "ptr", 1, 0))
         values = e.splat(value, e.lanes)
         for lane in range(e.lanes):
-            self._add_one(buffer, self._lane(pointers, lane), self._lane(values, lane))
+            self._update_one(buffer, self._lane(pointers, lane), self._lane(values, lane), mode)
 
     def _lane(self, vector: Value, lane: int) -> Value:
         text = f"extractelement {vector_type(vector.type, vector.lanes)} {vector.text}, i64 {lane}"
         return self.emitter.place(text, vector.type, 1, vector.depth)
 
-    def _add_one(self, buffer: str, pointer: Value, value: Value) -> None:
+    def _update_one(self, buffer: str, pointer: Value, value: Value, mode: str) -> None:
         e, dtype = self.emitter, self.dtypes[buffer]
         size = dtype.itemsize
         old = e.here(f"load {value.type}, ptr {pointer.text}, align {size}", value.type, 1)
-        if dtype in (torch.bfloat16, torch.float16):
-            wide = convert(old, dtype, torch.float32) + convert(value, dtype, torch.float32)
-            new = convert(wide, torch.float32, dtype)
+        if dtype in HALVES:
+            wide = [convert(v, dtype, torch.float32) for v in (old, value)]
+            new = convert(_combined(torch.float32, mode, *wide), torch.float32, dtype)
         else:
-            new = old | value if dtype is torch.bool else old + value
+            new = _combined(dtype, mode, old, value)
         e.line(f"store {new.type} {new.text}, ptr {pointer.text}, align {size}")
+
+
+HALVES = (torch.bfloat16, torch.float16)
+_KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def _combined(dtype: torch.dtype, mode: str, old: Value, new: Value) -> Value:
+    return combine(_KINDS[mode], dtype, (old,), (new,))[0]

@@ -24,6 +24,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     pointwise,
     pooling,
     reductions,
+    scatters,
     views,
 )
 from ingot.loops.lowering.context import Lowering
@@ -123,7 +124,7 @@ class _Walk:
         func = node.target
         rule = RULES.get(func)
         if rule is not None and _storable(args, outs):
-            if isinstance(outs, Spec) and ZERO in outs.sizes and func not in _LOOKUPS:
+            if isinstance(outs, Spec) and ZERO in outs.sizes and not node.meta.get("may_raise"):
                 return creation.filled(self.lw, outs, 0)  # as good as any, and the rules need not think of it
             try:
                 return rule(self.lw, outs, *args, **kwargs)

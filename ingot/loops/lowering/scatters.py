@@ -1,0 +1,380 @@
+"""Writing at places that tensors name: index_put, the scatters, index_add and their kin.
+
+A copy of the tensor is made, and a loop nest over the indices writes into it, its points in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, known_less_equal, product
+from ingot.loops.ir import Fault, Pointwise
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.indexing import INDEX_TYPES, strict
+from ingot.loops.lowering.pointwise import pointwise
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    broadcast_index,
+    compute_dtype,
+    dense_strides,
+    loop_symbols,
+    loops_over,
+    rounded,
+)
+
+aten = torch.ops.aten
+apply = ops.apply
+
+Places = Callable[[Index], Index]  # from the index into what is written to where it goes
+Values = Callable[[Index], int]
+
+
+def copied(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+    """A fresh copy of `x`, laid out as `out` is, to `write` to."""
+    strides = dense_strides(out.sizes, out.strides)
+    return lw.realize(TensorValue(out.sizes, strides, out.dtype, x.load, cost=1, origin=lw.origin))
+
+
+def write(
+    lw: Lowering, target: TensorValue, sizes: Sequence[Expr], places: Places, values: Values, mode: str = "store"
+) -> None:
+    """For each index into `sizes`, combine the value with the element of `target` at its place."""
+    if ZERO in sizes:
+        return
+    index = loops_over(sizes)
+    assert target.home is not None
+    with ops.recording() as recorder:
+        at = places(index)
+        body = recorder.body(ops.to(values(index), target.dtype))
+    address = target.home.address(at)
+    name, origin = lw.node_name(), lw.origin
+    lw.graph.nodes.append(
+        Pointwise(name, origin, loop_symbols(index), body, target.home.buffer, address, mode)
+    )
+
+
+def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """A rule in which tensors without dimensions are vectors of one element."""
+
+    def vector(lw: Lowering, value: Any) -> Any:
+        if not isinstance(value, TensorValue) or value.sizes:
+            return value
+        return lw.mapped(value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ())
+
+    def of_scalars(lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any) -> TensorValue:
+        given = [vector(lw, value) for value in args]
+        if out.sizes:
+            return rule(lw, out, x, *given, **keywords)
+        result = rule(lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords)
+        return lw.mapped(result, out, lambda index: (ZERO,))
+
+    return of_scalars
+
+
+def _check_indices(*indices: TensorValue) -> None:
+    if any(i.dtype not in INDEX_TYPES for i in indices):
+        raise NotLowered("an index that is not an integer")
+
+
+def _at(dim: int, index: Index, place: Expr | Symbol) -> Index:
+    return (*index[:dim], place, *index[dim + 1 :])
+
+
+# -- at several index tensors ------------------------------------------------------------------------------------------
+
+
+@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    indices: Sequence[TensorValue | None],
+    source: TensorValue,
+    accumulate: bool = False,
+) -> TensorValue:
+    used = {d: v for d, v in enumerate(indices) if v is not None}
+    _check_indices(*used.values())
+    if not used or not x.sizes or any(x.sizes[d] is ZERO for d in used):
+        raise NotLowered("index_put at no indices, or into nothing")
+    dims = sorted(used)
+    shape = _broadcast([v.sizes for v in used.values()])
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    start, rank = dims[0] if adjacent else 0, len(shape)
+    rest = [size for d, size in enumerate(x.sizes) if d not in used]
+    sizes = (*rest[:start], *shape, *rest[start:])
+    _check(_broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values()))
+    faults = {
+        d: Fault(IndexError, f"index out of bounds for dimension {d} with size {x.sizes[d]}") for d in dims
+    }  # fmt: skip
+
+    def places(index: Index) -> Index:
+        chosen, others = index[start : start + rank], iter(index[:start] + index[start + rank :])
+        at = []
+        for d, size in enumerate(x.sizes):
+            if d in used:
+                position = used[d].load(broadcast_index(chosen, used[d].sizes))
+                at.append(ops.indirect(position, size, faults[d]))
+            else:
+                at.append(next(others))
+        return tuple(at)
+
+    mode = "add" if accumulate else "store"
+    result = copied(lw, out, x)
+    write(lw, result, sizes, places, lambda index: source.load(broadcast_index(index, source.sizes)), mode)
+    return result
+
+
+def _check(fits: bool) -> None:
+    """Eager refuses what does not fit."""
+    if not fits:
+        raise NotLowered("sizes that do not fit")
+
+
+def _broadcasts(sizes: Sequence[Expr], to: Sequence[Expr]) -> bool:
+    return len(sizes) <= len(to) and all(a is ONE or a is b for a, b in zip(reversed(sizes), reversed(to)))
+
+
+def _broadcast(shapes: Sequence[Sequence[Expr]]) -> tuple[Expr, ...]:
+    rank = max(map(len, shapes))
+    result = [ONE] * rank
+    for shape in shapes:
+        for d, size in enumerate(shape, rank - len(shape)):
+            if size is not ONE:
+                result[d] = size
+    return tuple(result)
+
+
+@lowers(aten.put.default)
+def put(
+    lw: Lowering, out: Spec, x: TensorValue, indices: TensorValue, source: TensorValue, accumulate: bool = False
+) -> TensorValue:
+    if indices.dtype is not torch.int64 or ZERO in x.sizes:
+        raise NotLowered("an index that is not an integer, or into nothing")
+    _check(product(indices.sizes) is product(source.sizes))
+    whole, strides = product(x.sizes), contiguous_strides(x.sizes)
+    fault = Fault(IndexError, f"out of range: tried to access an index of a tensor of {whole} elements")
+
+    def places(index: Index) -> Index:
+        flat = ops.indirect(indices.load(index), whole, fault)
+        parts = [flat // stride for stride in strides]
+        return tuple(part % size if d else part for d, (part, size) in enumerate(zip(parts, x.sizes)))
+
+    def value(index: Index) -> int:
+        flat = sum((i * s for i, s in zip(index, contiguous_strides(indices.sizes))), ZERO)
+        steps = contiguous_strides(source.sizes)
+        return source.load(tuple(flat // step % size for step, size in zip(steps, source.sizes)))
+
+    mode = "add" if accumulate else "store"
+    result = copied(lw, out, x)
+    write(lw, result, indices.sizes, places, value, mode)
+    return result
+
+
+# -- along one dimension, at the places that a vector names ------------------------------------------------------------
+
+
+def _rows(lw: Lowering, x: TensorValue, dim: int, indices: TensorValue, fault: Fault, wraps: bool = False) -> Places:
+    """Where element `index` of a source goes whose slices along `dim` belong at `indices`."""
+    _check_indices(indices)
+    if len(indices.sizes) != 1 or x.sizes[dim] is ZERO:
+        raise NotLowered("rows of nothing")
+
+    def places(index: Index) -> Index:
+        position = indices.load((index[dim],))
+        find = ops.indirect if wraps else strict
+        return _at(dim, index, find(position, x.sizes[dim], fault))
+
+    return places
+
+
+def _check_rows(x: TensorValue, dim: int, indices: TensorValue, source: TensorValue) -> None:
+    _check(len(indices.sizes) == 1 and source.sizes == _at(dim, x.sizes, indices.sizes[0]))
+
+
+@lowers(aten.index_add.default)
+@of_vectors
+def index_add(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, *, alpha: Any = 1
+) -> TensorValue:
+    dim %= len(x.sizes)
+    _check_rows(x, dim, indices, source)
+    if isinstance(alpha, Expr) or (out.dtype is torch.bool and alpha != 1):
+        raise NotLowered("index_add by a symbolic factor")
+    if out.dtype in ops.HALVES and (len(x.sizes) > 1 or alpha != 1):
+        raise NotLowered("accumulation in half precision, which eager rounds now and then")
+    message = f"index out of bounds for dimension {dim} with size {x.sizes[dim]}"
+    fault = Fault(IndexError, "index out of range in self") if len(x.sizes) == 1 else Fault(RuntimeError, message)
+    places = _rows(lw, x, dim, indices, fault)
+
+    def value(index: Index) -> int:
+        loaded = source.load(index)
+        return loaded if alpha == 1 else apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
+
+    result = copied(lw, out, x)
+    write(lw, result, source.sizes, places, value, "add")
+    return result
+
+
+@lowers(aten.index_copy.default)
+@of_vectors
+def index_copy(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
+) -> TensorValue:
+    dim %= len(x.sizes)
+    _check_rows(x, dim, indices, source)
+    fault = Fault(IndexError, f"index_copy_(): index out of bounds for dimension {dim}")
+    places = _rows(lw, x, dim, indices, fault)
+    result = copied(lw, out, x)
+    write(lw, result, source.sizes, places, source.load)
+    return result
+
+
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+@of_vectors
+def index_fill(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, number: Any
+) -> TensorValue:
+    dim %= len(x.sizes)
+    places = _rows(lw, x, dim, indices, Fault(IndexError, "index out of range in self"), wraps=True)
+    result = copied(lw, out, x)
+    write(lw, result, _at(dim, x.sizes, indices.sizes[0]), places, _number(out.dtype, number))
+    return result
+
+
+def _number(dtype: torch.dtype, number: Any) -> Values:
+    """A number, or a tensor without dimensions, as it is stored in a tensor of `dtype`."""
+    if isinstance(number, Expr):
+        return lambda index: ops.index(number, dtype)
+    if isinstance(number, TensorValue):
+        return lambda index: rounded(number.load((ZERO,) * len(number.sizes)), dtype)
+    return lambda index: rounded(ops.constant(number, compute_dtype(dtype)), dtype)
+
+
+@lowers(aten.index_reduce.default)
+@of_vectors
+def index_reduce(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, reduce: str, *,
+    include_self: bool = True,
+) -> TensorValue:  # fmt: skip
+    dim %= len(x.sizes)
+    _check_rows(x, dim, indices, source)
+    if out.dtype in ops.HALVES:
+        raise NotLowered("rounding at every step")
+    places = _rows(lw, x, dim, indices, Fault(RuntimeError, "index out of range in self"))
+    return _reduced(lw, out, x, source.sizes, places, source.load, reduce, include_self)
+
+
+# -- along one dimension, at the places that a tensor of the same rank names ----------------------------------------
+
+
+def _elements(x: TensorValue, dim: int, indices: TensorValue) -> Places:
+    _check_indices(indices)
+    _check(len(indices.sizes) == len(x.sizes) and x.sizes[dim] is not ZERO)
+    _check(all(d == dim or known_less_equal(n, m) for d, (n, m) in enumerate(zip(indices.sizes, x.sizes))))
+    fault = Fault(RuntimeError, f"index out of bounds for dimension {dim} with size {x.sizes[dim]}")
+    return lambda index: _at(dim, index, strict(indices.load(index), x.sizes[dim], fault))
+
+
+def _check_source(indices: TensorValue, source: TensorValue) -> None:
+    _check(len(indices.sizes) == len(source.sizes) and all(map(known_less_equal, indices.sizes, source.sizes)))
+
+
+_REDUCTIONS = {"add": "add", "multiply": "mul"}
+
+
+@lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
+@of_vectors
+def scatter(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: Any, *, reduce: str | None = None
+) -> TensorValue:
+    dim %= len(x.sizes)
+    places = _elements(x, dim, indices)
+    mode = "store" if reduce is None else _REDUCTIONS[reduce]
+    value = _number(out.dtype, source)
+    if isinstance(source, TensorValue):
+        _check_source(indices, source)
+        value = source.load
+    if mode == "store":
+        result = copied(lw, out, x)
+        write(lw, result, indices.sizes, places, value)
+        return result
+    result = copied(lw, _wide(out), x)
+    write(lw, result, indices.sizes, places, value, mode)
+    return lw.rounded_to(out, result)
+
+
+def _wide(out: Spec) -> Spec:
+    """Scatters accumulate bfloat16 and float16 in float32, and round the sum."""
+    return out._replace(dtype=compute_dtype(out.dtype))
+
+
+@lowers(aten.scatter_add.default)
+@of_vectors
+def scatter_add(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
+) -> TensorValue:
+    return scatter(lw, out, x, dim, indices, source, reduce="add")
+
+
+@lowers(aten.scatter_reduce.two)
+@of_vectors
+def scatter_reduce(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, reduce: str, *,
+    include_self: bool = True,
+) -> TensorValue:  # fmt: skip
+    dim %= len(x.sizes)
+    places = _elements(x, dim, indices)
+    _check_source(indices, source)
+    return _reduced(lw, out, x, indices.sizes, places, source.load, reduce, include_self)
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+
+_MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _reduced(
+    lw: Lowering, out: Spec, x: TensorValue, sizes: Sequence[Expr], places: Places, values: Values, reduce: str,
+    include_self: bool,
+) -> TensorValue:  # fmt: skip
+    """Elements of `x` combined with the values that come to them; without `include_self`, replaced by those."""
+    wide = _wide(out)
+
+    def accumulated(start: TensorValue, neutral: Any, value: Values) -> TensorValue:
+        result = copied(lw, wide, start)
+        if not include_self:
+            write(lw, result, sizes, places, _number(wide.dtype, neutral))
+        write(lw, result, sizes, places, value, _MODES[reduce])
+        return lw.rounded_to(out, result)
+
+    result = accumulated(x, _neutral(reduce, wide.dtype), values)
+    if reduce != "mean":
+        return result
+    count = accumulated(_filled(wide, 1), 0, _number(wide.dtype, 1))
+
+    def divided(total: int, n: int) -> int:
+        one = ops.constant(1, wide.dtype)
+        n = apply("where", apply("lt", n, one), one, n)
+        return apply("floordiv" if out.dtype in ops.INTS else "div", total, n)
+
+    return pointwise(lw, out, divided, [result, count], [wide.dtype, wide.dtype])
+
+
+def _filled(out: Spec, number: Any) -> TensorValue:
+    return TensorValue(out.sizes, out.strides, out.dtype, _number(out.dtype, number))
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> Any:
+    if reduce in ("sum", "mean", "prod") or dtype is torch.bool:
+        return int(reduce in ("prod", "amin"))
+    info: Any = torch.iinfo(dtype) if not dtype.is_floating_point else None
+    if reduce == "amax":
+        return info.min if info else float("-inf")
+    return info.max if info else float("inf")

@@ -1,0 +1,111 @@
+"""Writes at places that tensors name, lowered: values, order, errors, and which loops threads may share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import ingot
+from ingot.schedule import schedule
+from tests.loops.test_lowering import counts, lowered, same, t
+
+i64 = torch.int64
+
+
+def at(extent: int, *sizes: int) -> torch.Tensor:
+    return torch.randint(0, extent, sizes)
+
+
+X, PLACES = t(5, 6, 7), at(6, 5, 9, 7)
+
+WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "index_add": lambda x, i, s: x.index_add(1, i[0, :, 0], s, alpha=2),
+    "index_copy": lambda x, i, s: x.index_copy(1, i[0, :, 0], s),
+    "index_fill": lambda x, i, s: x.index_fill(1, i[0, :, 0], 3),
+    "index_reduce": lambda x, i, s: x.index_reduce(1, i[0, :, 0], s, "amax"),
+    "index_put": lambda x, i, s: torch.ops.aten.index_put(x, [None, i[0, :, 0] - 6], s),
+    "index_put of two": lambda x, i, s: x.index_put((i[0, :, :1] % 5, i[0]), s[:1, :, :, None][0], accumulate=True),
+    "put": lambda x, i, s: x.put(i, s, accumulate=True),
+    "scatter": lambda x, i, s: x.scatter(1, i, s),
+    "scatter of a number": lambda x, i, s: x.scatter(1, i, 2, reduce="multiply"),
+    "scatter_add": lambda x, i, s: x.scatter_add(1, i[:, :4], s),
+    "scatter_reduce": lambda x, i, s: x.scatter_reduce(1, i, s, "mean", include_self=False),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_order() -> Iterator[None]:
+    """On one thread: on several, eager writes in no certain order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("dtype", [torch.float32, i64])
+def test_writes(name: str, dtype: torch.dtype) -> None:
+    assert counts(same(WRITES[name], X.to(dtype), PLACES, t(5, 9, 7, dtype=dtype)))[2] == 0
+
+
+def test_threads_share_what_cannot_meet() -> None:
+    """Points that may write to one element run on one thread, in order."""
+
+    def parallel(dim: int) -> int:
+        graph = lowered(lambda x, i, s: x.scatter_add(dim, i, s), X, at(5, 5, 6, 7), X)
+        (kernel,) = [k for k in schedule(graph).kernels if "scatter_add" in k.name and k.stages[-1].stores[0].scatters]
+        return kernel.parallel
+
+    assert [parallel(dim) for dim in range(3)] == [0, 1, 1]
+
+
+def test_half_precision_accumulates_as_eager_does() -> None:
+    x, i, s = torch.full((2,), 256.0).bfloat16(), torch.zeros(64, dtype=i64), torch.full((64,), 0.5).bfloat16()
+    graph = same(lambda x, i, s: (x.scatter_add(0, i, s), x.index_put((i,), s, accumulate=True)), x, i, s)
+    assert counts(graph)[2] == 0
+
+
+def test_scatters_of_scatters() -> None:
+    """Several writes, each of which needs the one before finished."""
+
+    def twice(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        y = x.scatter_add(1, i, s)
+        z = y.scatter(1, i, y.gather(1, i) * 2)
+        return z.gather(1, i) + y.gather(1, i)
+
+    same(twice, X[:, 0], at(7, 5, 7), t(5, 7))
+
+
+@pytest.mark.parametrize("size", [3, 40])
+def test_indices_out_of_range(size: int) -> None:
+    i = torch.zeros(size, dtype=i64)
+    i[-1] = 9
+    for fn in (
+        lambda x: x.index_add(0, i, torch.ones(size, 4)),
+        lambda x: x.scatter(0, i[:, None], 1.0),
+        lambda x: x.index_put((i,), torch.ones(4)),
+        lambda x: x.index_fill(0, i, 2.0),
+    ):
+        with torch.no_grad():
+            with pytest.raises((IndexError, RuntimeError)) as expected:
+                fn(torch.ones(5, 4))
+            with pytest.raises(expected.type):
+                ingot.compile(fn)(torch.ones(5, 4))
+
+
+def test_sizes_that_do_not_fit() -> None:
+    x, i = torch.ones(5, 4), torch.tensor([0, 1])
+    for fn in (
+        lambda x: x.index_put((i,), torch.ones(3)),
+        lambda x: x.index_add(0, i, torch.ones(3, 4)),
+        lambda x: x.index_copy(0, i, torch.ones(2, 3)),
+        lambda x: x.scatter(0, torch.zeros(2, 3, dtype=i64), torch.ones(2, 2)),
+        lambda x: x.put(i, torch.ones(3)),
+    ):
+        with torch.no_grad():
+            with pytest.raises((IndexError, RuntimeError)) as expected:
+                fn(x)
+            with pytest.raises(expected.type):
+                ingot.compile(fn)(x)
