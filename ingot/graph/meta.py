@@ -293,7 +293,8 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raise EagerRaises(f"{op}: a kernel larger than the input")
         spatial.append(count)
     sizes = (*x.shape[: x.dim() - rank], *spatial)
-    strides = geometry.suggested(x, sizes)
+    plain = op is aten.avg_pool3d.default  # whose kernel knows of no other layout
+    strides = geometry.contiguous(sizes) if plain else geometry.suggested(x, sizes)
     values = _fresh(sizes, x.dtype, strides)
     return (values, _fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
 
@@ -301,6 +302,8 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def adaptive_pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     x, target = args[0], args[1]
     sizes = (*x.shape[: x.dim() - len(target)], *target)
+    if op is aten._adaptive_avg_pool3d.default:
+        return _fresh(sizes, x.dtype)
     return _fresh(sizes, x.dtype, geometry.suggested(x, sizes))
 
 

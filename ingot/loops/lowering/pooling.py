@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, Expr, contiguous_strides, known_less, known_less_equal
+from ingot.loops.expr import ONE, Expr, as_expr, contiguous_strides, known_less, known_less_equal, maximum, minimum
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
@@ -102,16 +103,155 @@ def _windows(
     neutral: float,
 ) -> TensorValue:
     """Pool the last dimensions, the first of them first: there, neighbours in memory are neighbours in a vector."""
-    lw.share(x)
     first = len(x.sizes) - len(windows)
     sizes: list[Expr] = list(x.sizes)
     for k, window in enumerate(windows):
         if window == (1, 1, 0, 1):
             continue
+        lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
         spec = Spec(tuple(sizes), _strides_like(sizes, out), out.dtype, out.device)
-        x = lw.realize(_along(lw, spec, x, first + k, window, combine, neutral))
+        x = _along(lw, spec, x, first + k, window, combine, neutral)
     return lw.mapped(x, out, lambda index: index)
+
+
+# -- averages ----------------------------------------------------------------------------------------------------------
+
+
+def _avg_pool(
+    rank: int,
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] | int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> TensorValue:
+    sizes = _per_dimension(kernel, rank, ())
+    windows = [
+        (*window, 1)
+        for window in zip(sizes, _per_dimension(stride, rank, sizes), _per_dimension(padding, rank, ()), strict=True)
+    ]
+    if max(sizes) > WIDEST_WINDOW or not all(isinstance(n, int) for window in windows for n in window):
+        raise NotLowered("a wide window")
+    extents = x.sizes[-rank:]
+
+    def counts(index: Index) -> list[Expr]:
+        """How many elements each dimension's window counts."""
+        found = []
+        for i, n, (k, step, pad, _) in zip(index[-rank:], extents, windows):
+            first = i * step - pad
+            last = minimum(first + k, n + pad)
+            found.append(last - first if count_include_pad else minimum(last, n) - maximum(first, 0))
+        return found
+
+    total = _windows(lw, _wide(out), x, windows, lambda a, b: apply("add", a, b), 0.0)
+    return _averaged(lw, out, total, counts if divisor is None else lambda index: [as_expr(divisor)])
+
+
+lowers(aten.avg_pool2d.default)(functools.partial(_avg_pool, 2))
+lowers(aten.avg_pool3d.default)(functools.partial(_avg_pool, 3))
+
+
+def _wide(out: Spec) -> Spec:
+    if not out.dtype.is_floating_point:
+        raise NotLowered("an average of integers")
+    return out._replace(dtype=compute_dtype(out.dtype))
+
+
+def _averaged(lw: Lowering, out: Spec, total: TensorValue, counts: Callable[[Index], Sequence[Expr]]) -> TensorValue:
+    """`total` by the product of the counts, which are small and so exact in any float type."""
+    dtype = compute_dtype(out.dtype)
+
+    def compute(index: Index) -> int:
+        found = counts(index)
+        known = [c.constant for c in found]
+        count = ops.constant(prod(c for c in known if c is not None), dtype)
+        for c in found:
+            if c.constant is None:
+                count = apply("mul", count, ops.index(c, dtype))
+        return rounded(apply("div", total.load(index), count), out.dtype)
+
+    return lw.computed(out, compute, [total], cost=2)
+
+
+@lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def adaptive_avg_pool(lw: Lowering, out: Spec, x: TensorValue, target: Sequence[Any]) -> TensorValue:
+    """Window i of n elements in m reaches from i*n // m to the ceiling of (i+1)*n / m."""
+    rank = len(target)
+    pairs = [(n.constant, m.constant) for n, m in zip(x.sizes[-rank:], out.sizes[-rank:])]
+    if any(n is None or not m for n, m in pairs):
+        raise NotLowered("adaptive pooling of symbolic sizes, or to nothing")
+    known = [(n, m) for n, m in pairs if n is not None and m is not None]
+    wide, first = _wide(out), len(x.sizes) - rank
+    if all(n % m == 0 for n, m in known) and max(n // m for n, m in known) > WIDEST_WINDOW:
+        total = _summed_blocks(lw, wide, x, first, known)
+        return _averaged(lw, out, total, lambda index: [as_expr(n // m) for n, m in known])
+    if any(_longest(n, m) > WIDEST_WINDOW for n, m in known):
+        raise NotLowered("a wide window")
+    sizes = list(x.sizes)
+    for k, (n, m) in enumerate(known):
+        if n == m:
+            continue
+        lw.realize_root(x)
+        sizes[first + k] = out.sizes[first + k]
+        spec = Spec(tuple(sizes), _strides_like(sizes, out), wide.dtype, out.device)
+        if n % m == 0:
+            x = _along(lw, spec, x, first + k, (n // m, n // m, 0, 1), lambda a, b: apply("add", a, b), 0.0)
+        else:
+            x = _uneven(lw, spec, x, first + k, n, m)
+
+    def counts(index: Index) -> list[Expr]:
+        return [_end(i, n, m) - i * n // m for i, (n, m) in zip(index[-rank:], known)]
+
+    return _averaged(lw, out, lw.mapped(x, wide, lambda index: index), counts)
+
+
+def _end(i: Expr, n: int, m: int) -> Expr:
+    return (i * n + (n + m - 1)) // m
+
+
+def _longest(n: int, m: int) -> int:
+    return n // m if n % m == 0 else max((-(-(i + 1) * n // m)) - i * n // m for i in range(m))
+
+
+def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -> TensorValue:
+    """The sums of n elements in m windows of unequal lengths."""
+    dtype = out.dtype
+
+    def compute(index: Index) -> int:
+        start, end = index[dim] * n // m, _end(index[dim], n, m)
+        total = None
+        for k in range(_longest(n, m)):
+            at = (*index[:dim], start + k, *index[dim + 1 :])
+            with ops.masked(compare("lt", start + k, end)):
+                value = ops.to(x.load(at), dtype)
+            total = value if total is None else apply("add", total, value)
+        assert total is not None
+        return total
+
+    return lw.computed(out, compute, [x], cost=4 * _longest(n, m), heavy=True)
+
+
+def _summed_blocks(
+    lw: Lowering, wide: Spec, x: TensorValue, first: int, known: Sequence[tuple[int, int]]
+) -> TensorValue:
+    """The sums of equal blocks, as a reduction over a dimension for each of them."""
+    lw.realize_root(x)
+    sizes: list[Expr] = list(x.sizes[:first])
+    for n, m in known:
+        sizes += [as_expr(m), as_expr(n // m)]
+    inner = tuple(first + 2 * k + 1 for k in range(len(known)))
+
+    def index_map(index: Index) -> Index:
+        spatial = (index[first + 2 * k] * (n // m) + index[first + 2 * k + 1] for k, (n, m) in enumerate(known))
+        return (*index[:first], *spatial)
+
+    blocks = lw.mapped(x, Spec(tuple(sizes), contiguous_strides(sizes), x.dtype, wide.device), index_map)
+    return lw.reduce(wide, "sum", blocks, inner, wide.dtype, lambda v: v)
 
 
 def _strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
