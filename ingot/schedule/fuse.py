@@ -16,6 +16,7 @@ MAX_MEMBERS = 64
 MAX_INSTRUCTIONS = 1500
 MIN_PARALLEL_POINTS = 8  # fewer outer points than this leave cores idle ...
 SERIAL_ELEMENTS = 1 << 15  # ... which matters from this many elements on
+SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty, which matters likewise
 ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
 
 
@@ -227,9 +228,18 @@ class _Fusion:
             if not self.keeps_parallelism(first, second, points):
                 continue
             laid = overlay(members, points)  # type: ignore[arg-type]
-            if laid is not None and self._no_conflict(laid):
+            if laid is not None and self._no_conflict(laid) and not self._leaves_vectors_empty(laid):
                 return points, laid
         return None
+
+    @staticmethod
+    def _leaves_vectors_empty(laid: Overlay) -> bool:
+        """Whether rows of a few elements, written by one pointwise node and read by another, would be the vectors."""
+        if any(isinstance(m, Reduction) for m in laid.members):
+            return False
+        rows = [estimate(product(s.extent for s in inner)) for inner in laid.inner]
+        largest = estimate(product(s.extent for s in laid.outer)) * max(rows)
+        return largest > SERIAL_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
 
     @staticmethod
     def _in_order(first: Group, second: Group) -> list[tuple[int, Node]]:
