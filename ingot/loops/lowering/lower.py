@@ -24,6 +24,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     pointwise,
     pooling,
     reductions,
+    resampling,
     scatters,
     views,
 )

@@ -110,7 +110,7 @@ def _windows(
             continue
         lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
-        spec = Spec(tuple(sizes), _strides_like(sizes, out), out.dtype, out.device)
+        spec = Spec(tuple(sizes), strides_like(sizes, out), out.dtype, out.device)
         x = _along(lw, spec, x, first + k, window, combine, neutral)
     return lw.mapped(x, out, lambda index: index)
 
@@ -198,7 +198,7 @@ def adaptive_avg_pool(lw: Lowering, out: Spec, x: TensorValue, target: Sequence[
             continue
         lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
-        spec = Spec(tuple(sizes), _strides_like(sizes, out), wide.dtype, out.device)
+        spec = Spec(tuple(sizes), strides_like(sizes, out), wide.dtype, out.device)
         if n % m == 0:
             x = _along(lw, spec, x, first + k, (n // m, n // m, 0, 1), lambda a, b: apply("add", a, b), 0.0)
         else:
@@ -254,7 +254,7 @@ def _summed_blocks(
     return lw.reduce(wide, "sum", blocks, inner, wide.dtype, lambda v: v)
 
 
-def _strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
+def strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
     """Dense strides in the order of `out`'s: channels last or contiguous."""
     rank = len(sizes)
     if rank < 4 or out.strides[1] is not ONE or out.sizes[1] is ONE:

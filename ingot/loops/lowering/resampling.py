@@ -1,0 +1,190 @@
+"""Resampling by nearest neighbours and by linear and cubic weights: one dimension after the other, the last one first.
+
+Which elements an output place reads, and with which weights, depends on sizes only: where sizes are known, tables that
+belong to the program say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ONE, Expr, as_expr
+from ingot.loops.ir import Buffer, Fault
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pooling import strides_like
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, stored
+
+aten = torch.ops.aten
+apply = ops.apply
+
+LONGEST_TABLE = 1 << 16
+_INSIDE = Fault(IndexError, "a resampled place is inside of the tensor")  # cannot happen: the tables are made so
+
+
+class Taps(NamedTuple):
+    """For each output place along a dimension, the elements it reads (taps, places) and their weights, if any."""
+
+    positions: torch.Tensor
+    weights: torch.Tensor | None
+
+
+def _lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
+    pairs = [(n.constant, m.constant) for n, m in zip(x.sizes[-rank:], out.sizes[-rank:])]
+    if any(not n or not m or m > LONGEST_TABLE for n, m in pairs):
+        raise NotLowered("resampling of symbolic sizes, of nothing, or to very many places")
+    return [(n, m) for n, m in pairs if n is not None and m is not None]
+
+
+def _resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
+    """`x` with its last dimensions resampled; None leaves one as it is. What is between two passes is not rounded."""
+    first = len(x.sizes) - len(taps)
+    sizes: list[Expr] = list(x.sizes)
+    for k in reversed(range(len(taps))):
+        if taps[k] is None:
+            continue
+        lw.realize_root(x)
+        sizes[first + k] = out.sizes[first + k]
+        spec = Spec(tuple(sizes), strides_like(sizes, out), compute_dtype(out.dtype), out.device)
+        x = _along(lw, spec, x, first + k, taps[k])  # type: ignore[arg-type]
+    return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), lambda index: index))
+
+
+def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> TensorValue:
+    count, extent = len(taps.positions), x.sizes[dim]
+    places = [_place(lw, row, extent) for row in taps.positions]
+    weights = None if taps.weights is None else [_table(lw, row) for row in taps.weights]
+
+    def compute(index: Index) -> int:
+        total = None
+        for k in range(count):
+            value = ops.to(x.load((*index[:dim], places[k](index[dim]), *index[dim + 1 :])), out.dtype)
+            if weights is not None:
+                value = apply("mul", value, weights[k].load((index[dim],)))
+            total = value if total is None else apply("add", total, value)
+        assert total is not None
+        return total
+
+    return lw.computed(out, compute, [x], cost=3 * count, heavy=count > 1)
+
+
+def _place(lw: Lowering, positions: torch.Tensor, extent: Expr) -> Callable[[Expr], Any]:
+    """From a place along the dimension to the element it reads: a formula where a simple one fits, else a table."""
+    listed = positions.tolist()
+    n, m = max(listed) + 1, len(listed)
+    for a, b in ((1, 1), (1, m // n or 1), (n, m)):
+        if all(i * a // b == p for i, p in enumerate(listed)):
+            return lambda i: i * a // b
+    table = _table(lw, positions)
+    return lambda i: ops.indirect(table.load((i,)), extent, _INSIDE)
+
+
+def _table(lw: Lowering, values: torch.Tensor) -> TensorValue:
+    """A constant of the program."""
+    graph = lw.graph
+    for name, known in graph.constants.items():
+        if name.startswith("table") and known.dtype is values.dtype and torch.equal(known, values):
+            break
+    else:
+        name = f"table{len(graph.constants)}"
+        graph.constants[name] = values.contiguous()
+    spec = Spec((as_expr(len(values)),), (ONE,), values.dtype, torch.device("cpu"))
+    graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device)
+    return stored(name, spec)
+
+
+# -- nearest neighbours ------------------------------------------------------------------------------------------------
+
+
+def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
+    def rule(lw: Lowering, out: Spec, x: TensorValue, size: Any, *scales: float | None) -> TensorValue:
+        scales = scales or (None,) * rank
+        taps = []
+        for (n, m), scale in zip(_lengths(x, out, rank), scales):
+            dtype = torch.float64 if out.dtype is torch.float64 else torch.float32
+            if n >= 1 << 24:
+                raise NotLowered("places that float32 cannot count")
+            row = eager(torch.arange(n, dtype=dtype)[None, None], [m], scale)[0, 0].long()  # whose rounding decides
+            taps.append(None if n == m and torch.equal(row, torch.arange(n)) else Taps(row[None], None))
+        return _copied(lw, out, x, taps)
+
+    return rule
+
+
+def _copied(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
+    """One tap in each dimension, without weights: a single pass."""
+    first = len(x.sizes) - len(taps)
+    places = {first + k: _place(lw, t.positions[0], x.sizes[first + k]) for k, t in enumerate(taps) if t is not None}
+    lw.share(x)
+
+    def compute(index: Index) -> int:
+        return x.load(tuple(places[d](i) if d in places else i for d, i in enumerate(index)))
+
+    return lw.computed(out, compute, [x], cost=2)
+
+
+for _rank in (1, 2, 3):
+    lowers(getattr(aten, f"upsample_nearest{_rank}d").default)(_nearest(_rank, aten.upsample_nearest1d.default))
+    lowers(getattr(aten, f"_upsample_nearest_exact{_rank}d").default)(
+        _nearest(_rank, aten._upsample_nearest_exact1d.default)
+    )
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def _source(n: int, m: int, corners: bool, scale: float | None) -> torch.Tensor:
+    """Where each of m places lies among n elements, before clamping; in float64."""
+    places = torch.arange(m, dtype=torch.float64)
+    if corners:
+        return places * ((n - 1) / (m - 1) if m > 1 else 0)
+    step = 1 / scale if scale is not None and scale > 0 else n / m
+    return step * (places + 0.5) - 0.5
+
+
+def _linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps | None:
+    if n == m:
+        return None  # eager copies
+    source = _source(n, m, corners, scale).clamp(min=0)
+    low = source.long().clamp(max=n - 1)
+    weight = (source - low).clamp(0, 1)
+    return Taps(torch.stack([low, (low + 1).clamp(max=n - 1)]), torch.stack([1 - weight, weight]).to(dtype))
+
+
+def _cubic_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps:
+    """Convolution with the cubic kernel of parameter -0.75 (Keys 1981)."""
+    source = _source(n, m, corners, scale)
+    floor = source.floor()
+    t, a = (source - floor).clamp(0, 1), -0.75
+
+    def near(v: torch.Tensor) -> torch.Tensor:
+        return ((a + 2) * v - (a + 3)) * v * v + 1
+
+    def far(v: torch.Tensor) -> torch.Tensor:
+        return ((a * v - 5 * a) * v + 8 * a) * v - 4 * a
+
+    positions = torch.stack([(floor.long() + k).clamp(0, n - 1) for k in (-1, 0, 1, 2)])
+    return Taps(positions, torch.stack([far(t + 1), near(t), near(1 - t), far(2 - t)]).to(dtype))
+
+
+def _weighted(rank: int, taps_of: Callable[..., Taps | None]) -> Callable[..., TensorValue]:
+    def rule(
+        lw: Lowering, out: Spec, x: TensorValue, size: Any, corners: bool, *scales: float | None
+    ) -> TensorValue:
+        if not out.dtype.is_floating_point:
+            raise NotLowered("weights for integers, which eager keeps in fixed point")
+        scales, dtype = scales or (None,) * rank, compute_dtype(out.dtype)
+        pairs = zip(_lengths(x, out, rank), scales)
+        return _resampled(lw, out, x, [taps_of(n, m, corners, scale, dtype) for (n, m), scale in pairs])
+
+    return rule
+
+
+lowers(aten.upsample_linear1d.default)(_weighted(1, _linear_taps))
+lowers(aten.upsample_bilinear2d.default)(_weighted(2, _linear_taps))
+lowers(aten.upsample_trilinear3d.default)(_weighted(3, _linear_taps))
+lowers(aten.upsample_bicubic2d.default)(_weighted(2, _cubic_taps))
