@@ -43,6 +43,7 @@ class Lowering:
         self.fast_libraries = fast_libraries
         self.origin = Origin(())
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
+        self.returned = False  # whether the graph returns the ATen node's result
         self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
         self._count = 0
 

@@ -11,7 +11,7 @@ import torch
 from ingot.errors import Unsupported
 from ingot.loops.expr import ONE, Expr
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.values import Spec, TensorValue, dense_strides
+from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel
 
 aten = torch.ops.aten
 
@@ -26,6 +26,10 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
 }
 
 
+WARM_BYTES = 16 << 20
+"""Up to here the C library's allocator gives back memory that it has, rather than ask for fresh pages."""
+
+
 def call_aten(
     lw: Lowering, func: Any, outs: Sequence[Spec | None], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> list[Any]:
@@ -35,11 +39,17 @@ def call_aten(
     random = torch.Tag.nondeterministic_seeded in func.tags
     args, kwargs = _laid_out(lw, tuple(args)), _laid_out(lw, kwargs)
     spec = outs[0] if len(outs) == 1 else None
-    if spec is not None and not random and _is_dense(spec):
+    if spec is not None and not random and not _allocates_well(lw, spec) and _is_dense(spec):
         function = _PLAIN.get(func) or out_variant(func)
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
     return lw.call(func, outs, args, kwargs, random=random)
+
+
+def _allocates_well(lw: Lowering, spec: Spec) -> bool:
+    """Whether the op may as well allocate its result: one that is returned and for which torch has warm memory."""
+    count = numel(spec.sizes).constant
+    return lw.returned and count is not None and count * spec.dtype.itemsize <= WARM_BYTES
 
 
 def _laid_out(lw: Lowering, tree: Any) -> Any:

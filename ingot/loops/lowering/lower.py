@@ -93,6 +93,7 @@ class _Walk:
             return self.finished(node, args[0][args[1]])
         outs = _specs(fake, node.meta.get("layout"))
         self.lw.used = _used_results(node, outs)
+        self.lw.returned = self.returned in node.users
         result = self.lowered(node, outs, args, kwargs)
         if isinstance(result, tuple):
             return result
