@@ -41,6 +41,7 @@ FORMATS = {
 }  # fmt: skip
 
 LOG2_E = 1.4426950408889634
+LOG2_E_FLOAT = (float.fromhex("0x1.7154760000000p+0"), 1.9259629911266175e-08)  # as a float, and what that lacks
 LN2 = 0.6931471805599453
 LOG10_E = 0.4342944819032518
 LOG10_2 = 0.3010299956639812
@@ -319,6 +320,8 @@ def log(x: Value) -> Value:
 def log2(x: Value) -> Value:
     e = x.emitter
     k, f, correction = _split_log(x)
+    if x.type == "float":  # f times log2(e) in two pieces, the rest being small
+        return _finish_log(x, e.fma(f, LOG2_E_FLOAT[0], e.fma(correction, LOG2_E, f * LOG2_E_FLOAT[1])) + k)
     return _finish_log(x, e.fma(f + correction, LOG2_E, k))
 
 
@@ -669,9 +672,9 @@ def rsqrt(x: Value) -> Value:
 # Functions whose float form stays in float; the others are computed in double.
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
-    "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute, "exp2": exp2, "atan2": atan2,
+    "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute, "exp2": exp2, "log2": log2, "atan2": atan2,
 }  # fmt: skip
-FUNCTIONS |= {f.__name__: in_double(f) for f in (log2, log10, acos, atan, sinh, cosh, asinh)}
+FUNCTIONS |= {f.__name__: in_double(f) for f in (log10, acos, atan, sinh, cosh, asinh)}
 # In double these would need intermediate results in more than double precision.
 FLOAT_ONLY: dict[str, Callable[..., Value]] = {f.__name__: in_double(f) for f in (tan, asin, acosh, erfc)}
 FLOAT_ONLY |= {"pow": pow_, "atanh": atanh, "gelu": gelu}
