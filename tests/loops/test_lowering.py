@@ -345,6 +345,14 @@ def test_creation(name: str) -> None:
     same(CREATION[name], t(6, 4))
 
 
+def test_repeat_has_a_loop_for_the_copies() -> None:
+    for repeats in ((2, 3), (1, 3), (2, 2, 1)):
+        (node,) = same(lambda x, repeats=repeats: x.repeat(repeats), t(6, 4)).nodes
+        assert isinstance(node, Pointwise) and all("%" not in str(load.attrs[1]) for load in node.body.loads)
+    assert counts(same(lambda x: x.repeat(3, 1) + 1, t(1, 4))) == (1, 0, 0)
+    same(lambda x: x.repeat(2, 0), t(6, 4))
+
+
 def test_cat_writes_each_piece_into_place() -> None:
     graph = same(lambda x, y: torch.cat([x.sin(), y.cos(), x]), t(3, 4), t(2, 4))
     assert counts(graph) == (3, 0, 0)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, as_expr
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded, rounded_number
+from ingot.loops.lowering.views import reshape_map
 
 aten = torch.ops.aten
 apply = ops.apply
@@ -180,6 +181,21 @@ def stack(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0)
 
 @lowers(aten.repeat.default)
 def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> TensorValue:
+    """Written with a loop for the copies and one for what is copied: a remainder in the index would be a gather."""
     lw.share(x)
     rank = len(x.sizes)
-    return lw.mapped(x, out, lambda index: tuple(i % size for i, size in zip(index[len(index) - rank :], x.sizes)))
+    sizes: list[Expr] = []
+    place: list[int | None] = []  # of each dimension of `x`: which of `sizes` counts it; None where it has one element
+    for dim, times in enumerate(repeats, rank - len(repeats)):
+        size, copies = x.sizes[dim] if dim >= 0 else ONE, as_expr(times)
+        sizes += [copies] if size is ONE else [size] if copies is ONE else [copies, size]
+        place += [None if size is ONE else len(sizes) - 1] if dim >= 0 else []
+    spec = Spec(tuple(sizes), contiguous_strides(sizes), out.dtype, out.device)
+
+    def index_map(index: Index) -> Index:
+        return tuple(ZERO if k is None else index[k] for k in place)
+
+    written: TensorValue = lw.mapped(x, spec, index_map)
+    if len(sizes) > len(repeats):
+        written = lw.copied(written)
+    return lw.mapped(written, out, reshape_map(out.sizes, sizes))
