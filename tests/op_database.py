@@ -11,18 +11,22 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import json
 import math
-import subprocess
+import multiprocessing
+import os
 import sys
 import time
+import traceback
 import types
 import unittest
 import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -30,7 +34,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import ingot
 from ingot.codegen.llvm.module import CompiledKernels
-from tests.op_outcome import Call, Different, Ran, compare, made, text
+from tests.op_outcome import Call, Different, Made, Ran, compare, made, text
 
 # -- the database ------------------------------------------------------------------------------------------------------
 
@@ -105,6 +109,10 @@ def category(name: str, info: Any) -> str:
 
 def dtypes_of(info: Any) -> list[torch.dtype]:
     return sorted(info.supported_dtypes("cpu"), key=str)
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 # -- samples and their layouts -----------------------------------------------------------------------------------------
@@ -226,18 +234,25 @@ class Row:
     native: int = 0
     aten: int = 0
     eager: int = 0
-    aten_complex: int = 0  # of those in ATen, how many were of complex numbers
     seconds: float = 0.0
+    by_dtype: dict[str, Counter[str]] = field(default_factory=dict)  # "native", "aten" and "eager"
     called: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
-    def add(self, other: Row) -> None:
-        for name in ("calls", "equal", "native", "aten", "eager", "aten_complex", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.called.update(other.called)
-        self.left.update(other.left)
-        self.failures += other.failures
+    def ran(self, what: Made, dtype: str) -> None:
+        """Count a call that did not raise."""
+        kind = what.kind.lower()
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.by_dtype.setdefault(dtype, Counter())[kind] += 1
+        self.called.update(set(what.called))
+        self.left.update(set(what.left))
+
+    @property
+    def native_dtypes(self) -> list[bool]:
+        """For each dtype that is not complex, whether all calls of it were lowered natively."""
+        real = [kinds for dtype, kinds in self.by_dtype.items() if "complex" not in dtype]
+        return [set(kinds) == {"native"} for kinds in real]
 
 
 def run_op(name: str, info: Any, dtypes: list[torch.dtype], most: int | None = None) -> Row:
@@ -260,7 +275,7 @@ def _run_samples(row: Row, info: Any, dtype: torch.dtype, most: int | None) -> N
         return
     compiled: dict[str, Any] = {}
     for k, (label, call) in enumerate(variants(calls, row.category)):
-        where = f"{row.name} {str(dtype).removeprefix('torch.')} {label}"
+        where = f"{row.name} {short(dtype)} {label}"
         with _QuickCode(k > 0):
             _run_call(row, info.op, call, where, compiled)
 
@@ -276,10 +291,7 @@ def _run_call(row: Row, op: Any, call: Call, where: str, compiled: dict[str, Any
     actual = Ran.of(function, call)
     what = made(function)
     if expected.error is None:
-        setattr(row, what.kind.lower(), getattr(row, what.kind.lower()) + 1)
-        row.aten_complex += what.kind == "ATen" and "complex" in where
-        row.called.update(set(what.called))
-        row.left.update(set(what.left))
+        row.ran(what, where.split()[1])
     try:
         defined = {"values": row.name not in UNDEFINED, "zeros": row.name not in EITHER_ZERO}
         compare(actual, expected, eager, call, **defined)
@@ -345,60 +357,62 @@ class _QuickCode:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def work(options: argparse.Namespace) -> None:
-    """A worker: runs the ops named on its input, one a line, and prints each row as JSON."""
+def work(names: Connection, infos: dict[str, Any], options: argparse.Namespace) -> None:
+    """A worker: runs the ops that are named to it, one after the other, and answers with each row."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch warns of much
     torch.set_num_threads(1)
-    infos = op_infos()
-    for line in sys.stdin:
-        name = line.strip()
-        info = infos[name]
-        dtypes = [d for d in dtypes_of(info) if not options.dtypes or str(d).removeprefix("torch.") in options.dtypes]
-        row = run_op(name, info, dtypes, options.samples)
-        print("\n" + json.dumps(vars(row)), flush=True)
+    while True:
+        name = names.recv()
+        if name is None:
+            return
+        dtypes = [d for d in dtypes_of(infos[name]) if not options.dtypes or short(d) in options.dtypes]
+        try:
+            row = run_op(name, infos[name], dtypes, options.samples)
+        except Exception:
+            row = Row(name, category(name, infos[name]), calls=1, failures=[f"{name}: {traceback.format_exc()}"])
+        names.send(row)
 
 
 class Worker:
     """A process that runs one op after the other; it is started again where an op ends it."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.command = [sys.executable, "-m", "tests.op_database", "--worker"]
-        self.command += ["--samples", str(options.samples)] if options.samples is not None else []
-        self.command += ["--dtypes", *options.dtypes] if options.dtypes else []
-        self.process: Any = None
+    def __init__(self, infos: dict[str, Any], options: argparse.Namespace) -> None:
+        self.infos, self.options = infos, options
+        self.start()
 
-    def run(self, name: str, info: Any) -> Row:
-        if self.process is None:
-            self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-        self.process.stdin.write(name + "\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                found = json.loads(line)
-                return Row(**found | {"called": Counter(found["called"]), "left": Counter(found["left"])})
-        status = self.process.wait()
-        self.process = None
-        return Row(name, category(name, info), calls=1, failures=[f"{name}: the process ended with status {status}"])
+    def start(self) -> None:
+        processes = multiprocessing.get_context("fork")  # the database takes seconds to import
+        self.names, other = multiprocessing.Pipe()
+        self.process = processes.Process(target=work, args=(other, self.infos, self.options), daemon=True)
+        self.process.start()
+        other.close()
+
+    def run(self, name: str) -> Row:
+        self.names.send(name)
+        try:
+            return self.names.recv()
+        except EOFError:
+            self.process.join()
+        status = self.process.exitcode
+        self.start()
+        row = Row(name, category(name, self.infos[name]), calls=1)
+        row.failures.append(f"{name}: the process ended with status {status}")
+        return row
 
     def close(self) -> None:
-        if self.process is not None:
-            self.process.stdin.close()
-            self.process.wait()
+        self.names.send(None)
+        self.process.join()
 
 
 def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace) -> list[Row]:
-    from concurrent.futures import ThreadPoolExecutor
-    from queue import SimpleQueue
-
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
-        workers.put(Worker(options))
+        workers.put(Worker(infos, options))
 
     def one(name: str) -> Row:
         worker = workers.get()
         try:
-            return worker.run(name, infos[name])
+            return worker.run(name)
         finally:
             workers.put(worker)
 
@@ -426,20 +440,20 @@ def row_text(row: Row) -> str:
 
 
 def summary(rows: list[Row]) -> str:
-    """Counts by category, of ops and of calls. An op is lowered natively where all of its calls are, but for those of
-    complex numbers."""
-    head = f"{'category':<10} {'ops':>5} {'native':>7} {'in part':>8} {'share':>6}"
+    """Counts by category. An op is lowered natively in part where all of its calls of some dtype are, and a pair of op
+    and dtype where all of its calls are; complex dtypes count among the calls only."""
+    head = f"{'category':<10} {'ops':>4} {'native':>7} {'in part':>8}   {'op and dtype':>13} {'native':>13}"
     lines = [f"\n{head}   calls: native, ATen, eager, wrong"]
     for kind in (*CATEGORIES, "all"):
-        of_kind = [r for r in rows if r.calls and kind in (r.category, "all")]
-        whole = sum(r.native > 0 and r.aten == r.aten_complex and not r.eager for r in of_kind)
-        part = sum(r.native > 0 for r in of_kind) - whole
-        native, aten, eager = (sum(getattr(r, name) for r in of_kind) for name in ("native", "aten", "eager"))
-        wrong = sum(r.calls - r.equal for r in of_kind)
-        total = native + aten + eager
+        of_kind = [r for r in rows if r.by_dtype and kind in (r.category, "all")]
+        native = [r.native_dtypes for r in of_kind if r.native_dtypes]
+        whole, part = sum(map(all, native)), sum(any(pairs) and not all(pairs) for pairs in native)
+        pairs, lowered = sum(map(len, native)), sum(map(sum, native))
+        calls = [sum(getattr(r, name) for r in of_kind) for name in ("native", "aten", "eager")]
+        wrong = sum(r.calls - r.equal for r in rows if kind in (r.category, "all"))
         lines.append(
-            f"{kind:<10} {len(of_kind):>5} {whole:>7} {part:>8} {whole / max(len(of_kind), 1):>6.0%}   "
-            f"{native} ({native / max(total, 1):.0%}), {aten}, {eager}, {wrong}"
+            f"{kind:<10} {len(native):>4} {whole:>7} {part:>8}   {pairs:>13} "
+            f"{f'{lowered} ({lowered / max(pairs, 1):.0%})':>13}   {', '.join(map(str, [*calls, wrong]))}"
         )
     return "\n".join(lines)
 
@@ -452,11 +466,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--shard", help="k/n: the k-th of n parts of the ops, from 1")
     parser.add_argument("--failures", type=int, default=4, help="failures of an op that are printed")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        work(options)
-        return 0
     infos = op_infos()
     wanted = options.ops or list(infos)
     names = [n for n in infos if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted]

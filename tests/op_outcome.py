@@ -22,6 +22,7 @@ CLOSE = {
 WIDE = {dtype: torch.float64 for dtype in CLOSE} | {
     dtype: torch.complex128 for dtype in (torch.complex32, torch.complex64, torch.complex128)
 }
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ERROR_RATIO, ERROR_FLOOR = 1.1, 4  # of the relative L2 error, against eager's and in eps
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # input, args, kwargs
@@ -84,7 +85,6 @@ def compare(
     for a, e in zip(actual.tensors_given(), expected.tensors_given()):
         if a.layout is torch.strided and not is_close(a, e) and difference(a, e, None):
             raise Different(f"writes its arguments otherwise: {difference(a, e, None)}")
-    wide: list[Any] | None = None
     for k, (a, e) in enumerate(zip(actual.leaves, expected.leaves)):
         if not isinstance(e, torch.Tensor):
             if type(a) is not type(e) or (a != e and a == a):
@@ -93,12 +93,7 @@ def compare(
         compare_geometry(a, e)
         if not values or e.layout is not torch.strided or is_close(a, e, zeros):
             continue
-        if wide is None:
-            wide = in_double(function, call)
-        exact = wide[k] if k < len(wide) else None
-        if not isinstance(exact, torch.Tensor) or exact.dtype is not WIDE.get(e.dtype) or exact.shape != e.shape:
-            exact = None
-        problem = difference(a, e, exact)
+        problem = difference(a, e, exactly(function, call, k, e))
         if problem:
             raise Different(problem)
 
@@ -164,14 +159,19 @@ def relative_error(t: torch.Tensor, exact: torch.Tensor) -> float:
     return (t[finite] - exact[finite]).abs().norm().item() / size if size else (t[finite].abs().norm().item() and 1e9)
 
 
-def in_double(function: Any, call: Call) -> list[Any]:
-    """The leaves of what eager gives for the arguments in float64 or complex128; empty where it refuses them."""
+def exactly(function: Any, call: Call, k: int, e: torch.Tensor) -> torch.Tensor | None:
+    """The k-th leaf of what eager gives for the arguments in float64 or complex128, integers too if that is needed;
+    None where it refuses them, or gives another type all the same."""
+    for wide in (WIDE, WIDE | dict.fromkeys(INTEGERS, torch.float64)):
+        leaves = Ran.of(function, tree_map(lambda t, wide=wide: widened(t, wide), call)).leaves
+        exact = leaves[k] if k < len(leaves) else None
+        if isinstance(exact, torch.Tensor) and exact.dtype is WIDE.get(e.dtype) and exact.shape == e.shape:
+            return exact
+    return None
 
-    def widened(t: Any) -> Any:
-        return t.to(WIDE[t.dtype]) if isinstance(t, torch.Tensor) and t.dtype in WIDE else t
 
-    ran = Ran.of(function, tree_map(widened, call))
-    return ran.leaves
+def widened(t: Any, wide: dict[torch.dtype, torch.dtype]) -> Any:
+    return t.to(wide[t.dtype]) if isinstance(t, torch.Tensor) and t.dtype in wide else t
 
 
 def sharing(ran: Ran) -> list[Any]:

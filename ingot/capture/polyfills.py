@@ -472,6 +472,15 @@ def _sift_up(heap: Any, place: int) -> None:
 # -- torch -------------------------------------------------------------------------------------------------------------
 
 
+def masked_input(op: Any, input: Any, mask: Any, *args: Any) -> Any:
+    """What torch.masked does for a plain tensor; its own defines a class for those that carry a mask."""
+    if mask is None:
+        return input
+    masked = torch.masked._ops
+    identity = masked._reduction_identity(op.__name__, input, *args)
+    return masked._where(masked._input_mask(input, mask=mask), input, identity)
+
+
 def one_hot(input: Any, num_classes: Any = -1) -> Any:
     """torch's own does not look at the classes when it is traced."""
     if num_classes < 0:

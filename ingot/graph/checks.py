@@ -84,6 +84,12 @@ def _norm(
     return "" if fits else "sizes other than normalized_shape"
 
 
+def _group_norm(x: Tensor, **_: Any) -> str:
+    plain = not any(isinstance(s, torch.SymInt) for s in (*x.shape, *x.stride()))
+    dense = not plain or geometry.same_sizes(x.stride(), geometry.suggested(x)) or x.is_contiguous()
+    return "" if dense else "a tensor with gaps, or laid out in an order of its own"
+
+
 def _of_a_part(view: OpOverload) -> Callable[..., str]:
     """A scatter into a view: the source has the view's sizes."""
 
@@ -197,6 +203,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::embedding": _embedding,
     "aten::native_layer_norm": _norm,
     "aten::_fused_rms_norm": _norm,
+    "aten::native_group_norm": _group_norm,
     "aten::select_scatter": _of_a_part(aten.select.int),
     "aten::slice_scatter": _of_a_part(aten.slice.Tensor),
     "aten::diagonal_scatter": _of_a_part(aten.diagonal.default),

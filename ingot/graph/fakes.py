@@ -128,10 +128,14 @@ def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:
-    """as_strided_, by which some of torch's own functions set the strides of what they return."""
-    fake = args[0]
-    if op is not torch.ops.aten.as_strided_.default or fake.is_outside or meta.is_symbolic(fake.meta):
+    """as_strided_, unsqueeze_ and their kin, by which some of torch's own functions shape what they return."""
+    fake, form = args[0], functional_form(op)
+    if form is None or fake.is_outside or meta.is_symbolic(fake.meta):
         raise Unsupported(f"{op} changes a tensor's own geometry")
+    if op is not torch.ops.aten.as_strided_.default:
+        view = form(*inner)
+        geometry_ = (view.shape, view.stride(), view.storage_offset())
+        op, args, inner = torch.ops.aten.as_strided_.default, (fake, *geometry_), (inner[0], *geometry_)
     with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
         op(*inner)
         op(*args)

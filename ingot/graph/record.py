@@ -222,8 +222,8 @@ class Recorder(Mode):
 
     def _write(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
         """An in-place or out= op: run its functional form, then give the written tensors those values."""
-        if op is aten.as_strided_.default:
-            return self._restride(*args, **kwargs)
+        if torch.Tag.inplace_view in op.tags:
+            return self._restride(op, *args, **kwargs)
         result = run_fake(op, args, kwargs)
         names = [name for _, name in written(op)]
         bound = bind(op, args, kwargs)
@@ -235,17 +235,19 @@ class Recorder(Mode):
                 self._assign(bound[name], value)
         return result
 
-    def _restride(self, fake: FakeTensor, *geometry: Any) -> FakeTensor:
-        """as_strided_: the fake becomes a view of what it was before."""
+    def _restride(self, op: OpOverload, fake: FakeTensor, *args: Any, **kwargs: Any) -> FakeTensor:
+        """as_strided_, unsqueeze_ and their kin: the fake becomes a view of what it was before."""
         tracked = self._tracked[id(fake)]
         tracked.fake = before = FakeTensor(fake.meta.detach(), fake.device)
         self._tracked[id(before)] = tracked
-        if tracked.node is not None:
-            tracked.node.meta["val"] = before
-        base = tracked.base
-        run_fake(aten.as_strided_.default, (fake, *geometry), {})
-        view = View(aten.as_strided.default, self._from_base(base, fake, *geometry)[1:])
-        self._tracked[id(fake)] = Tracked(fake, base.storage, None, -1, base, view)
+        for node in self.graph.nodes:  # the one that made it, and the one that wrote it last
+            if node.meta["val"] is fake:
+                node.meta["val"] = before
+        parent, form = tracked, functional_form(op)
+        run_fake(op, (fake, *args), kwargs)
+        if form is aten.as_strided.default:
+            parent, args = tracked.base, self._from_base(tracked.base, fake, *args)[1:]
+        self._tracked[id(fake)] = Tracked(fake, parent.storage, None, -1, parent, View(form, args, kwargs))
         return fake
 
     def _refuse_overlap(self, target: FakeTensor, read: Sequence[Any]) -> None:
@@ -341,6 +343,8 @@ class Recorder(Mode):
     def _output(self, value: Any) -> OutputSpec:
         if not isinstance(value, FakeTensor):
             return OutputSpec(value=value)
+        if value.meta.is_conj() or value.meta.is_neg():
+            raise Unsupported("a conjugate or negative view is returned")
         tracked = self._tracked[id(value)]
         base = tracked.base
         position = base.storage.position

@@ -13,10 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind
 from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
-from ingot.capture.sources import ArgSource, AttrSource, FunctionFieldSource, Source
+from ingot.capture.sources import ArgSource, AttrSource, ConstSource, FunctionFieldSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.numbers import OutsideNumber, with_number
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
@@ -233,6 +234,22 @@ def _owner(function: Any) -> str:
     return owner.__name__ if isinstance(owner, (type, ModuleType)) else function.__qualname__.partition(".")[0]
 
 
+class TorchNamespace(ForeignValue):
+    """The object whose attributes are torch's functions."""
+
+    __slots__ = ()
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        found = session.python(getattr, self.object, name)
+        return session.wrap(found, ConstSource(found))
+
+
+@wraps(type(torch._C._VariableFunctions))
+def wrap_torch_namespace(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.IDENTITY, object_)
+    return TorchNamespace(object_, source)
+
+
 @wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 def wrap_operation(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
@@ -281,8 +298,13 @@ def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported("side effect: the random state is read or set (torch.manual_seed and its kin)")
 
 
+def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    return session.call(session.builtin(polyfills.masked_input), args, kwargs)
+
+
 POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
 SPECIAL_FUNCTIONS[torch._assert] = _assert
+SPECIAL_FUNCTIONS[torch.masked._ops._combine_input_and_mask] = _masked_input
 for _function in (
     torch.manual_seed,
     torch.seed,

@@ -3,6 +3,8 @@ generator, and ops that may raise an error."""
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch._ops import OpOverload
 
@@ -18,6 +20,28 @@ def remove_dead_code(graph: AtenGraph) -> None:
         if node.op == "get_attr":
             graph.constants.pop(node.target, None)
         graph.graph.erase_node(node)
+
+
+aten = torch.ops.aten
+# Op -> the argument that says whether results other than the one given are wanted: without gradients eager's functions
+# of singular values and eigenvalues ask for these alone.
+_ON_REQUEST = {
+    aten._linalg_svd.default: ("compute_uv", 1),
+    aten._linalg_eigh.default: ("compute_v", 0),
+}
+
+
+def ask_for_less(graph: AtenGraph) -> None:
+    """Have an op not compute results that nobody reads."""
+    for node in graph.graph.nodes:
+        name, result = _ON_REQUEST.get(node.target, ("", 0))
+        if not name or not all(user.target is operator.getitem and user.args[1] == result for user in node.users):
+            continue
+        position = next(k for k, a in enumerate(node.target._schema.arguments) if a.name == name)
+        if len(node.args) > position:
+            node.args = (*node.args[:position], False, *node.args[position + 1 :])
+        else:
+            node.kwargs = {**node.kwargs, name: False}
 
 
 def _must_run(node: torch.fx.Node) -> bool:

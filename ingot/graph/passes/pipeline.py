@@ -11,7 +11,7 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.attention import recognize_attention
 from ingot.graph.passes.constants import fold_constants
 from ingot.graph.passes.cse import share_common_subexpressions
-from ingot.graph.passes.dead_code import remove_dead_code
+from ingot.graph.passes.dead_code import ask_for_less, remove_dead_code
 from ingot.graph.passes.layouts import choose_layouts
 from ingot.graph.passes.linear import recognize_linear
 from ingot.graph.passes.no_ops import remove_no_ops
@@ -22,6 +22,7 @@ Pass = Callable[[AtenGraph], None]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("remove dead code", remove_dead_code),
+    ("ask for less", ask_for_less),
     ("remove no-ops", remove_no_ops),
     ("fold constants", fold_constants),
     ("share common subexpressions", share_common_subexpressions),
