@@ -89,11 +89,11 @@ def test_categories():
 
 
 def test_a_part_of_the_database():
-    command = [sys.executable, "-m", "tests.op_database", "--samples", "2", "--ops"]
+    command = [sys.executable, "-m", "tests.op_database", "--samples", "1", "--ops"]
     command += ["add", "sum", "cat", "constant_pad_nd", "nn.functional.batch_norm", "angle", "hypot", "atan2", "sinc"]
     command += ["nextafter", "fmax", "nan_to_num", "round.decimals_3", "linalg.vector_norm", "nansum", "aminmax"]
     command += ["__rsub__", "masked.sum", "quantile", "native_group_norm", "linalg.cond", "conj", "lgamma", "digamma"]
-    command += ["erfinv", "i0", "special.i1", "nn.functional.hardtanh"]
+    command += ["erfinv", "i0", "unsafe_chunk", "unsafe_split", "special.i1", "nn.functional.hardtanh"]
     command += ["--dtypes", "float32", "bfloat16", "int64", "bool", "complex64"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -609,6 +609,19 @@ def transformer_encoder_layer(
     return norm(x + feed_forward(x), norm_weight_2, norm_bias_2)
 
 
+# -- views that torch does not call views ------------------------------------------------------------------------------
+
+
+@rule(aten.unsafe_split.Tensor)
+def unsafe_split(x: Tensor, size: Any, dim: int = 0) -> Any:
+    return torch.split(x, size, dim)
+
+
+@rule(aten.unsafe_split_with_sizes.default)
+def unsafe_split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
+    return torch.split(x, sizes, dim)
+
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 

@@ -539,6 +539,8 @@ _FAMILIES: dict[Rule, str] = {
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
 _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
+    aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
+    aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(aten.split_with_sizes.default, args, kwargs),
     aten.angle.default: angle,
     aten.max.other: pointwise,
     aten.min.other: pointwise,
