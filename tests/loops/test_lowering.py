@@ -433,6 +433,21 @@ def test_large_products() -> None:
     same(lambda x, w: x[:, 3:259] @ w[::2], t(64, 512), t(512, 256))
 
 
+def mixed(x: Any, filters: Any) -> Any:
+    """Tokens as an image, each feature with its neighbours, and back: eager's convolution leaves the features apart."""
+    image = x.transpose(1, 2).view(1, 32, 12, 12)
+    return F.gelu(F.conv2d(image, filters, None, 1, 1, 1, 32).flatten(2).transpose(1, 2))
+
+
+def test_what_is_made_of_many_elements_lies_as_they_do() -> None:
+    """Else every load would be of elements that lie apart; but what is returned lies as in eager."""
+    x, filters = t(1, 144, 32), t(32, 1, 3, 3)
+    graph = same(lambda x, w, m: mixed(x, w) @ m, x, filters, t(32, 8))
+    made = next(node for node in graph.nodes if "aten.gelu.default" in node.origin.ops)
+    assert str(graph.buffers[made.writes()[0]].strides[1:]) == "(32, 1)"
+    same(mixed, x, filters)
+
+
 def test_attention_reads_heads_where_they_lie() -> None:
     def fn(x: Any, w: Any) -> Any:
         q, k, v = [h.view(1, 6, 2, 8).transpose(1, 2) for h in F.linear(x, w).split(16, dim=2)]

@@ -9,7 +9,7 @@ import torch
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.ir import Body, Buffer, Library, LoopGraph, Origin, Pointwise, Reduction, View
 from ingot.loops.lowering.values import (
     Index,
@@ -30,6 +30,8 @@ from ingot.loops.lowering.values import (
 CHEAP_TO_REPEAT = 4
 # ... and is put in memory when its body would grow beyond this.
 LARGEST_BODY = 96
+# A value is made of many elements, and may be worth another layout than eager's, from so many on.
+WINDOW = 4
 
 
 class Lowering:
@@ -58,12 +60,12 @@ class Lowering:
     def node_name(self) -> str:
         return f"n{len(self.graph.nodes)}"
 
-    def realize(self, value: TensorValue) -> TensorValue:
-        """Put `value` in memory unless it is there; returns it."""
+    def realize(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+        """Put `value` in memory unless it is there, laid out by `strides` or as eager would; returns it."""
         if value.buffer is None:
             if value.dtype not in ops.STORED:
                 raise Unsupported(f"a {value.dtype} tensor cannot be laid out anew", self.origin.where)
-            strides = dense_strides(value.sizes, value.strides)
+            strides = dense_strides(value.sizes, value.strides if strides is None else strides)
             spec = Spec(value.sizes, strides, value.dtype, torch.device("cpu"))
             buffer = self.new_buffer(spec, strides)
             for piece, offset in value.pieces(strides):
@@ -119,7 +121,33 @@ class Lowering:
     def realize_root(self, value: TensorValue) -> TensorValue:
         """Put what `value` is a view of in memory where that is hardly more work, else `value` itself."""
         root = value.root
-        return self.realize(root if root.finishes or numel(root.sizes) is numel(value.sizes) else value)
+        value = root if root.finishes or numel(root.sizes) is numel(value.sizes) else value
+        return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)
+
+    def strides_of_loads(self, value: TensorValue) -> tuple[Expr, ...] | None:
+        """Another layout than eager's for a value that is made of many elements each, as a convolution's is: where what
+        is loaded for neighbours lies side by side along another dimension, and apart along the innermost one."""
+        if value.cost < 2 * WINDOW - 1:  # loads, and as many operations but one
+            return None
+        index = loops_over(value.sizes)
+        steps = self.steps_of_loads(value, index)
+        inner = [dim for dim, stride in enumerate(value.strides) if stride is ONE and dim in steps]
+        beside = [dim for dim, found in steps.items() if len(found) >= WINDOW and set(found) == {1}]
+        if not inner or not beside or len(steps[inner[0]]) < WINDOW or 1 in steps[inner[0]]:
+            return None
+        first, size = beside[0], value.sizes[beside[0]]
+        return tuple(ONE if dim == first else stride * size for dim, stride in enumerate(value.strides))
+
+    def steps_of_loads(self, value: TensorValue, index: Index) -> dict[int, list[int | None]]:
+        """For each dimension that is a loop, and each load that depends on it: how far apart the elements of neighbours
+        lie, None where that varies."""
+        steps: dict[int, list[int | None]] = {}
+        loads = [i.attrs[1] for i in self.body_of(value, index).loads]
+        for dim, symbol in enumerate(index):
+            if isinstance(symbol, Symbol):
+                linear = [load.linear((symbol,)) for load in loads if symbol in load.symbols]
+                steps[dim] = [None if found is None else found[1][symbol].constant for found in linear]
+        return steps
 
     def finish(self, value: TensorValue, users: int) -> TensorValue:
         """Decide for a node's value whether it stays lazy."""
