@@ -325,13 +325,26 @@ def test_an_encoder_is_taken_apart(options, turned):
     assert not comparison.problems and sum(name.startswith("attention") for name in names) == 2
 
 
-def test_an_encoder_with_a_mask_is_left_to_torch():
-    model, x = encoder(), r(3, 17, 32)
-    hidden = torch.zeros(3, 17, dtype=torch.bool)
-    hidden[1, 9:] = True
+@pytest.mark.parametrize("kind", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_masks_of_encoders(kind, dtype):
+    """A token does not see what the mask is not zero for, whatever the number; one that sees nothing is NaN."""
+    layer, x = encoder().layers[0], r(3, 17, 32)
+    mask = torch.rand([(17, 17), (3, 17), (3, 4, 17, 17)][kind]) > 0.5
+    mask[1] = True
+    parts = [layer.norm1.weight, layer.norm1.bias, layer.norm2.weight, layer.norm2.bias]
+    parts += [layer.linear1.weight, layer.linear1.bias, layer.linear2.weight, layer.linear2.bias]
+    own = layer.self_attn
+
+    def f(x, mask):
+        projections = own.in_proj_weight, own.in_proj_bias, own.out_proj.weight, own.out_proj.bias
+        return torch._transformer_encoder_layer_fwd(x, 32, 4, *projections, False, False, 1e-5, *parts, mask, kind)
+
+    compiled = ingot.compile(f, fullgraph=True)
     with torch.no_grad():
-        result, expected = ingot.compile(model)(x, src_key_padding_mask=hidden), model(x, src_key_padding_mask=hidden)
-    torch.testing.assert_close(result, expected)
+        mask = mask if dtype is torch.bool else torch.where(mask, -0.5, 0.0)
+        torch.testing.assert_close(compiled(x, mask), f(x, mask), equal_nan=True, rtol=1e-5, atol=1e-5)
+        assert "attention" in [kernel.name for kernel in ingot.explain(compiled)(x, mask).kernels]
 
 
 @pytest.mark.parametrize("need_weights", [False, True])

@@ -296,8 +296,8 @@ def cut(lines: Sequence[str], room: int, noun: str) -> list[str]:
 
 
 def ops_text(ops: Iterable[str]) -> str:
-    """ATen names without "aten." and the overload; one that repeats is counted."""
-    counts = Counter(op.removeprefix("aten.").partition(".")[0] for op in ops)
+    """Names of ops without their namespace and overload; one that repeats is counted."""
+    counts = Counter(op.split(".")[1] if "." in op else op for op in ops)
     return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
 
 

@@ -561,25 +561,39 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, i
 # -- transformers ------------------------------------------------------------------------------------------------------
 
 
-def _self_attention(x: Tensor, heads: int, weight: Tensor, bias: Tensor) -> Tensor:
-    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and values."""
+def _self_attention(x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and values. A token does
+    not see what the mask is not zero for; one that sees nothing is NaN."""
     parts = aten.linear(x, weight, bias).split(x.shape[2], 2)
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in parts)
-    return aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0].transpose(1, 2).flatten(2)
+    if mask is None:
+        return aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0].transpose(1, 2).flatten(2)
+    scores = query @ key.mT * query.shape[3] ** -0.5
+    weights = torch.softmax(torch.where(mask.to(torch.bool), -math.inf, scores), -1)
+    return (weights @ value).transpose(1, 2).flatten(2)
 
 
-def _has_own_attention(x: Tensor, mask: Tensor | None) -> bool:
-    return x.dtype is torch.float32 and x.device.type == "cpu" and x.dim() == 3 and mask is None and not _is_empty(x)
+def _has_own_attention(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and x.device.type == "cpu" and x.dim() == 3 and not _is_empty(x)
+
+
+def _broadcast_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
+    """A mask by torch's number for its kind: 0 is (query, key), 1 (batch, key), 2 (batch, head, query, key)."""
+    return mask[:, None, None] if mask is not None and kind == 1 else mask
 
 
 @rule(aten._native_multi_head_attention.default)
 def multi_head_attention(
     query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor,
-    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True, *_: Any,
+    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
+    average: bool = True, mask_type: int | None = None,
 ) -> Any:  # fmt: skip
-    if need_weights or query is not key or key is not value or not _has_own_attention(query, mask):
+    if need_weights or query is not key or key is not value or not _has_own_attention(query):
         return NotImplemented
-    return aten.linear(_self_attention(query, heads, weight, bias), out_weight, out_bias), None
+    if mask is not None and mask_type is None:
+        return NotImplemented
+    seen = _self_attention(query, heads, weight, bias, _broadcast_mask(mask, mask_type))
+    return aten.linear(seen, out_weight, out_bias), None
 
 
 @rule(aten._transformer_encoder_layer_fwd.default)
@@ -587,20 +601,21 @@ def transformer_encoder_layer(
     x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor,
     gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor,
     norm_bias_2: Tensor, weight_1: Tensor, bias_1: Tensor, weight_2: Tensor, bias_2: Tensor,
-    mask: Tensor | None = None, *_: Any,
+    mask: Tensor | None = None, mask_type: int | None = None,
 ) -> Tensor:  # fmt: skip
-    if not _has_own_attention(x, mask):
+    if not _has_own_attention(x) or (mask is not None and mask_type is None):
         return NotImplemented
+    hidden = _broadcast_mask(mask, mask_type)
 
     def norm(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.layer_norm(y, [width], weight, bias, eps)
 
     def attend(y: Tensor) -> Tensor:
-        return aten.linear(_self_attention(y, heads, weight, bias), out_weight, out_bias)
+        return aten.linear(_self_attention(y, heads, weight, bias, hidden), out_weight, out_bias)
 
     def feed_forward(y: Tensor) -> Tensor:
-        hidden = aten.linear(y, weight_1, bias_1)
-        return aten.linear(aten.gelu(hidden) if gelu else torch.relu(hidden), weight_2, bias_2)
+        wide = aten.linear(y, weight_1, bias_1)
+        return aten.linear(aten.gelu(wide) if gelu else torch.relu(wide), weight_2, bias_2)
 
     if norm_first:
         x = x + attend(norm(x, norm_weight_1, norm_bias_1))
