@@ -206,6 +206,25 @@ def test_a_filled_score_hides_what_was_there():
             torch.testing.assert_close(ingot.compile(f)(q, k, v, m), f(q, k, v, m), equal_nan=True)
 
 
+def test_several_masks_are_added():
+    """A bias for each head and a mask for each batch, as T5 has them; with scores of three dimensions, as Bloom's."""
+
+    def t5(q, k, v, bias, mask):
+        q, k, v = heads(q, k, v)
+        return (q @ k.mT + bias + mask).softmax(-1) @ v
+
+    def bloom(q, k, v, bias, mask):
+        q, k, v = (t.transpose(1, 2).reshape(8, -1, 16) for t in (q, k, v))
+        scores = bias.baddbmm(q, k.mT, beta=1.0, alpha=0.25).view(2, 4, 33, 21) + mask
+        return torch.bmm(scores.softmax(-1).view(8, 33, 21), v)
+
+    mask = torch.where(torch.rand(2, 1, 33, 21) > 0.5, torch.finfo(torch.float32).min, 0.0)
+    mask[..., 0] = 0
+    tokens = [r(*size) for size in TOKENS]
+    for form, bias in ((t5, r(1, 4, 33, 21)), (bloom, r(8, 1, 21))):
+        assert check(form, *tokens, bias, mask).kernels[-1].name == "attention"
+
+
 def with_baddbmm(q, k, v, m):
     q, k, v = (t.transpose(1, 2).reshape(8, -1, 16) for t in (q, k, v))
     return torch.bmm(torch.baddbmm(m, q, k.mT, beta=1, alpha=0.25).softmax(-1), v)
@@ -225,7 +244,14 @@ def test_repeated_heads_are_shared():
     check(f, r(2, 33, 6, 16), r(2, 21, 2, 16), r(2, 21, 2, 16), kernels=["attention"])
 
 
+def hide(scores, v, column):
+    return scores.masked_fill(v[0, 0, :, column] > 0, -9.0 + column)
+
+
 NOT_ATTENTION = {
+    "two masks that replace": lambda q, k, v: hide(hide(q @ k.mT, v, 0), v, 1).softmax(-1) @ v,
+    "a mask that replaces a sum": lambda q, k, v: hide(q @ k.mT + v[0, 0, :, 0], v, 1).softmax(-1) @ v,
+    "a mask added to what was replaced": lambda q, k, v: (hide(q @ k.mT, v, 0) + v[0, 0, :, 0]).softmax(-1) @ v,
     "probabilities are returned": lambda q, k, v: (p := (q @ k.mT).softmax(-1), p @ v),
     "scores are returned": lambda q, k, v: (s := q @ k.mT, s.softmax(-1) @ v),
     "a mask before the scale": lambda q, k, v: (((q @ k.mT) + 1.0) * 0.25).softmax(-1) @ v,

@@ -115,7 +115,7 @@ class _Match:
     def __init__(self, graph: AtenGraph, softmax: Node, scores: Node, zero_rows: bool) -> None:
         self.graph, self.softmax, self.scores, self.zero_rows = graph, softmax, scores, zero_rows
         self.scale = 1.0
-        self.mask: _Mask | None = None
+        self.masks: list[_Mask] = []
 
     def replace(self) -> None:
         product = self.second_product()
@@ -141,7 +141,7 @@ class _Match:
         """Whether a row of the softmax, of the mask and of both products is the same; more than one of them, as nothing
         shares the keys that are loaded for one."""
         count, queries, keys = *_value(self.query).shape[:2], _value(self.key).shape[2]
-        masked = self.mask is None or (math.prod(self.mask.split), self.mask.rows) == (count, queries)
+        masked = all((math.prod(mask.split), mask.rows) == (count, queries) for mask in self.masks)
         return masked and queries > 1 and _value(self.scores).shape[-1] == keys and weights == (count, queries, keys)
 
     # -- what follows the softmax ------------------------------------------------------------------------------------
@@ -246,16 +246,19 @@ class _Match:
         return scores if self.take_mask(mask, node) else None
 
     def take_mask(self, mask: _Mask, node: Node) -> bool:
-        """Whether a mask at `node` can be had: only one, on scores that are scaled before, and of a known shape."""
+        """Whether a mask at `node` can be had: on scores that are scaled before, and of a known shape. Several are
+        added; one that replaces scores must be the only one."""
         value: Any = mask.node.meta.get("val")
         known = isinstance(value, FakeTensor) and all(isinstance(n, int) for n in (*value.shape, *value.stride()))
-        if self.mask is not None or self.scale != 1.0 or mask.rank not in (3, 4) or not known:
+        if self.scale != 1.0 or mask.rank not in (3, 4) or not known:
+            return False
+        if self.masks and (self.replaces or mask.condition is not None):
             return False
         if mask.condition is None and not _plain(mask.node):
             return False
         if value.dim() > mask.rank or value.dim() == 0 or value.shape[-1] != _value(node).shape[-1]:
             return False
-        self.mask = mask
+        self.masks.append(mask)
         return True
 
     def number(self, value: Any) -> float | None:
@@ -273,15 +276,14 @@ class _Match:
 
     @property
     def replaces(self) -> bool:
-        return self.mask is not None and self.mask.condition is not None
+        return any(mask.condition is not None for mask in self.masks)
 
     def arguments(self, operands: list[Node]) -> tuple[Node, Node, Node, Node | None]:
         """Query, key, value of four dimensions, from where they lay before they were copied together; and the mask."""
         found = [self.heads_of(node) for node in operands]
         count = _value(operands[0]).shape[0]
         split: Any = next((tuple(_value(n).shape[:2]) for n, _ in found if n is not None), (count, 1))
-        if self.mask is not None:
-            split = self.mask.split if self.mask.rank == 4 else split
+        split = next((mask.split for mask in self.masks if mask.rank == 4), split)
         heads = []
         for whole, (own, scale) in zip(operands, found):
             if own is None or tuple(_value(own).shape[:2]) != split:
@@ -289,12 +291,13 @@ class _Match:
             heads.append(own)
             self.scale *= scale
         query, key, value = heads[0], self.emit(aten.transpose.int, heads[1], -1, -2), heads[2]
-        mask = None
-        if self.mask is not None:
-            mask = self.filled() if self.mask.condition is not None else self.mask.node
-            if self.mask.rank == 3 and _value(mask).dim() == 3 and _value(mask).shape[0] == count:
-                mask = self.view(mask, (*split, *_value(mask).shape[1:]))
-        return query, *self.unrepeated(key, value), mask
+        total = None
+        for mask in self.masks:
+            added = mask.node if mask.condition is None else self.filled(*mask.condition)
+            if mask.rank == 3 and _value(added).dim() == 3 and _value(added).shape[0] == count:
+                added = self.view(added, (*split, *_value(added).shape[1:]))
+            total = added if total is None else self.computed(aten.add.Tensor, total, added)
+        return query, *self.unrepeated(key, value), total
 
     def heads_of(self, node: Node) -> tuple[Node | None, float]:
         """The (batch, head, row, column) tensor that a (batch * head, row, column) one is a copy of, times a number."""
@@ -348,15 +351,17 @@ class _Match:
             return None
         return self.emit(aten.squeeze.dim, source, 2)
 
-    def filled(self) -> Node:
+    def filled(self, condition: Node, number: float, inverted: bool) -> Node:
         """A mask that holds what replaces scores, and NaN where they stay."""
-        assert self.mask is not None and self.mask.condition is not None
-        condition, number, inverted = self.mask.condition
         stays, put = self.constant(math.nan), self.constant(number)
-        first, second = (stays, put) if inverted else (put, stays)
-        made = self.graph.graph.call_function(aten.where.self, (condition, first, second))
-        value = torch.empty(_value(condition).shape, dtype=torch.float32, device="meta")
-        made.meta.update(val=FakeTensor(value, torch.device("cpu")), where=self.softmax.meta["where"])
+        return self.computed(aten.where.self, condition, *((stays, put) if inverted else (put, stays)))
+
+    def computed(self, op: Any, *args: Node) -> Node:
+        """A node with the op's result, of the arguments' common shape."""
+        made = self.graph.graph.call_function(op, args)
+        shape = torch.broadcast_shapes(*(_value(arg).shape for arg in args))
+        value = FakeTensor(torch.empty(shape, dtype=torch.float32, device="meta"), torch.device("cpu"))
+        made.meta.update(val=value, where=self.softmax.meta["where"])
         return made
 
     def constant(self, number: float) -> Node:
