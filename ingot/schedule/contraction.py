@@ -109,7 +109,7 @@ def choose_blocks(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
     across = _ceil(columns.constant or 48, width)
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
     together = 1
-    while together * 2 * width <= LARGEST_COLUMNS and blocks // (together * 2) >= WANTED_BLOCKS:
+    while together < across and together * 2 * width <= LARGEST_COLUMNS and blocks // (together * 2) >= WANTED_BLOCKS:
         together *= 2
     return height, width * together
 

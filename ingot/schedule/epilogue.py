@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import Expr, Symbol, integer
+from ingot.loops.expr import Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Contraction, Node, Pointwise
-from ingot.schedule.nests import fresh_loops, laid_over, merge_neighbours, refine
+from ingot.schedule.nests import distribute, fresh_loops, laid_over, merge_neighbours, refine, renamed
 
 ZERO, ONE = integer(0), integer(1)
 
@@ -36,11 +36,11 @@ def canonical_contraction(node: Contraction) -> Contraction:
     )  # fmt: skip
 
 
-def laid_over_contraction(node: Node, members: Sequence[Node]) -> Pointwise | None:
-    """`node` over the loops of the contraction that `members` begins with, if it may be computed on finished tiles.
+def laid_over_contraction(node: Node, members: Sequence[Node]) -> list[Node] | None:
+    """`members`, which begin with a contraction, and `node` over its loops, if that may be computed on finished tiles.
 
     It may when it goes over the same elements, touches what the members write only at its own point, overwrites nothing
-    that the contraction reads, and its memory lies along the columns.
+    that the contraction reads, and its memory lies along the columns. Loops are split where it needs that.
     """
     contraction = members[0]
     assert isinstance(contraction, Contraction)
@@ -48,11 +48,18 @@ def laid_over_contraction(node: Node, members: Sequence[Node]) -> Pointwise | No
         return None
     if any(i.op == "indirect" for i in node.body.instructions):
         return None
-    loops = [s for s in contraction.loops if s.extent is not ONE]
-    extents = [s.extent for s in loops]
-    if refine([s.extent for s in node.loops if s.extent is not ONE], extents) != extents:
+    extents = [s.extent for s in contraction.loops if s.extent is not ONE]
+    refined = refine([s.extent for s in node.loops if s.extent is not ONE], extents)
+    if refined is None:
         return None
-    laid = laid_over(node, loops, ())
+    if refined != extents:
+        finer = _split(members, refined)
+        if finer is None:
+            return None
+        members = finer
+        contraction = members[0]
+        assert isinstance(contraction, Contraction)
+    laid = laid_over(node, [s for s in contraction.loops if s.extent is not ONE], ())
     assert isinstance(laid, Pointwise)
     if laid.target in contraction.reads():
         return None
@@ -67,7 +74,36 @@ def laid_over_contraction(node: Node, members: Sequence[Node]) -> Pointwise | No
         meets += [(e, laid.index) for name, e in read if name == laid.target]
         if any(a != b for a, b in meets):
             return None
-    return laid
+    return [*members, laid]
+
+
+def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | None:
+    """The members over finer loops, of the extents `refined` where they are not one; None if that splits columns."""
+    contraction = members[0]
+    assert isinstance(contraction, Contraction)
+    left, finer = list(refined), dict[Symbol, tuple[Symbol, ...]]()
+    substitution: dict[Symbol, Expr] = {}
+    for loop in contraction.loops:
+        extents: list[Expr] = []
+        while product(extents) is not loop.extent:
+            extents.append(left.pop(0))
+        finer[loop] = (loop,)
+        if len(extents) > 1:
+            finer[loop] = fresh_loops(f"{loop.name}_", extents)
+            distribute([loop], finer[loop], substitution)
+    if any(len(finer[column]) > 1 for column in contraction.columns):
+        return None
+
+    def put(access: Access) -> Access:
+        return replace(access, index=access.index.substitute(substitution))
+
+    batch, rows = (tuple(f for s in loops for f in finer[s]) for loops in (contraction.batch, contraction.rows))
+    split = replace(
+        contraction, batch=batch, rows=rows, left=put(contraction.left), right=put(contraction.right),
+        index=contraction.index.substitute(substitution),
+    )  # fmt: skip
+    loops = [s for s in split.loops if s.extent is not ONE]
+    return [split, *(renamed(m, substitution, loops, ()) for m in members[1:] if isinstance(m, Pointwise))]
 
 
 def _lies_along(e: Expr, column: Symbol) -> bool:

@@ -149,7 +149,7 @@ class _Fusion:
                     continue
                 laid = laid_over_contraction(other.members[0], group.members)
                 if laid is not None:
-                    other.members = [laid]
+                    *group.members, other.members[0] = laid
                     self._merge(group, other)
                     merged = True
                     break

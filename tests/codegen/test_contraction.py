@@ -138,7 +138,39 @@ def test_epilogues(sizes, internal):
     node = finished(case, "d", lambda c, r: ops.apply("add", ops.apply("tanh", c), r), "r")
     laid = laid_over_contraction(node, [case.node])
     assert laid is not None
-    case.check(laid, internal=internal)
+    case.check(laid[-1], internal=internal)
+
+
+def test_an_epilogue_over_finer_rows_splits_them():
+    case = Case((12, 40, 20), right="nk")
+    y, x, n = loop_symbol("y", 3), loop_symbol("x", 4), loop_symbol("c", 20)
+    case.buffers["d"] = Buffer("d", f32, (as_expr(3 * 5 * 20),), (as_expr(1),))
+    with ops.recording() as recorder:
+        program = recorder.body(ops.apply("neg", ops.load("c", (y * 4 + x) * 20 + n, f32)))
+    node = Pointwise("d", NONE, (y, x, n), program, "d", (y * 5 + x) * 20 + n)
+    laid = laid_over_contraction(node, [case.node])
+    assert laid is not None
+    case.node = laid[0]
+    assert len(case.node.rows) == 2
+    case.check(*laid[1:], internal=("c",))
+
+
+@pytest.mark.parametrize("channels, window", [(5, (3,)), (16, (3, 3)), (40, (3, 3)), (3, (7, 7)), (20, (1, 2))])
+def test_a_window_within_the_channels_of_the_right_operand(channels, window):
+    """As the weight of a convolution has it: all of the window's elements are packed with a few channels."""
+    rows, columns, taps = 5, 33, len(torch.ones(window).flatten())
+    y, n, k = loop_symbol("y", rows), loop_symbol("n", columns), loop_symbol("k", channels)
+    around = tuple(loop_symbol(f"t{d}", size) for d, size in enumerate(window))
+    case = Case((1, 1, 1))
+    place = sum((s * stride for s, stride in zip(around, contiguous_strides([s.extent for s in around]))), ZERO)
+    apart = sum((s * (17 * channels * (d + 1)) for d, s in enumerate(around)), ZERO)
+    for name, count in (("a", 40 * 17 * channels), ("b", columns * channels * taps), ("c", rows * columns)):
+        case.buffers[name] = Buffer(name, f32, (as_expr(count),), (as_expr(1),))
+    left, right = Access("a", y * channels + apart + k), Access("b", n * (channels * taps) + k * taps + place)
+    case.node = canonical_contraction(
+        Contraction("c", NONE, (), (y,), (n,), (*around, k), left, right, "c", y * columns + n, f32)
+    )
+    case.check()
 
 
 def test_special_values():

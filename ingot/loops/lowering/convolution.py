@@ -16,9 +16,17 @@ from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.contraction import contracts_in_full
 from ingot.loops.lowering.indexing import compare
-from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, exprs, stored
+from ingot.loops.lowering.values import (
+    Index,
+    Margins,
+    Spec,
+    TensorValue,
+    channels_last_strides,
+    compute_dtype,
+    exprs,
+    stored,
+)
 
 aten = torch.ops.aten
 apply = ops.apply
@@ -70,13 +78,13 @@ def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *r
             return form(lw, out, x, weight, *rest)
         except NotLowered:
             pass
-    # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last ones has up to
-    # twice the error of that for contiguous ones. So it is given the layout that eager gives it.
-    if lw.fast_libraries:
+    if lw.fast_libraries:  # in any layout
         (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
         assert called is not None
         return called
-    return call_aten(lw, aten.convolution.default, [out], [x, weight, *rest], {})[0]
+    # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last images has up to
+    # twice the error of that for contiguous ones. So it is given the layout of eager.
+    raise NotLowered("a convolution for the library")
 
 
 # -- channels last -----------------------------------------------------------------------------------------------------
@@ -108,10 +116,15 @@ def channels_last(
     return _dense(lw, out, x, weight, bias, window)
 
 
-def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int] = (0, 0)) -> TensorValue:
+def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
     """`x` in memory, channels innermost, with as many zeros before and after its last dimensions as `padding` says."""
+    around = [0] * (len(x.sizes) - len(padding)) + list(padding)
+    if x.margins is not None and x.buffer is None and (x.margins.number == 0 or not any(padding)):
+        inner, before, after, number = x.margins
+        before, after = ([a + b for a, b in zip(side, around)] for side in (before, after))
+        return _padded(lw, Margins(inner, before, after, number))
     if any(padding):
-        return padded(lw, x, padding)
+        return _padded(lw, Margins(x, around, around, 0))
     strides = channels_last_strides(x.sizes)
     if x.buffer is None and x.root is x and x.strides == strides:
         return lw.realize(x)
@@ -119,27 +132,27 @@ def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int] = (0, 
     return x if window.strides[1] is ONE else lw.copied(x, strides)
 
 
-def padded(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
-    """A channels-last copy of `x` within zeros. The zeros are written apart, so that `x` is computed straight into its
-    place."""
-    rank = len(padding)
-    around = (0,) * (len(x.sizes) - rank) + tuple(padding)
-    sizes = tuple(size + 2 * p for size, p in zip(x.sizes, around))
+def _padded(lw: Lowering, margins: Margins) -> TensorValue:
+    """The padded images in memory, channels innermost. The margins are written apart, so that what they surround is
+    computed straight into its place."""
+    x, before, after, number = margins
+    sizes = tuple(size + b + a for size, b, a in zip(x.sizes, before, after))
     strides = channels_last_strides(sizes)
     spec = Spec(sizes, strides, x.dtype, torch.device("cpu"))
     buffer = lw.new_buffer(spec, strides)
-    lw.write(x, buffer, strides, sum((stride * p for stride, p in zip(strides, around)), ZERO))
-    for d, edge in enumerate(around):
-        if edge:  # both edges of one dimension; the later dimensions whole, the earlier ones without theirs
-            shape = exprs((2, *x.sizes[:d], edge, *sizes[d + 1 :]))
-            zeros = lw.computed(Spec(shape, contiguous_strides(shape), x.dtype, spec.device), _zero, [], cost=0)
-            start = sum((stride * p for stride, p in zip(strides[:d], around[:d])), ZERO)
-            lw.write(zeros, buffer, (strides[d] * (x.sizes[d] + edge), *strides), start)
+    corner = [stride * b for stride, b in zip(strides, before)]
+    for piece, offset in x.pieces(strides) if x.buffer is None else [(x, ZERO)]:
+        lw.write(piece, buffer, strides, sum(corner, offset))
+    for d, (first, last) in enumerate(zip(before, after)):
+        beyond = strides[d] * (x.sizes[d] + first)  # the later dimensions whole, the earlier ones without their margins
+        sides = [(2, first, ZERO, beyond)] if first == last else [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
+        for count, width, start, apart in sides:
+            if width:
+                shape = exprs((count, *x.sizes[:d], width, *sizes[d + 1 :]))
+                margin = Spec(shape, contiguous_strides(shape), x.dtype, spec.device)
+                filled = lw.computed(margin, lambda index: ops.constant(number, compute_dtype(x.dtype)), [], cost=0)
+                lw.write(filled, buffer, (apart, *strides), sum(corner[:d], start))
     return stored(buffer, spec)
-
-
-def _zero(index: Index) -> int:
-    return ops.constant(0.0, torch.float32)
 
 
 def _depthwise_of_vectors(

@@ -12,7 +12,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded, rounded_number
+from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, compute_dtype, rounded, rounded_number
 from ingot.loops.lowering.views import reshape_map
 
 aten = torch.ops.aten
@@ -101,7 +101,13 @@ def constant_pad(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], nu
             value = x.load(inner)
         return apply("where", inside, value, ops.constant(rounded_number(number, out.dtype), ops.dtype_of(value)))
 
-    return lw.computed(out, compute, [x], cost=3)
+    value = lw.computed(out, compute, [x], cost=3)
+    after = [whole - size - b for whole, size, b in zip(out.sizes, x.sizes, before)]
+    margins = [as_expr(n).constant for n in (*before, *after)]
+    known = [n for n in margins if n is not None and n >= 0]
+    if len(known) == 2 * rank:
+        value.margins = Margins(x, known[:rank], known[rank:], rounded_number(number, out.dtype))
+    return value
 
 
 # -- putting together

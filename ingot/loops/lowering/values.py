@@ -66,13 +66,23 @@ class Home(NamedTuple):
     address: Callable[[Index], Expr]
 
 
+class Margins(NamedTuple):
+    """How a padded tensor is made: `inner` with so many elements of `number` before and after each dimension."""
+
+    inner: TensorValue
+    before: Sequence[int]
+    after: Sequence[int]
+    number: float | int | bool
+
+
 class TensorValue:
     """A tensor that is computed where it is used, until `home` says where it is in memory.
 
     `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says
     that one of them is worth more than a trip through cache, `joins` that it reads more memory than its result would
     take. `strides` is the layout that eager gives it. `finishes` says that it completes the elements of a contraction,
-    which costs least where they are made: where a part of it is needed in memory, all of it is put there.
+    which costs least where they are made: where a part of it is needed in memory, all of it is put there. `margins`
+    says of what a padded tensor is made.
     """
 
     def __init__(
@@ -96,6 +106,7 @@ class TensorValue:
         self.joins = joins
         self.origin = origin
         self.finishes = False
+        self.margins: Margins | None = None
         self._home: Home | None = None
 
     @property
