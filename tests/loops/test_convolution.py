@@ -146,6 +146,16 @@ def test_images_between_convolutions_lie_channels_last_and_results_as_in_eager()
     assert found.count([8 * 42, 42, 7, 1]) == 1 and found.count([8 * 42, 1, 56, 8]) == len(found) - 1 > 3
 
 
+def test_rows_of_channels_from_an_image_lie_one_after_the_other() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = F.conv2d(x.transpose(1, 2).view(2, 8, 6, 7), w, padding=1, groups=8)
+        return torch.linalg.vector_norm(F.gelu(y.flatten(2).transpose(1, 2)) @ v, dim=1, ord=3)
+
+    graph = same(fn, t(2, 42, 8), t(8, 1, 3, 3), t(8, 5))
+    rows = [b for b in graph.buffers.values() if [s.constant for s in b.sizes] == [2, 42, 8] and b.role == "temporary"]
+    assert rows and all([s.constant for s in b.strides] == [42 * 8, 8, 1] for b in rows)
+
+
 def test_a_convolution_between_contiguous_images_is_left_to_the_library() -> None:
     assert libraries(same(lambda x, w: F.conv2d(x, w).relu(), t(2, 8, 6, 7), t(8, 8, 3, 3)))
 

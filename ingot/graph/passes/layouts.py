@@ -19,7 +19,7 @@ from ingot.graph.aten_graph import AtenGraph
 
 aten = torch.ops.aten
 
-CHANNELS_LAST = "channels_last"
+CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
 
 FEWEST_RESULTS = 8
 """Contractions with fewer columns leave most of a vector empty."""
@@ -49,6 +49,9 @@ def choose_layouts(graph: AtenGraph) -> None:
         if sum(map(_is_convolution, connected)) > sum(_conversions(node, connected) for node in connected):
             for node in connected:
                 node.meta["layout"] = CHANNELS_LAST
+    for node in nodes:
+        if _is_tokens(node):
+            node.meta["layout"] = CONTIGUOUS
 
 
 def _is_convolution(node: Node) -> bool:
@@ -84,6 +87,27 @@ def _images(node: Node) -> list[Node]:
 def _is_image(value: Any) -> bool:
     first = value[0] if isinstance(value, (tuple, list)) and value else value
     return isinstance(first, torch.Tensor) and first.dim() == 4
+
+
+# How an image becomes rows of channels, and they an image.
+_VIEWS = {aten.view.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim}
+
+
+def _is_tokens(node: Node) -> bool:
+    """Whether a pointwise op computes rows of channels, (batch, pixels, channels), from an image that is laid
+    channels-last. They lie one after the other there; in eager, whose images are contiguous, the pixels do."""
+    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
+        return False
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.dim() != 3 or value.is_contiguous():
+        return False
+    return any("layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == _shape(node))
+
+
+def _viewed(node: Any) -> Node:
+    while node.target in _VIEWS:
+        node = node.args[0]
+    return node
 
 
 def _shape(node: Node) -> list[str]:

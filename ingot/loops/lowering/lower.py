@@ -11,7 +11,7 @@ import torch.fx
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention,
@@ -332,7 +332,10 @@ def _specs(fake: Any, layout: str | None) -> Any:
     if not isinstance(fake, torch.Tensor):
         return tuple(_specs(f, layout) if isinstance(f, torch.Tensor) else None for f in fake)
     spec = _spec(fake)
-    return spec if layout is None else spec._replace(strides=channels_last_strides(spec.sizes))
+    if layout is None:
+        return spec
+    strides = channels_last_strides if layout == "channels_last" else contiguous_strides
+    return spec._replace(strides=strides(spec.sizes))
 
 
 def _has_gaps(value: TensorValue) -> bool:
