@@ -160,6 +160,11 @@ def _pool(
     return ""
 
 
+def _unbatched_channels_last(x: Tensor) -> str:
+    odd = x.dim() == 4 and geometry.like_channels_last(x)
+    return "a layout that is neither contiguous nor channels last of rank 5" if odd else ""
+
+
 def _added(x: Tensor, second: Tensor, third: Tensor) -> str:
     """The bias of addmm and baddbmm broadcasts to the product."""
     sizes = (*second.shape[:-1], third.shape[-1])
@@ -217,7 +222,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::avg_pool2d": _pool,
     "aten::avg_pool3d": _pool,
     "aten::max_pool2d_with_indices": _pool,
-    "aten::max_pool3d_with_indices": _pool,
+    "aten::max_pool3d_with_indices": lambda x, **rest: _pool(x, **rest) or _unbatched_channels_last(x),
     "aten::addmm": lambda x, mat1, mat2, **_: _added(x, mat1, mat2),
     "aten::baddbmm": lambda x, batch1, batch2, **_: _added(x, batch1, batch2),
     "aten::bmm": _batched,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, as_expr
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
@@ -28,6 +28,24 @@ def strict(position: int, extent: Expr, fault: Fault) -> Any:
     position = ops.to(position, torch.int64)
     outside = apply("where", apply("lt", position, zero), ops.index(extent), position)
     return ops.indirect(outside, extent, fault)
+
+
+def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """A rule in which tensors without dimensions are vectors of one element."""
+
+    def vector(lw: Lowering, value: Any) -> Any:
+        if not isinstance(value, TensorValue) or value.sizes:
+            return value
+        return lw.mapped(value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ())
+
+    def of_scalars(lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any) -> TensorValue:
+        given = [vector(lw, value) for value in args]
+        if out.sizes:
+            return rule(lw, out, vector(lw, x), *given, **keywords)
+        result = rule(lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords)
+        return lw.mapped(result, out, lambda index: (ZERO,))
+
+    return of_scalars
 
 
 def looked_up(
@@ -55,12 +73,13 @@ def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue
 
 
 @lowers(aten.gather.default)
+@of_vectors
 def gather(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, *, sparse_grad: bool = False
 ) -> TensorValue:
-    if not x.sizes or not indices.sizes:
-        raise NotLowered("gather of a scalar")
     dim %= len(x.sizes)
+    if x.sizes[dim] is ZERO:
+        raise NotLowered("gather from nothing")
     fault = Fault(RuntimeError, f"index out of bounds for dimension {dim} with size {x.sizes[dim]}")
 
     def compute(index: Index) -> int:
@@ -71,9 +90,10 @@ def gather(
 
 
 @lowers(aten.index_select.default)
+@of_vectors
 def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
-    if not x.sizes or not indices.sizes or ZERO in x.sizes:
-        raise NotLowered("index_select of a scalar, or of nothing")
+    if ZERO in x.sizes:
+        raise NotLowered("index_select of nothing")
     dim %= len(x.sizes)
     # eager has a kernel of its own for dimension 1
     fault = Fault(RuntimeError, "INDICES element is out of DATA bounds") if dim == 1 else _OUT_OF_RANGE

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, Expr, as_expr, contiguous_strides, known_less, known_less_equal, maximum, minimum
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    as_expr,
+    contiguous_strides,
+    known_less,
+    known_less_equal,
+    maximum,
+    minimum,
+)
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
@@ -21,6 +32,8 @@ apply = ops.apply
 
 WIDEST_WINDOW = 8
 """Loads of one window along one dimension that are written out."""
+MOST_TAPS = 27
+"""Loads of a window in all dimensions that are written out."""
 
 
 def _per_dimension(values: Any, rank: int, default: Sequence[int]) -> list[int]:
@@ -74,8 +87,8 @@ def _max_pool(
     dilation: Sequence[int] | int = 1,
     ceil_mode: bool = False,
 ) -> tuple[TensorValue | None, ...]:
-    if lw.used[1] or not outs[0].dtype.is_floating_point:
-        raise NotLowered("the positions of the largest elements")
+    if not outs[0].dtype.is_floating_point:
+        raise NotLowered("the largest of integers")
     sizes = _per_dimension(kernel, rank, ())
     windows = list(
         zip(
@@ -87,7 +100,46 @@ def _max_pool(
     )
     if max(sizes) > WIDEST_WINDOW or not all(isinstance(n, int) for window in windows for n in window):
         raise NotLowered("a wide window")
+    if lw.used[1]:
+        return _largest(lw, outs, x, windows)
     return _windows(lw, outs[0], x, windows, lambda a, b: apply("maximum", a, b), float("-inf")), None
+
+
+def _largest(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, windows: Sequence[tuple[int, int, int, int]]
+) -> tuple[TensorValue, ...]:
+    """The largest elements of windows, and where they are in the flattened last dimensions: the first one, or the last
+    NaN."""
+    if prod(size for size, *_ in windows) > MOST_TAPS:
+        raise NotLowered("positions in a large window")
+    lw.realize_root(x)
+    rank, dtype = len(windows), compute_dtype(outs[0].dtype)
+    extents = x.sizes[-rank:]
+    strides = contiguous_strides(extents)
+
+    def flat(place: Sequence[Expr]) -> int:
+        return ops.index(sum((p * s for p, s in zip(place, strides)), ZERO))
+
+    def search(index: Index) -> tuple[int, int]:
+        starts = [i * step - pad for i, (_, step, pad, _) in zip(index[-rank:], windows)]
+        first = [maximum(start, start % dilation) for start, (*_, dilation) in zip(starts, windows)]
+        best, where = ops.constant(float("-inf"), dtype), flat(first)
+        for offsets in product(*(range(0, size * dilation, dilation) for size, _, _, dilation in windows)):
+            place = [start + offset for start, offset in zip(starts, offsets)]
+            inside = ops.constant(True, torch.bool)
+            for p, n in zip(place, extents):
+                for known, name, bound in ((known_less_equal(0, p), "ge", 0), (known_less(p, n), "lt", n)):
+                    if not known:
+                        inside = apply("logical_and", inside, compare(name, p, bound))
+            with ops.masked(inside):
+                value = ops.to(x.load((*index[:-rank], *place)), dtype)
+            better = apply("logical_or", apply("gt", value, best), apply("isnan", value))
+            better = apply("logical_and", better, inside)
+            best, where = apply("where", better, value, best), apply("where", better, flat(place), where)
+        return best, where
+
+    values = lw.computed(outs[0], lambda index: rounded(search(index)[0], outs[0].dtype), [x], heavy=True)
+    return values, lw.computed(outs[1], lambda index: search(index)[1], [x], heavy=True)
 
 
 lowers(aten.max_pool2d_with_indices.default)(functools.partial(_max_pool, 2))

@@ -23,6 +23,7 @@ aten = torch.ops.aten
 apply = ops.apply
 
 LONGEST_TABLE = 1 << 16
+CHEAP_USES = 1.5  # a pass whose results are used up to so often is computed where they are used
 _INSIDE = Fault(IndexError, "a resampled place is inside of the tensor")  # cannot happen: the tables are made so
 
 
@@ -44,13 +45,16 @@ def _resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | No
     """`x` with its last dimensions resampled; None leaves one as it is. What is between two passes is not rounded."""
     first = len(x.sizes) - len(taps)
     sizes: list[Expr] = list(x.sizes)
+    lw.realize_root(x)
     for k in reversed(range(len(taps))):
-        if taps[k] is None:
+        tap, (n, m) = taps[k], _lengths(x, out, len(taps))[k]
+        if tap is None:
             continue
-        lw.realize_root(x)
+        if len(tap.positions) * m > CHEAP_USES * n:
+            lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
         spec = Spec(tuple(sizes), strides_like(sizes, out), compute_dtype(out.dtype), out.device)
-        x = _along(lw, spec, x, first + k, taps[k])  # type: ignore[arg-type]
+        x = _along(lw, spec, x, first + k, tap)
     return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), lambda index: index))
 
 

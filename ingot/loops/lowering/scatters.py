@@ -14,7 +14,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.indexing import INDEX_TYPES, strict
+from ingot.loops.lowering.indexing import INDEX_TYPES, of_vectors, strict
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
@@ -58,24 +58,6 @@ def write(
     lw.graph.nodes.append(
         Pointwise(name, origin, loop_symbols(index), body, target.home.buffer, address, mode)
     )
-
-
-def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
-    """A rule in which tensors without dimensions are vectors of one element."""
-
-    def vector(lw: Lowering, value: Any) -> Any:
-        if not isinstance(value, TensorValue) or value.sizes:
-            return value
-        return lw.mapped(value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ())
-
-    def of_scalars(lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any) -> TensorValue:
-        given = [vector(lw, value) for value in args]
-        if out.sizes:
-            return rule(lw, out, x, *given, **keywords)
-        result = rule(lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords)
-        return lw.mapped(result, out, lambda index: (ZERO,))
-
-    return of_scalars
 
 
 def _check_indices(*indices: TensorValue) -> None:
