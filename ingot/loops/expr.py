@@ -315,7 +315,8 @@ class Max(_Operation):
         return maximum(self.left.substitute(values), self.right.substitute(values))
 
     def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        return max(self.left.evaluate(values), self.right.evaluate(values))
+        a, b = self.left.evaluate(values), self.right.evaluate(values)
+        return (a + b + abs(a - b)) // 2  # for arrays of values too
 
     def _render(self) -> str:
         return f"max({self.left}, {self.right})"
@@ -336,7 +337,8 @@ class Min(_Operation):
         return minimum(self.left.substitute(values), self.right.substitute(values))
 
     def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        return min(self.left.evaluate(values), self.right.evaluate(values))
+        a, b = self.left.evaluate(values), self.right.evaluate(values)
+        return (a + b - abs(a - b)) // 2
 
     def _render(self) -> str:
         return f"min({self.left}, {self.right})"

@@ -26,6 +26,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     reductions,
     resampling,
     scatters,
+    searching,
     special,
     views,
 )

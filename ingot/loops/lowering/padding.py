@@ -46,7 +46,7 @@ def _clamped(i: Expr, size: Expr) -> Expr:
 def _reflected(i: Expr, size: Expr) -> Expr:
     i = maximum(i, -i)
     from_end = size - 1 - i
-    return size - 1 - maximum(from_end, -from_end)
+    return _clamped(size - 1 - maximum(from_end, -from_end), size)  # which changes nothing, and is plainly in range
 
 
 def _padded(

@@ -26,6 +26,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, compute_dtype, rounded
+from ingot.loops.lowering.views import reshape_map
 
 aten = torch.ops.aten
 apply = ops.apply
@@ -312,3 +313,75 @@ def strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
     if rank < 4 or out.strides[1] is not ONE or out.sizes[1] is ONE:
         return contiguous_strides(sizes)
     return channels_last_strides(sizes)
+
+
+# -- windows taken out -------------------------------------------------------------------------------------------------
+
+
+@lowers(aten.im2col.default)
+def im2col(
+    lw: Lowering, out: Spec, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> TensorValue:
+    """(batch, channels * windows' elements, windows), first with a dimension for each of these."""
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (_per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride))
+    height, width = (n.constant for n in x.sizes[-2:])
+    if height is None or width is None:
+        raise NotLowered("windows of symbolic sizes")
+    rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in
+                     ((height, ph, dh, kh, sh), (width, pw, dw, kw, sw)))  # fmt: skip
+    sizes = (*x.sizes[:-2], *map(as_expr, (kh, kw, rows, columns)))
+    spec = Spec(sizes, contiguous_strides(sizes), out.dtype, out.device)
+    lw.realize_root(x)
+
+    def compute(index: Index) -> int:
+        *outer, i, j, row, column = index
+        place = (row * sh + i * dh - ph, column * sw + j * dw - pw)
+        inside = ops.constant(True, torch.bool)
+        for p, n in zip(place, (height, width)):
+            inside = apply("logical_and", inside, apply("logical_and", compare("ge", p, 0), compare("lt", p, n)))
+        with ops.masked(inside if ph or pw else ops.constant(True, torch.bool)):
+            return x.load((*outer, *place))
+
+    windows = lw.computed(spec, compute, [x], cost=4)
+    return lw.mapped(windows, out, reshape_map(out.sizes, sizes))
+
+
+@lowers(aten.col2im.default)
+def col2im(
+    lw: Lowering, out: Spec, x: TensorValue, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> TensorValue:
+    """Each element is the sum of the windows' elements that lie on it, taken in the order of the window."""
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (_per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride))
+    height, width = (n.constant for n in out.sizes[-2:])
+    if height is None or width is None or kh * kw > MOST_TAPS or ZERO in x.sizes:
+        raise NotLowered("windows of symbolic sizes, or of very many elements")
+    rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in
+                     ((height, ph, dh, kh, sh), (width, pw, dw, kw, sw)))  # fmt: skip
+    windows = (*out.sizes[:-2], *map(as_expr, (kh, kw, rows, columns)))
+    taken = reshape_map(windows, x.sizes)
+    lw.realize_root(x)
+    dtype = compute_dtype(out.dtype)
+    side_by_side = (kh, kw, 1, 1, 0, 0) == (sh, sw, dh, dw, ph, pw)
+    if side_by_side and (rows * kh, columns * kw) == (height, width):
+        tiled = (*out.sizes[:-2], *map(as_expr, (rows, kh, columns, kw)))
+        spec = Spec(tiled, contiguous_strides(tiled), out.dtype, out.device)
+        moved = lw.mapped(x, spec, lambda i: taken((*i[:-4], i[-3], i[-1], i[-4], i[-2])))
+        return lw.mapped(lw.realize(lw.computed(spec, moved.load, [x])), out, reshape_map(out.sizes, tiled))
+
+    def compute(index: Index) -> int:
+        *outer, h, w = index
+        total = ops.constant(0, dtype)
+        for i, j in product(range(kh), range(kw)):
+            inside, place = ops.constant(True, torch.bool), []
+            for at, s, n in ((h + ph - i * dh, sh, rows), (w + pw - j * dw, sw, columns)):
+                place.append(at // s)
+                inside = apply("logical_and", inside, compare("ge", at, 0))
+                inside = apply("logical_and", inside, compare("lt", at // s, n))
+                if s > 1:
+                    inside = apply("logical_and", inside, compare("eq", at % s, 0))
+            with ops.masked(inside):
+                value = ops.to(x.load(taken((*outer, as_expr(i), as_expr(j), *place))), dtype)
+            total = apply("where", inside, rounded(apply("add", total, value), out.dtype), total)
+        return total
+
+    return lw.computed(out, compute, [x], cost=8 * kh * kw, heavy=True)

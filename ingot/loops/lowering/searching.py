@@ -1,0 +1,79 @@
+"""Binary search, written out: as many steps as the sorted row has binary digits, each a load at a computed place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ZERO
+from ingot.loops.ir import Fault
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import Operand
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+
+aten = torch.ops.aten
+apply = ops.apply
+
+LONGEST_ROW = 1 << 20
+_INSIDE = Fault(IndexError, "a step of a search is inside of the row")  # cannot happen
+
+
+def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: bool) -> TensorValue:
+    """How many elements of the row come before the value: those less than it or, from the right, not greater. NaN is
+    the greatest."""
+    length = row.sizes[-1].constant
+    if length is None or not 0 < length < LONGEST_ROW:
+        raise NotLowered("a row of symbolic length, of none, or a very long one")
+    if isinstance(value, TensorValue) and value.dtype is not row.dtype:
+        raise NotLowered("a row and values of two types")
+    lw.realize_root(row)
+    dtype = compute_dtype(row.dtype)
+    i64, one = torch.int64, 1
+
+    def compute(index: Index) -> int:
+        if isinstance(value, TensorValue):
+            wanted = ops.to(value.load(index), dtype)
+        else:
+            wanted = rounded(ops.constant(value, dtype), row.dtype)
+        outer = index[: len(row.sizes) - 1]
+        count, last = ops.constant(0, i64), ops.constant(length - 1, i64)
+        for step in (1 << k for k in reversed(range(length.bit_length()))):
+            candidate = apply("add", count, ops.constant(step - one, i64))  # the element that decides this step
+            inside = apply("le", candidate, last)
+            place = ops.indirect(apply("minimum", candidate, last), length, _INSIDE)
+            found = ops.to(row.load((*outer, place)), dtype)
+            stays = apply("gt" if right else "ge", found, wanted)
+            moves = apply("logical_and", inside, apply("logical_not", stays))
+            count = apply("where", moves, apply("add", candidate, ops.constant(one, i64)), count)
+        return ops.to(count, out.dtype)
+
+    steps = length.bit_length()
+    operands = [row, value] if isinstance(value, TensorValue) else [row]
+    return lw.computed(out, compute, operands, cost=8 * steps, heavy=True)
+
+
+@lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(
+    lw: Lowering, out: Spec, value: Operand, boundaries: TensorValue, *, out_int32: bool = False, right: bool = False
+) -> TensorValue:
+    if len(boundaries.sizes) != 1:
+        raise NotLowered("boundaries that are no vector")
+    return _searched(lw, out, boundaries, value, right)
+
+
+@lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    lw: Lowering, out: Spec, row: TensorValue, value: Operand, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Any = None,
+) -> TensorValue:  # fmt: skip
+    if sorter is not None or side not in (None, "left", "right") or (side == "left" and right):
+        raise NotLowered("a row given unsorted, or sides that disagree")
+    sizes = value.sizes if isinstance(value, TensorValue) else ()
+    if not row.sizes or ZERO in row.sizes:
+        raise NotLowered("a search in nothing")
+    if len(row.sizes) > 1 and (len(sizes) != len(row.sizes) or sizes[:-1] != row.sizes[:-1]):
+        raise NotLowered("rows and values that do not belong together")
+    return _searched(lw, out, row, value, right or side == "right")
