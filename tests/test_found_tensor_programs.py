@@ -43,11 +43,26 @@ def a_write_into_nothing(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def a_number_that_does_not_fit(x: torch.Tensor) -> torch.Tensor:
+    whole = x.long()
+    whole.masked_fill(whole > 0, 2.0)
+    whole.masked_fill(whole > 0, float("-inf"))
+    return x + 1
+
+
+def errors_in_order(x: torch.Tensor) -> torch.Tensor:
+    x.fill_(3)
+    row = torch.tensor([1, 9])
+    return x.index_add(0, row, x.index_select(0, row))
+
+
 FOUND: dict[Callable[..., Any], tuple[torch.Tensor, ...]] = {
     a_write_to_a_window_that_meets_itself: (torch.arange(24.0).reshape(3, 8),),
     a_dimension_out_of_range_where_nobody_looks: (torch.ones(1, 6),),
     a_lookup_out_of_range_where_nobody_looks: (torch.ones(4, 6),),
     an_index_out_of_range_after_a_write: (torch.ones(4, 6),),
+    a_number_that_does_not_fit: (torch.ones(4, 6),),
+    errors_in_order: (torch.ones(4, 6),),
     a_write_into_nothing: (torch.ones(4, 6),),
 }
 

@@ -125,9 +125,23 @@ def _repeat(x: Tensor, repeats: Sequence[Any]) -> str:
     return "" if len(repeats) >= x.dim() else "fewer repeats than dimensions"
 
 
+def _overflows(dtype: torch.dtype, value: Any) -> bool:
+    """Whether eager refuses a Python number for a tensor of integers."""
+    if not isinstance(value, (int, float)) or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
+        return False
+    info = torch.iinfo(dtype)
+    return not (info.min if info.min else -info.max) <= value <= info.max
+
+
+def _index_fill(x: Tensor, value: Any, **_: Any) -> str:
+    return "a number that the tensor's type cannot hold" if _overflows(x.dtype, value) else ""
+
+
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> str:
     if mask.dtype is not torch.bool:
         return "a mask that is not boolean"
+    if _overflows(x.dtype, value):
+        return "a number that the tensor's type cannot hold"
     return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
 
 
@@ -217,6 +231,9 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::flip": _flip,
     "aten::repeat": _repeat,
     "aten::masked_fill": _masked_fill,
+    "aten::index_fill": _index_fill,
+    "aten::fill": _index_fill,
+    "aten::fill_": _index_fill,
     "aten::arange": _arange,
     "aten::convolution": _convolution,
     "aten::avg_pool2d": _pool,
@@ -228,6 +245,9 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::bmm": _batched,
     "aten::linear": _linear,
     **{f"aten::{name}": _source_like("source") for name in ("index_add", "index_copy", "masked_scatter")},
-    **{f"aten::{name}": _source_like("src") for name in ("scatter", "scatter_add", "scatter_reduce")},
+    **{f"aten::{name}": _source_like("src") for name in ("scatter_add", "scatter_reduce")},
+    "aten::scatter": lambda x, **given: (
+        _source_like("src")(x, **given) or _index_fill(x, given.get("value"))  # scatter.src and scatter.value
+    ),
     "aten::index_put": lambda x, indices, values, **_: _index(x, indices) or _source_like("values")(x, values=values),
 }

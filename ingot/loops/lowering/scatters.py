@@ -51,8 +51,9 @@ def write(
     index = loops_over(sizes)
     assert target.home is not None
     with ops.recording() as recorder:
+        value = ops.to(values(index), target.dtype)  # first: so would be the errors of what makes the values
         at = places(index)
-        body = recorder.body(ops.to(values(index), target.dtype))
+        body = recorder.body(value)
     address = target.home.address(at)
     name, origin = lw.node_name(), lw.origin
     lw.graph.nodes.append(
