@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ZERO
+from ingot.loops.expr import ZERO, Expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import Operand
@@ -27,8 +27,8 @@ def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: 
     length = row.sizes[-1].constant
     if length is None or not 0 < length < LONGEST_ROW:
         raise NotLowered("a row of symbolic length, of none, or a very long one")
-    if isinstance(value, TensorValue) and value.dtype is not row.dtype:
-        raise NotLowered("a row and values of two types")
+    if isinstance(value, Expr) or (isinstance(value, TensorValue) and value.dtype is not row.dtype):
+        raise NotLowered("a symbolic number, or a row and values of two types")
     lw.realize_root(row)
     dtype = compute_dtype(row.dtype)
     i64, one = torch.int64, 1
