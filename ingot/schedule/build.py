@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal, loop_symbol, value_symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
-from ingot.schedule.dependencies import SAME_POINT, relation
+from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.nests import Compute, fresh_loops, map_indices, merge_neighbours
-from ingot.schedule.tiling import choose_tile_loop
+from ingot.schedule.tiling import choose_tile_loop, is_unrolled, unrolled
 
 ZERO = integer(0)
 
@@ -50,7 +50,7 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
     first, second = laid.members[j], laid.members[k]
     pairs = [(first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target]
     pairs += [(i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target]
-    if first.target == second.target:
+    if first.target == second.target and not never_meet(first.index, second.index, laid.outer):
         pairs.append((first.index, second.index, False))
     if not pairs:
         return None
@@ -277,6 +277,8 @@ def _canonical_kernel(
     outer, stages = _merge_loops(outer, stages)
     if not outer:
         outer = [loop_symbol("o0", 1)]
+    if not any(s.loops or s.scalars for s in stages) and is_unrolled(outer, stages):
+        outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers)
     stages = tuple(_rename_buffers(s, names) for s in stages)
     vector = choose_vector_loop(outer, stages)

@@ -146,6 +146,14 @@ def relation(first: Expr, second: Expr, outer: Sequence[Symbol]) -> str | None:
     return SAME_ROW
 
 
+def never_meet(first: Expr, second: Expr, outer: Sequence[Symbol]) -> bool:
+    """Whether two addresses in one buffer are never the same, neither at one outer point nor at two."""
+    if relation(first, second, outer) != SAME_ROW:
+        return False
+    parts = _row_and_inner(first, outer), _row_and_inner(second, outer)
+    return parts[0] is not None and parts[1] is not None and disjoint_ranges(parts[0][1], parts[1][1])
+
+
 def _row_and_inner(address: Expr, outer: Sequence[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
     """(strides over the outer loops, the rest), or None."""
     linear = address.linear(outer)

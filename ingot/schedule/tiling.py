@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ingot.loops.expr import Symbol
-from ingot.loops.ir import Instruction
+from ingot.loops.expr import Symbol, integer
+from ingot.loops.ir import Body, Instruction
 from ingot.schedule.kernel import Stage
+from ingot.schedule.nests import map_indices
 
 SHORT_STRIDE = 4  # up to this stride, whole vectors are loaded and the elements picked out
 SHORTEST = 4  # loops of fewer iterations are not worth a block
+LONG_ENOUGH = 16  # iterations of a vector loop for which a shorter one is written out ...
+MOST_INSTRUCTIONS = 200  # ... if no more come of it
 
 
 def is_transposed(load: Instruction, tile: Symbol, vector: Symbol) -> bool:
@@ -29,6 +33,36 @@ def transposed_loads(stages: Sequence[Stage], tile: Symbol, vector: Symbol) -> l
     written = {store.buffer for stage in stages for store in stage.stores}
     loads = (load for stage in stages for load in stage.body.loads)
     return [load for load in loads if load.attrs[0] not in written and is_transposed(load, tile, vector)]
+
+
+def is_unrolled(outer: Sequence[Symbol], stages: Sequence[Stage]) -> bool:
+    """Whether the last loop, too short for a vector, is written out: the one before it becomes the vector loop."""
+    last = outer[-1].extent.constant
+    if len(outer) < 2 or last is None or not 1 < last <= SHORT_STRIDE:
+        return False
+    before = outer[-2].extent.constant
+    if before is not None and before < LONG_ENOUGH or any(s.mode != "store" for stage in stages for s in stage.stores):
+        return False
+    instructions = [i for stage in stages for i in stage.body.instructions]
+    return last * len(instructions) <= MOST_INSTRUCTIONS and all(i.op != "indirect" for i in instructions)
+
+
+def unrolled(stage: Stage, loop: Symbol) -> Stage:
+    """A stage without loops that does at one point what `stage` does at all points of `loop`."""
+    instructions: list[Instruction] = []
+    numbers: dict[Instruction, int] = {}
+    stores = []
+    for point in range(loop.extent.constant or 0):
+        here = {loop: integer(point)}
+        at: list[int] = []
+        for i in map_indices(stage.body, lambda e: e.substitute(here)).instructions:  # noqa: B023
+            i = i._replace(args=tuple(at[a] for a in i.args))
+            if i not in numbers or i.op == "constant":  # equal numbers may be different constants
+                numbers[i] = len(instructions)
+                instructions.append(i)
+            at.append(numbers[i])
+        stores += [replace(s, index=s.index.substitute(here), value=at[s.value]) for s in stage.stores]
+    return replace(stage, body=Body(tuple(instructions), ()), stores=tuple(stores))
 
 
 def choose_tile_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol | None:

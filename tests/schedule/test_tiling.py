@@ -69,3 +69,20 @@ def test_accumulating_stores_keep_their_order():
 
     with torch.no_grad():
         assert torch.equal(ingot.compile(fn)(where, values), fn(where, values))
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_a_short_last_loop_is_written_out(channels):
+    """The vectors then run along the loop before it."""
+    to_last = only_kernel(lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, torch.randn(2, channels, 8, 16))
+    from_last = only_kernel(lambda x: x.permute(0, 3, 1, 2).contiguous() * 2, torch.randn(2, 8, 16, channels))
+    weighted = only_kernel(lambda x, y: x * y, torch.randn(128, channels), torch.randn(channels))
+    for kernel in (to_last, from_last, weighted):
+        assert "<16 x float>" in kernel.source or "<8 x float>" in kernel.source or "<4 x float>" in kernel.source
+        assert "shufflevector" in kernel.source
+    assert "gather" not in to_last.source and "scatter" not in from_last.source
+
+
+def test_pieces_side_by_side_are_one_stage():
+    source = only_kernel(lambda x, y: torch.stack((x + y, x - y), -1), torch.randn(160), torch.randn(160)).source
+    assert source.count("fadd") == source.count("fsub") and "masked.store" not in source

@@ -270,12 +270,28 @@ class Emitter:
 
     def reversed_lanes(self, a: Value) -> Value:
         """The lanes in reversed order."""
-        if a.lanes == 1:
-            return a
-        type, last = vector_type(a.type, a.lanes), a.lanes - 1
-        order = ", ".join(f"i32 {last - lane}" for lane in range(a.lanes))
-        text = f"shufflevector {type} {a.text}, {type} poison, <{a.lanes} x i32> <{order}>"
-        return self.place(text, a.type, a.lanes, a.depth)
+        return a if a.lanes == 1 else self.shuffle(a, None, range(a.lanes - 1, -1, -1))
+
+    def shuffle(self, a: Value, b: Value | None, order: Sequence[int | None]) -> Value:
+        """The lanes numbered in `order`, those of `b` after those of `a`; None where any value will do."""
+        type = vector_type(a.type, a.lanes)
+        lanes = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in order)
+        second = "poison" if b is None else b.text
+        text = f"shufflevector {type} {a.text}, {type} {second}, {vector_type('i32', len(order))} <{lanes}>"
+        return self.place(text, a.type, len(order), max(a.depth, b.depth if b is not None else 0))
+
+    def collect(self, parts: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
+        """The vector whose lanes are (part, lane of it), brought together a part at a time."""
+        used = sorted({part for part, _ in places})
+        lanes = parts[0].lanes
+        result = parts[used[0]]
+        done: dict[int, int] = {k: lane for k, (part, lane) in enumerate(places) if part == used[0]}
+        for part in used[1:] or [-1]:
+            new = {k: lanes + lane for k, (at, lane) in enumerate(places) if at == part}
+            order = [done.get(k, new.get(k)) for k in range(len(places))]
+            result = self.shuffle(result, parts[part] if part >= 0 else None, order)
+            done = {k: k for k, lane in enumerate(order) if lane is not None}
+        return result
 
     def half_vectors(self, a: Value) -> tuple[Value, Value]:
         """The lower and the upper half of the lanes."""

@@ -497,12 +497,15 @@ class KernelEmitter:
         """One evaluation of the body; `mask` says which lanes count in the reductions."""
         body = stage.body
         values: list[Value] = []
+        self.memory.strided = [i.attrs for i in body.loads if not i.args]
         for instruction in body.instructions:
             values.append(self._instruction(instruction, values, body.instructions))
+        stores = []
         for store in stage.stores:
             dtype = body.instructions[store.value].dtype
             value = convert(values[store.value], dtype, self.memory.dtypes[store.buffer])
-            self.memory.store(store.buffer, store.index, value, store.mode)
+            stores.append((store.buffer, store.index, value, store.mode))
+        self.memory.store_all(stores)
         for reduction in reductions:
             value = values[reduction.spec.value]
             pair = (value, self._position(stage)) if reduction.spec.kind.startswith("arg") else (value,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,15 @@ from ingot.codegen.llvm.types import REPRESENTATIONS, mangled, vector_type
 from ingot.errors import OutOfBounds
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol
 from ingot.loops.ir import Fault
+from ingot.schedule.tiling import SHORT_STRIDE
 
 SHORT = 2**31
+
+
+def split_constant(e: Expr) -> tuple[Expr, int]:
+    """An expression as a sum of one without constant term, and a constant."""
+    constant = next((coefficient for coefficient, atoms in e.terms if not atoms), 0)
+    return e - constant, constant
 
 
 class Memory:
@@ -38,6 +45,7 @@ class Memory:
         self.per_lane: set[str] = set()  # rows of which every lane has one of its own
         self.lengths: dict[str, Expr] = {}  # elements of a buffer, where known
         self.fail_if: Callable[[Value, Fault, Value | None], None] | None = None  # given where bounds are checked
+        self.strided: list[tuple[str, Expr]] = []  # the unconditional loads of the present body
         self.transposed: dict[tuple[str, Expr], Value] = {}  # loads of which the present vector lies transposed here
 
     # -- index arithmetic ----------------------------------------------------------------------------------------------
@@ -126,20 +134,24 @@ class Memory:
         pointer = e.pointer(pointer, type, first * step)
         return e.pointer(pointer, type, self._lane_numbers(1) * step), False
 
-    def _last_of_descending(self, buffer: str, expr: Expr) -> Value | None:
-        """The pointer of the last lane where each lane's element lies right before that of the lane before it."""
+    def _stride(self, buffer: str, expr: Expr) -> tuple[int, Expr] | None:
+        """(the constant distance between neighbouring lanes' elements, the index without the vector loop's share)."""
         vector = self.vector
         if vector is None or vector not in expr.symbols or buffer in self.per_lane:
             return None
         if any(s in self.bound and self.bound[s].lanes > 1 for s in expr.symbols):
             return None
         linear = expr.linear((vector,))
-        if linear is None or linear[1][vector].constant != -1:
-            return None
+        stride = None if linear is None else linear[1][vector].constant
+        return None if linear is None or stride is None else (stride, linear[0])
+
+    def _lane_pointer(self, buffer: str, stride: int, offset: Expr, lane: int) -> Value:
+        """The address of one lane's element, `stride` and `offset` being what `_stride` gives."""
         e, type = self.emitter, REPRESENTATIONS[self.dtypes[buffer]].memory
-        pointer = e.pointer(self.base[buffer], type, self.index(linear[0]))
-        pointer = e.pointer(pointer, type, self.bound[vector] * -1)
-        return e.pointer(pointer, type, -(self.shift + e.lanes - 1))
+        assert self.vector is not None
+        pointer = e.pointer(self.base[buffer], type, self.index(offset))
+        pointer = e.pointer(pointer, type, self.bound[self.vector] * stride)
+        return e.pointer(pointer, type, (self.shift + lane) * stride)
 
     def sure_depth(self, depth: int) -> int:
         """The outermost depth, not less than `depth`, from which the present point is sure to be reached."""
@@ -175,15 +187,19 @@ class Memory:
         if block is not None:
             value = self._load_adjacent(block, form.memory, size, None, "")
             return e.compare("ne", value, 0) if form.kind == "bool" else value
-        last = self._last_of_descending(buffer, expr)
-        pointer, adjacent = self.address(buffer, expr) if last is None or self.fail_if else (last, True)
+        pointer, adjacent = self.address(buffer, expr)
         self.check(buffer, pointer, adjacent, condition)
-        if last is not None:
+        if pointer.lanes > 1:
             mask = self.both(self.mask, condition)
-            mask = mask if mask is None else e.reversed_lanes(mask)
-            value = e.reversed_lanes(self._load_adjacent(last, form.memory, size, mask, buffer))
-        elif pointer.lanes > 1:
-            value = self._gather(pointer, form.memory, size, self.both(self.mask, condition), buffer)
+            found = self._stride(buffer, expr)
+            if found is not None and found[0] == -1:
+                mask = mask if mask is None else e.reversed_lanes(mask)
+                last = self._lane_pointer(buffer, *found, e.lanes - 1)
+                value = e.reversed_lanes(self._load_adjacent(last, form.memory, size, mask, buffer))
+            elif found is not None and abs(found[0]) <= SHORT_STRIDE and mask is None:
+                value = self._load_strided(buffer, *found)
+            else:
+                value = self._gather(pointer, form.memory, size, mask, buffer)
         elif adjacent:
             mask = None if buffer in self.per_lane else self.both(self.mask, condition)
             value = self._load_adjacent(pointer, form.memory, size, mask, buffer)
@@ -232,26 +248,110 @@ class Memory:
         depth = max(pointers.depth, mask.depth if mask is not None else 0)
         return self._fetch(text, type, e.lanes, depth, buffer)
 
+    def _load_strided(self, buffer: str, stride: int, offset: Expr) -> Value:
+        """Whole vectors are loaded, from the first lane's element to the last one's, and the elements picked out. Loads
+        that together take all of the elements between share the vectors."""
+        e, step = self.emitter, abs(stride)
+        form, size = REPRESENTATIONS[self.dtypes[buffer]], self.dtypes[buffer].itemsize
+        phase = self._phase(buffer, stride, offset)
+        starts = [part * e.lanes for part in range(step)]
+        if phase is None:
+            phase, starts[-1] = 0, (e.lanes - 1) * (step - 1)
+        first = self._lane_pointer(buffer, stride, offset - phase, 0 if stride > 0 else e.lanes - 1)
+        pointers = (e.pointer(first, form.memory, start) for start in starts)
+        parts = [self._load_adjacent(pointer, form.memory, size, None, buffer) for pointer in pointers]
+        elements = range(phase, phase + e.lanes * step, step)
+        places = [next((p, n - s) for p, s in enumerate(starts) if 0 <= n - s < e.lanes) for n in elements]
+        return e.collect(parts, places if stride > 0 else places[::-1])
+
+    def _phase(self, buffer: str, stride: int, offset: Expr) -> int | None:
+        """The element's number among `stride` ones that lie side by side, where all of them are loaded; else None."""
+        rest, own = split_constant(offset)
+        loaded = set()
+        for other, expr in self.strided if stride > 0 else ():
+            found = self._stride(other, expr) if other == buffer else None
+            if found is not None and found[0] == stride and split_constant(found[1])[0] == rest:
+                loaded.add(split_constant(found[1])[1])
+        if own not in loaded:
+            return None
+        first = own - (own - min(loaded)) % stride
+        return own - first if loaded.issuperset(range(first, first + stride)) else None
+
     # -- stores --------------------------------------------------------------------------------------------------------
+
+    def store_all(self, stores: Sequence[tuple[str, Expr, Value, str]]) -> None:
+        """Several stores, as `store` takes them, of one body. Those that together write side by side do so in whole
+        vectors."""
+        sides: dict[tuple[str, int, Expr], dict[int, tuple[Expr, Value]]] = {}
+        for buffer, expr, value, mode in stores:
+            found = self._stride(buffer, expr) if mode == "store" and self.mask is None else None
+            if found is None or not 1 < found[0] <= SHORT_STRIDE:
+                self.store(buffer, expr, value, mode)
+                continue
+            rest, own = split_constant(found[1])
+            sides.setdefault((buffer, found[0], rest), {})[own] = expr, value
+        for (buffer, stride, rest), members in sides.items():
+            for own in sorted(members):
+                group = [members.get(k) for k in range(own, own + stride)]
+                if None not in group:
+                    self._store_side_by_side(buffer, stride, rest + own, group)  # type: ignore[arg-type]
+                    for k in range(own, own + stride):
+                        del members[k]
+                elif own in members:
+                    self.store(buffer, *members[own], "store")
+
+    def _store_side_by_side(self, buffer: str, stride: int, offset: Expr, group: list[tuple[Expr, Value]]) -> None:
+        e, lanes, size = self.emitter, self.emitter.lanes, self.dtypes[buffer].itemsize
+        for expr, _ in group:
+            self.check(buffer, *self.address(buffer, expr), None)
+        values = [e.splat(self._stored(buffer, value), lanes) for _, value in group]
+        pointer = self._lane_pointer(buffer, stride, offset, 0)
+        for part in range(stride):
+            places = [(n % stride, n // stride) for n in range(part * lanes, (part + 1) * lanes)]
+            target = e.pointer(pointer, values[0].type, part * lanes)
+            self._store_adjacent(target, e.collect(values, places), size, None)
+
+    def _stored(self, buffer: str, value: Value) -> Value:
+        """A value of the buffer's dtype as it lies in memory."""
+        e = self.emitter
+        if self.dtypes[buffer] is not torch.bool:
+            return value
+        return e.cast("zext", value, "i8") if not value.constant else e.constant(value.text == "true", "i8")
 
     def store(self, buffer: str, expr: Expr, value: Value, mode: str) -> None:
         """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, the other modes combine, lane after
         lane."""
         e = self.emitter
-        form = REPRESENTATIONS[self.dtypes[buffer]]
-        if form.kind == "bool":
-            value = e.cast("zext", value, "i8") if not value.constant else e.constant(value.text == "true", "i8")
+        value = self._stored(buffer, value)
         pointer, adjacent = self.address(buffer, expr)
         self.check(buffer, pointer, adjacent, None)
         mask = None if buffer in self.per_lane else self.mask
+        found = self._stride(buffer, expr) if pointer.lanes > 1 and mask is None else None
         if mode != "store":
             self._update(buffer, pointer, adjacent, value, mode)
+        elif found is not None and 1 < found[0] <= SHORT_STRIDE and self._masks_stores(buffer):
+            self._store_strided(self._lane_pointer(buffer, *found, 0), found[0], value, self.dtypes[buffer].itemsize)
         elif adjacent:
             self._store_adjacent(pointer, value, self.dtypes[buffer].itemsize, mask)
         elif pointer.lanes == 1 and value.lanes == 1:
             e.line(f"store {value.type} {value.text}, ptr {pointer.text}, align {self.dtypes[buffer].itemsize}")
         else:
             self._scatter(e.splat(pointer, e.lanes), value, self.dtypes[buffer].itemsize, mask)
+
+    def _masks_stores(self, buffer: str) -> bool:
+        """Whether the target stores vectors of the buffer's elements under a mask."""
+        return self.emitter.vector_bytes >= (64 if self.dtypes[buffer].itemsize < 4 else 32)
+
+    def _store_strided(self, pointer: Value, stride: int, value: Value, size: int) -> None:
+        """Vectors in which every `stride`th lane counts, the others being masked."""
+        e, lanes = self.emitter, self.emitter.lanes
+        value = e.splat(value, lanes)
+        for part in range(stride):
+            numbers = range(part * lanes, (part + 1) * lanes)
+            spread = e.shuffle(value, None, [None if n % stride else n // stride for n in numbers])
+            mask = "<" + ", ".join("i1 false" if n % stride else "i1 true" for n in numbers) + ">"
+            target = e.pointer(pointer, value.type, part * lanes)
+            self._store_adjacent(target, spread, size, Value(e, mask, "i1", lanes, 0))
 
     def _store_adjacent(self, pointer: Value, value: Value, size: int, mask: Value | None) -> None:
         e = self.emitter
