@@ -246,3 +246,48 @@ def test_forgetting_while_others_call():
             torch.testing.assert_close(compiled(x, 2.0), chain(x, 2.0))
 
     in_threads(work)
+
+
+def many_kernels(x, image, i):
+    """Kernels with scratch memory of each thread's own: transposed blocks, rows, parts of reductions, gathers."""
+    turned = x.t().contiguous()
+    rows = torch.nn.functional.layer_norm(turned * 2, (x.shape[0],)).softmax(-1)
+    columns = (x * 3).softmax(0)
+    places = image.permute(0, 2, 3, 1) + image.mean((2, 3))[:, None, None]
+    parts = torch.stack((x.sum(), x.amax(), (x * x).mean(), image.std()))
+    return rows, columns, places.contiguous(), parts, x[i, 1:].argmax(1), torch.stack((x, x + 1), -1)
+
+
+def inputs_of_many_kernels(seed):
+    made = torch.Generator().manual_seed(seed)
+    x, image = torch.randn(517, 389, generator=made), torch.randn(3, 7, 65, 33, generator=made)
+    return x, image, torch.randint(0, 517, (64,), generator=made)
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    compiled, arguments, before = ingot.compile(many_kernels), inputs_of_many_kernels(0), torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3, 2):
+            torch.set_num_threads(count)
+            with torch.no_grad():
+                results.append(compiled(*arguments))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+    for ours, eagers in zip(results[0], many_kernels(*arguments), strict=True):
+        torch.testing.assert_close(ours, eagers, rtol=1e-5, atol=1e-5)
+
+
+def test_concurrent_calls_share_no_scratch_memory():
+    compiled = ingot.compile(many_kernels)
+    arguments = [inputs_of_many_kernels(seed) for seed in range(THREADS)]
+    with torch.no_grad():
+        expected = [compiled(*a) for a in arguments]
+
+    def work(number):
+        for _ in range(20):
+            assert all(map(torch.equal, compiled(*arguments[number]), expected[number]))
+
+    in_threads(work)

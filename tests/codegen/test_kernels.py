@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ingot.codegen.llvm import compile_kernels
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
 from ingot.loops.ir import Body, Fault, Origin
@@ -332,3 +333,32 @@ def test_descending_loads(dtype: torch.dtype, extent: int) -> None:
     declared = (parameter("a0", dtype), parameter("out", dtype, True))
     kernel = Kernel("down", Origin(()), (i,), (stage((), program, [Store("out", i, 0)]),), declared, (), 1, i)
     check(kernel, [torch.randint(0, 2, (extent,)).to(dtype), torch.zeros(extent, dtype=dtype)], extent)
+
+
+def test_index_vectors_are_as_narrow_as_sizes_allow():
+    """Addresses and positions take 32 bits where all of them fit, and 64 where that is not known."""
+    n = size_symbol("n")
+    for size, type in ((1000, "i32"), (n, "i64")):
+        i = loop_symbol("i", size)
+
+        def value(i=i, size=size):
+            return ops.load("w", ops.indirect(ops.load("t", i, i64), size, Fault(IndexError, "bad")) * 3, f32)
+
+        declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
+        gather = Kernel("k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i)
+        text = compile_kernels([gather], [n]).ir(gather)
+        lanes = int(text.split(" x ptr>")[0].rsplit("<", 1)[1])
+        assert f"getelementptr float, ptr %p1, <{lanes} x {type}>" in text
+        largest, _ = reduction("argmax", 5, size, False, f32, i64)
+        source = compile_kernels([largest], [n]).ir(largest)
+        assert (" x i32> splat (i32 2147483647)" in source) == (type == "i32")
+
+
+@pytest.mark.parametrize("columns", [300, 70_000])
+def test_positions_of_every_width(columns):
+    x = torch.randn(3, columns)
+    x[0, columns - 1] = x[1, 0] = 99.0
+    kernel, extent = reduction("argmax", 3, columns, False, f32, i64)
+    out = torch.zeros(3, dtype=i64)
+    assert launch(kernel, [x, out], [(0, extent)]) == 0
+    assert torch.equal(out, x.argmax(1))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ingot.codegen.llvm.emitter import Emitter, Value
-from ingot.codegen.llvm.memory import Memory
+from ingot.codegen.llvm.memory import Memory, fits_short
 from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import transpose
@@ -107,10 +107,10 @@ class _Reduction:
     into."""
 
     def __init__(
-        self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool
+        self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool, position: str
     ) -> None:
         self.emitter, self.spec, self.dtype, self.lanes = emitter, spec, dtype, lanes
-        self.start = identity(spec.kind, dtype, emitter.constant)
+        self.start = identity(spec.kind, dtype, emitter.constant, position)
         self.copies = [[emitter.variable(v.type, lanes) for v in self.start] for _ in range(copies)]
         self.wide = emitter.variable("double", lanes) if wide else None
         self._reset()
@@ -153,7 +153,7 @@ class _Reduction:
             low, high = zip(*(self.emitter.half_vectors(v) for v in values), strict=True)
             values = combine(self.spec.kind, dtype, low, high)
         if self.spec.kind.startswith("arg"):
-            return values[1]
+            return self.emitter.cast("sext", values[1], "i64")
         return convert(values[0], dtype, self.spec.dtype)
 
 
@@ -419,6 +419,7 @@ class KernelEmitter:
             _Reduction(
                 self.e, spec, stage.body.instructions[spec.value].dtype,
                 self.e.lanes, copies, wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
+                self._position_type(stage),
             )
             for spec in stage.reductions
         ]  # fmt: skip
@@ -518,7 +519,12 @@ class KernelEmitter:
         position: Expr = ZERO
         for level, loop in enumerate(stage.loops):
             position = position + loop * product(s.extent for s in stage.loops[level + 1 :])
-        return self.memory.index(position)
+        return self.memory.index(position, self._position_type(stage))
+
+    @staticmethod
+    def _position_type(stage: Stage) -> str:
+        """The type of the numbers of a stage's points, and of one more that stands for none."""
+        return "i32" if fits_short(product(s.extent for s in stage.loops)) else "i64"
 
     # -- instructions --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,12 @@ from ingot.schedule.tiling import SHORT_STRIDE
 SHORT = 2**31
 
 
+def fits_short(e: Expr) -> bool:
+    """Whether all values of an expression are known to fit 31 bits."""
+    low, high = e.bounds
+    return low is not None and low >= 0 and high is not None and high < SHORT
+
+
 def split_constant(e: Expr) -> tuple[Expr, int]:
     """An expression as a sum of one without constant term, and a constant."""
     constant = next((coefficient for coefficient, atoms in e.terms if not atoms), 0)
@@ -50,22 +56,24 @@ class Memory:
 
     # -- index arithmetic ----------------------------------------------------------------------------------------------
 
-    def index(self, expr: Expr) -> Value:
-        """The value of `expr`: a scalar where its symbols are, summed from the outer loops inwards."""
+    def index(self, expr: Expr, type: str = "i64") -> Value:
+        """The value of `expr`: a scalar where its symbols are, summed from the outer loops inwards. As an i32 it is
+        right where it fits, whatever its parts are."""
         e = self.emitter
         if expr.constant is not None:
-            return e.constant(expr.constant, "i64")
-        terms = [self._term(coefficient, atoms) for coefficient, atoms in expr.terms]
+            return e.constant(expr.constant, type)
+        terms = [self._term(coefficient, atoms, type) for coefficient, atoms in expr.terms]
         terms.sort(key=lambda v: (v.lanes, v.depth))
         total = terms[0]
         for term in terms[1:]:
             total = total + term
         return total
 
-    def _term(self, coefficient: int, atoms: tuple[Expr, ...]) -> Value:
-        factors = sorted((self._atom(a) for a in atoms), key=lambda v: (v.lanes, v.depth))
+    def _term(self, coefficient: int, atoms: tuple[Expr, ...], type: str) -> Value:
+        values = (self._atom(a) for a in atoms)
+        factors = sorted((self._short(v) if type == "i32" else v for v in values), key=lambda v: (v.lanes, v.depth))
         if coefficient != 1 or not factors:
-            factors.insert(0, self.emitter.constant(coefficient, "i64"))
+            factors.insert(0, self.emitter.constant(coefficient, type))
         total = factors[0]
         for factor in factors[1:]:
             total = total * factor
@@ -81,13 +89,12 @@ class Memory:
             name = "smax" if isinstance(atom, Max) else "smin"
             return e.intrinsic(name, (self.index(atom.left), self.index(atom.right)))
         left, right = self.index(atom.left), self.index(atom.right)
-        low, high = atom.left.bounds
+        low = atom.left.bounds[0]
         if low is None or low < 0:
             quotient = floor_divide("signed", left, right)
             return quotient if isinstance(atom, FloorDiv) else left - quotient * right
         opcode = "urem" if isinstance(atom, Mod) else "udiv"
-        most = atom.right.bounds[1]
-        if high is not None and high < SHORT and most is not None and most < SHORT:
+        if fits_short(atom.left) and fits_short(atom.right):
             short = e.binary(opcode, e.cast("trunc", left, "i32"), self._short(right))
             return e.cast("zext", short, "i64")
         return e.binary(opcode, left, right)
@@ -120,7 +127,8 @@ class Memory:
         varying = [s for s in expr.symbols if s is self.vector or (s in self.bound and self.bound[s].lanes > 1)]
         linear = expr.linear((self.vector,)) if self.vector in varying and len(varying) == 1 else None
         if linear is None:
-            return e.pointer(base, type, self.index(expr)), False
+            narrow = varying and fits_short(expr)
+            return e.pointer(base, type, self.index(expr, "i32" if narrow else "i64")), False
         offset, coefficients = linear
         assert self.vector is not None
         stride, first = coefficients[self.vector], self.bound[self.vector]

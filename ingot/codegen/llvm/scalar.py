@@ -303,8 +303,8 @@ INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 Accumulator = tuple[Value, ...]  # (value,), or (value, position) for argmax and argmin
 
 
-def identity(kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value]) -> Accumulator:
-    """The accumulator of nothing; `make(number, type)` gives constants."""
+def identity(kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value], position: str = "i64") -> Accumulator:
+    """The accumulator of nothing; `make(number, type)` gives constants, `position` is the type of positions."""
     type = REPRESENTATIONS[dtype].register
     if kind in ("sum", "prod", "any", "all"):
         return (make(kind in ("prod", "all"), type),)
@@ -317,7 +317,7 @@ def identity(kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value]) -
         info = torch.iinfo(dtype)
         extreme = info.max if sign > 0 else info.min
     value = make(extreme, type)
-    return (value, make(2**63 - 1, "i64")) if kind.startswith("arg") else (value,)
+    return (value, make(2 ** (BITS[position] - 1) - 1, position)) if kind.startswith("arg") else (value,)
 
 
 def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Accumulator:
