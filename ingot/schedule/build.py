@@ -12,7 +12,7 @@ from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.nests import Compute, fresh_loops, map_indices, merge_neighbours
-from ingot.schedule.tiling import choose_tile_loop, is_unrolled, unrolled
+from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unrolled
 
 ZERO = integer(0)
 
@@ -285,7 +285,7 @@ def _canonical_kernel(
     tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
-    parallel = len(outer) if vector is None else max(1, len(outer) - 1)
+    parallel = len(outer) if vector is None or tile is None and is_divided(outer) else max(1, len(outer) - 1)
     for store in (store for s in stages for store in s.stores if store.scatters):
         parallel = min(parallel, _independent(outer, store.index))
     kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector, tile)

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import Symbol, integer
+from ingot.loops.expr import Symbol, integer, product
 from ingot.loops.ir import Body, Instruction
 from ingot.schedule.kernel import Stage
 from ingot.schedule.nests import map_indices
 
 SHORT_STRIDE = 4  # up to this stride, whole vectors are loaded and the elements picked out
+FEW_POINTS, LONG = 64, 1 << 12  # of fewer rows, longer than this, threads share each one
 SHORTEST = 4  # loops of fewer iterations are not worth a block
 LONG_ENOUGH = 16  # iterations of a vector loop for which a shorter one is written out ...
 MOST_INSTRUCTIONS = 200  # ... if no more come of it
@@ -33,6 +34,12 @@ def transposed_loads(stages: Sequence[Stage], tile: Symbol, vector: Symbol) -> l
     written = {store.buffer for stage in stages for store in stage.stores}
     loads = (load for stage in stages for load in stage.body.loads)
     return [load for load in loads if load.attrs[0] not in written and is_transposed(load, tile, vector)]
+
+
+def is_divided(outer: Sequence[Symbol]) -> bool:
+    """Whether threads share the iterations of the last, the vector loop: few run before it, and it is long."""
+    points, length = product(s.extent for s in outer[:-1]).constant, outer[-1].extent.constant
+    return points is not None and 1 < points < FEW_POINTS and length is not None and length >= LONG
 
 
 def is_unrolled(outer: Sequence[Symbol], stages: Sequence[Stage]) -> bool:

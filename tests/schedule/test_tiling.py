@@ -7,6 +7,8 @@ import torch
 
 import ingot
 from ingot.explain.report import KernelReport
+from ingot.schedule import schedule
+from tests.schedule.programs import Draft
 
 F = torch.nn.functional
 CHANNELS_LAST = torch.channels_last
@@ -86,3 +88,15 @@ def test_a_short_last_loop_is_written_out(channels):
 def test_pieces_side_by_side_are_one_stage():
     source = only_kernel(lambda x, y: torch.stack((x + y, x - y), -1), torch.randn(160), torch.randn(160)).source
     assert source.count("fadd") == source.count("fsub") and "masked.store" not in source
+
+
+def test_threads_share_few_long_rows():
+    """Both the loop over rows and the vector loop are divided among them; of many rows only the first is."""
+    d = Draft()
+    d.pointwise("few", "add", d.input("x", 3, 5000), d.input("y", 1, 5000))
+    d.pointwise("many", "add", d.input("v", 300, 5000), d.input("w", 1, 5000))
+    few, many = schedule(d.returns("few", "many")).steps
+    assert (few.kernel.parallel, few.extent.constant) == (2, 15000)
+    assert (many.kernel.parallel, many.extent.constant) == (1, 300)
+    only_kernel(lambda x, y: (x * y).sin() + y, torch.randn(3, 50_001), torch.randn(50_001))
+    only_kernel(lambda x: x.sum(1), torch.randn(2, 9, 4099))
