@@ -29,6 +29,7 @@ from ingot.explain.compilation import Compilation, stage
 from ingot.graph.ambient import snapshot
 from ingot.native import Dispatcher, GuardTree, _native
 from ingot.options import Options
+from ingot.serial import compiling
 from ingot.stance import DEFAULT, FAIL, current_stance
 
 log = logging.getLogger("ingot")
@@ -37,18 +38,7 @@ MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this,
 MAX_CONTINUATION_ENTRIES = 16  # the same for what follows a graph break: a loop that breaks has one for each iteration
 MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
 
-# Compilation is serial in a process: it runs torch's own tracing state. The call path takes no lock.
-_compiling = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """In the child of a fork, where the thread that held the lock may not exist."""
-    global _compiling
-    _compiling = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+_autograd: Any = torch._C._autograd
 
 AnyError = TypeVar("AnyError", bound=Exception)
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
@@ -79,7 +69,7 @@ class Compiler:
         return dispatcher.on_miss.__self__ if isinstance(dispatcher, Dispatcher) else None
 
     def reset(self) -> None:
-        with _compiling:
+        with compiling():
             self.dispatcher.clear()
             self.compilations.clear()
             self.guards.clear()
@@ -129,7 +119,7 @@ class Compiler:
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond `max_entries`."""
-        with _compiling, captured_by(None):
+        with compiling(), captured_by(None):
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
             if len(self.guards) >= self.max_entries:
@@ -191,7 +181,7 @@ class Compiler:
             from ingot.pipeline import compile_graph  # another backend needs nothing of what it imports
 
             frozen = dict(_module_state(sources, slots)) if self.options.freeze else {}
-            target = compile_graph(captured, compilation, self.options, frozen).native
+            target = compile_graph(captured, compilation, self.options, frozen)
         else:
             with stage(compilation, "backend"):
                 target = compile_with_backend(self.options, captured.graph_module, [s.load(slots) for s in sources])
@@ -297,7 +287,7 @@ class Compiler:
                 self.dispatcher.fn(*args, **kwargs)
             except Exception:
                 if reason.guards is not None:
-                    with _compiling:
+                    with compiling():
                         self._add_eager_entry(reason.guards)
                 raise
         raise GraphBreakError(reason)
@@ -339,13 +329,20 @@ class Continuation(Compiler):
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, and gives torch's
-    generator its state back when something drew from it: shape rules that are tried out do, and modules that torch
-    loads on the way. Where there are other threads it may have been one of them, which is to keep its numbers."""
+    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows no fakes to hooks
+    on saved tensors, and gives torch's generator its state back when something drew from it: shape rules that are tried
+    out do, and modules that torch loads on the way. Where there are other threads it may have been one of them, which
+    is to keep its numbers."""
     restore_modes, before = snapshot(), torch.get_rng_state()
+    hooks: list[Any] = []
+    while top := _autograd._top_saved_tensors_default_hooks(False):
+        hooks.append(top)
+        _autograd._pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
+        for pair in reversed(hooks):
+            _autograd._push_saved_tensors_default_hooks(*pair)
         restore_modes()
         if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

@@ -23,7 +23,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     ("a tensor that is no argument", "pass the tensor as an argument"),
     ("a function that is allowed in the graph gives", "return tensors that it made, numbers, and tuples of them"),
     # -- gradients, modes, devices
-    ("gradients are wanted", "call it under torch.no_grad(): training is not compiled yet"),
+    ("gradients are wanted", "call it under torch.no_grad() where no gradients are needed"),
     ("the random state is", "seed outside the compiled function"),
     ("dispatch mode or a torch.func transform is", "call the compiled function outside, or apply the transform inside"),
     ("meet in one op", "move them to one device"),

@@ -51,7 +51,6 @@ from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descripto
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.unread import UnreadNumber
-from ingot.errors import Unsupported
 from ingot.native import _native
 
 if TYPE_CHECKING:
@@ -136,9 +135,6 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
-        if value.fake.requires_grad and not self.session.graph.autograd:
-            where = value.fx_node.meta["where"]
-            raise Unsupported("gradients are wanted", where, skip=True)
         output = self._output(value)
         if not value.attributes:
             return output

@@ -24,7 +24,8 @@ class Compilation:
     the graph ends before the function does (None if it returned). `is_continuation` says that it begins at `where`, a
     graph break in the function `name`, and `region` tells the places apart where one may begin. `recompiled` names the
     fact that differed when this is not the region's first entry. `decisions` are the schedule's notes and `rewrites`
-    those of the graph passes, in order.
+    those of the graph passes, in order. `backward`
+    is of the graph that computes gradients, whose later stages are reached when the first gradient comes in.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Compilation:
     plan: Plan | None = None
     compiled: Any = None
     program: Any = None
+    backward: Compilation | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     first_call: float | None = None
     skipped: Unsupported | None = None

@@ -30,6 +30,7 @@ class OutputSpec:
     value: Any = None
     position: int | None = None  # of the input whose memory it lives in
     storage: int = 0  # which memory it lives in: equal for outputs that alias
+    tracked: bool = False  # whether eager's output requires a gradient
 
     @property
     def whole(self) -> bool:

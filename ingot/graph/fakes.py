@@ -264,6 +264,24 @@ class FakeContext(Mode):
         return result.set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
 
 
+def requires_grad(fake: torch.Tensor) -> bool:
+    """What `requires_grad` says. Raises Unsupported where torch refuses to say."""
+    return _asked(fake, "requires_grad")
+
+
+def has_history(fake: torch.Tensor) -> bool:
+    """Whether there is a `grad_fn`. Raises Unsupported where torch refuses to say."""
+    return _asked(fake, "grad_fn") is not None
+
+
+def _asked(fake: torch.Tensor, name: str) -> Any:
+    try:
+        return getattr(fake, name)
+    except RuntimeError:  # a view under no_grad that was written
+        why = "a view of a tensor that wants gradients was made without them, and written"
+        raise Unsupported(why, skip=True) from None
+
+
 def _is_leaf(tensor: torch.Tensor) -> bool:
     try:
         return tensor.is_leaf

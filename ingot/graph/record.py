@@ -20,7 +20,7 @@ from ingot.graph import decompositions_places, geometry, meta  # noqa: F401  (th
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
-from ingot.graph.fakes import FakeContext, FakeTensor, Mode, run_fake, storage_key
+from ingot.graph.fakes import FakeContext, FakeTensor, Mode, requires_grad, run_fake, storage_key
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,
@@ -56,17 +56,18 @@ def trace(
     """
     recorder = Recorder(context)
     with preserved(), torch.no_grad(), recorder:
-        outputs = _run_nodes(gm, recorder, fakes)
+        placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+        outputs = run_nodes(gm, recorder, [recorder.input(n.name, fake) for n, fake in zip(placeholders, fakes)])
     aten_graph = recorder.finish(outputs)
     freeze(aten_graph, frozen)
     run_passes(aten_graph)
     return aten_graph
 
 
-def _run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, fakes: Sequence[Any]) -> list[Any]:
-    """Run the captured graph node by node; the flat list of its outputs."""
+def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any]) -> list[Any]:
+    """Run the captured graph node by node on `inputs`, the recorder's own; the flat list of its outputs."""
     values: dict[torch.fx.Node, Any] = {}
-    remaining = iter(fakes)
+    remaining = iter(inputs)
 
     def value_of(node: torch.fx.Node) -> Any:
         return values[node]
@@ -76,7 +77,7 @@ def _run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, fakes: Sequence[Any
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
         try:
             if node.op == "placeholder":
-                values[node] = recorder.input(node.name, next(remaining))
+                values[node] = next(remaining)
             elif node.op == "get_attr":
                 values[node] = recorder.literal(operator.attrgetter(node.target)(gm))
             elif node.op == "call_function":
@@ -283,6 +284,10 @@ class Recorder(Mode):
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
+    def tracked(self, fake: torch.Tensor) -> Tracked:
+        """How a fake of this trace came to be."""
+        return self._tracked[id(fake)]
+
     def node_of(self, tracked: Tracked) -> torch.fx.Node:
         """The node that holds the fake's present value; a view whose storage was written is made again."""
         if tracked.node is not None and (tracked.version == tracked.storage.version or tracked.parent is None):
@@ -336,11 +341,12 @@ class Recorder(Mode):
                     node.args, lambda a: simplified(a) if isinstance(a, Expr) else a
                 )
         outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
-        specs = [self._output(o) for o in outputs]
+        specs = [self.output(o) for o in outputs]
         mutations = [(t.storage.position, self.node_of(t)) for t in self._inputs if t.storage.version]
         return AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)  # type: ignore[arg-type]
 
-    def _output(self, value: Any) -> OutputSpec:
+    def output(self, value: Any) -> OutputSpec:
+        """How an output of the program lies in memory."""
         if not isinstance(value, FakeTensor):
             return OutputSpec(value=value)
         if value.meta.is_conj() or value.meta.is_neg():
@@ -351,7 +357,15 @@ class Recorder(Mode):
         node = self.node_of(base) if position is None else self._placeholders[position]
         offset = value.storage_offset() - base.fake.storage_offset() * base.fake.element_size() // value.element_size()
         return OutputSpec(
-            node, tuple(value.shape), value.stride(), offset, value.dtype, None, position, id(base.storage)
+            node,
+            tuple(value.shape),
+            value.stride(),
+            offset,
+            value.dtype,
+            None,
+            position,
+            id(base.storage),
+            requires_grad(value),
         )
 
 

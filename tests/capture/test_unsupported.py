@@ -108,7 +108,6 @@ CASES = {
     makes_module: "is made",
     identity_number: "arithmetic on the id() of tensor x",
     deep: "nested too deeply",
-    wants_gradient: "gradients are wanted",
     uses_randomness_seed: "random state",
 }
 

@@ -20,25 +20,35 @@ from ingot.graph.passes.verify import verify
 
 Pass = Callable[[AtenGraph], None]
 
-PASSES: tuple[tuple[str, Pass], ...] = (
+Passes = tuple[tuple[str, Pass], ...]
+
+# What keeps each value that is left as it was: of a joint graph, before it is cut.
+SIMPLIFICATIONS: Passes = (
     ("remove dead code", remove_dead_code),
     ("ask for less", ask_for_less),
     ("remove no-ops", remove_no_ops),
     ("fold constants", fold_constants),
     ("share common subexpressions", share_common_subexpressions),
+)
+_RECOGNITION: Passes = (
     ("recognize attention", recognize_attention),
     ("recognize linear layers", recognize_linear),
     ("remove what became dead", remove_dead_code),
-    ("choose layouts", choose_layouts),
+)
+_ENDING: Passes = (
     ("give outputs memory of their own", own_outputs),
     ("verify", verify),
 )
+PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
+
+# Of a forward and a backward that are two graphs: another layout would be undone for each value that is kept.
+TRAINING_PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, *_ENDING)
 
 
-def run_passes(graph: AtenGraph) -> None:
-    """Run every pass in place; `graph.seconds` keeps what each took, `graph.rewrites` what it changed."""
+def run_passes(graph: AtenGraph, passes: Passes = PASSES) -> None:
+    """Run the passes in place; `graph.seconds` keeps what each took, `graph.rewrites` what it changed."""
     before = list(graph.graph.nodes)
-    for name, step in PASSES:
+    for name, step in passes:
         start = time.perf_counter()
         step(graph)
         graph.seconds[name] = time.perf_counter() - start

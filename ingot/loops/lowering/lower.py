@@ -23,6 +23,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     padding,
     pointwise,
     pooling,
+    recurrent,
     reductions,
     resampling,
     scatters,

@@ -1,0 +1,167 @@
+"""The joint graph: what a captured graph computes and, behind it, the gradients of that, recorded in one trace.
+
+Autograd runs above the recorder's dispatch, so each op is differentiated by eager's own formula, and what that formula
+runs is recorded like any other op. A joint graph is cut in two by `partition.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from ingot.errors import Unsupported
+from ingot.graph.ambient import Modes, preserved
+from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.geometry import is_dense
+from ingot.graph.meta import first_line
+from ingot.graph.passes import run_passes
+from ingot.graph.passes.ownership import is_view
+from ingot.graph.passes.pipeline import SIMPLIFICATIONS
+from ingot.graph.record import Recorder, run_nodes
+
+
+@dataclass(frozen=True)
+class Window:
+    """An output that shares memory with an input of the graph that requires a gradient, or with another output: made
+    outside of it from `base`, ("input" | "output", position), so that autograd knows of it."""
+
+    output: int
+    base: tuple[str, int]
+    spec: OutputSpec
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A graph whose inputs are those of the captured graph, the primals, and then one tangent for each differentiable
+    output, and whose outputs are those of the captured graph, then memory that only `windows` show, then the gradients.
+
+    `windows` are the outputs of the captured graph that this one gives as 0. `outputs` counts the outputs in front
+    of the gradients. `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of the
+    primals that have a gradient, in order: a subset of those that require one, as the outputs may not depend on all.
+    `eager_reads` are the primals, and `eager_reads_outputs` the outputs, that eager's backward reads: it refuses to run
+    when the user has written to one of them in between, but not when it was another.
+    """
+
+    aten: AtenGraph
+    primals: int
+    outputs: int
+    windows: tuple[Window, ...]
+    differentiable: tuple[int, ...]
+    wanted: tuple[int, ...]
+    eager_reads: frozenset[int]
+    eager_reads_outputs: frozenset[int]
+
+    @property
+    def results(self) -> list[OutputSpec]:
+        """The outputs in front of the gradients."""
+        return self.aten.outputs[: self.outputs]
+
+    @property
+    def gradients(self) -> list[OutputSpec]:
+        return self.aten.outputs[self.outputs :]
+
+    @property
+    def tangents(self) -> list[torch.fx.Node]:
+        """The placeholders of the tangents."""
+        return self.aten.inputs[self.primals :]
+
+
+def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> Joint:
+    """The joint graph of `gm`, whose placeholders stand for `fakes` in order, simplified.
+
+    Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
+    """
+    recorder = Recorder(context)
+    with preserved(), recorder:
+        primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
+        for primal, fake in zip(primals, fakes):
+            if fake.requires_grad:
+                primal.requires_grad_()
+        outputs = run_nodes(gm, recorder, primals)
+        _refuse_written(primals, recorder)
+        outputs, windows = _apart(outputs, primals, recorder)
+        differentiable = tuple(k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad)
+        last = next(reversed(recorder.graph.nodes))
+        nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
+        tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
+        leaves = [k for k, p in enumerate(primals) if p.requires_grad]
+        gradients = _gradients([outputs[k] for k in differentiable], [primals[k] for k in leaves], tangents)
+    wanted = tuple(k for k, g in zip(leaves, gradients) if g is not None)
+    placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
+    reads = frozenset(k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last))
+    reads_outputs = frozenset(k for k, node in zip(differentiable, nodes_of_outputs) if _read_after(node, last))
+    aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
+    _placeholders_first(aten.graph)
+    run_passes(aten, SIMPLIFICATIONS)
+    return Joint(aten, len(primals), len(outputs), windows, differentiable, wanted, reads, reads_outputs)
+
+
+def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[list[Any], tuple[Window, ...]]:
+    """The outputs with those left out that autograd has to know as windows, and with the memory that these show."""
+    made: dict[int, list[int]] = {}  # positions of the outputs in each new memory
+    windows: list[Window] = []
+    bases = list(outputs)
+    for k, output in enumerate(outputs):
+        if not isinstance(output, FakeTensor):
+            continue
+        spec = recorder.output(output)
+        if spec.position is None:
+            made.setdefault(spec.storage, []).append(k)
+        elif primals[spec.position].requires_grad:
+            windows.append(Window(k, ("input", spec.position), spec))
+            bases[k] = 0
+    for shown in made.values():
+        if len({id(outputs[k]) for k in shown}) > 1 and any(outputs[k].requires_grad for k in shown):
+            for k in shown:
+                windows.append(Window(k, ("output", len(bases)), recorder.output(outputs[k])))
+                bases[k] = 0
+            bases.append(recorder.tracked(outputs[shown[0]]).base.fake)
+    return bases, tuple(windows)
+
+
+def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
+    """What autograd makes of it. Like most programs, it runs the backward outside of autocast."""
+    modes = Modes.now()
+    modes._replace(autocast=tuple(a._replace(enabled=False) for a in modes.autocast)).set()
+    if not heads:
+        return [None] * len(leaves)
+    try:
+        return torch.autograd.grad(heads, leaves, tangents, allow_unused=True)
+    except (RuntimeError, NotImplementedError) as error:
+        raise Unsupported(f"the backward raises {type(error).__name__}: {first_line(error)}", skip=True) from error
+
+
+def _like(output: FakeTensor) -> FakeTensor:
+    """The tangent of an output, in its layout where that has no gaps."""
+    strides = output.stride() if is_dense(output.shape, output.stride()) else None
+    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        meta = torch.empty(output.shape, dtype=output.dtype, device="meta")
+        if strides is not None:
+            meta = torch.empty_strided(output.shape, strides, dtype=output.dtype, device="meta")
+    return FakeTensor(meta, output.device)
+
+
+def _refuse_written(primals: Sequence[Any], recorder: Recorder) -> None:
+    """Autograd would have to be told that an input became the result of an operation."""
+    for primal in primals:
+        if recorder.tracked(primal).storage.version and primal.requires_grad:
+            raise Unsupported("gradients are wanted: they flow into an input that is written", skip=True)
+
+
+def _read_after(node: torch.fx.Node, last: torch.fx.Node) -> bool:
+    """Whether a value, or a view of it, is read behind the forward's last node."""
+    return any(last < user or (is_view(user) and _read_after(user, last)) for user in node.users)
+
+
+def _placeholders_first(graph: torch.fx.Graph) -> None:
+    anchor = None
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            if anchor is not None:
+                anchor.append(node)
+            anchor = node

@@ -1,0 +1,239 @@
+"""The cut through a joint graph: what the forward keeps for the backward, and what the backward computes again.
+
+A value that the backward reads is kept, or it is computed again from values that are. The cut that keeps the fewest
+bytes is a minimum cut of a network in which each value of the forward is an edge of its size; an op that must not run
+twice (it draws random numbers, or a library computes it) cannot be on the far side of the cut.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import OpOverload
+
+from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.joint import Joint
+from ingot.graph.min_cut import Network
+from ingot.graph.passes import run_passes
+from ingot.graph.passes.ownership import is_view
+from ingot.graph.passes.pipeline import TRAINING_PASSES
+from ingot.graph.schemas import is_random
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+TYPICAL_SIZE = 64  # what a symbolic size counts as
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Where the backward finds a value: `kind` is "input" (of the forward), "output" (of those the user is given) or
+    "kept" (a further output of the forward); `position` counts among its kind."""
+
+    kind: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A joint graph in two. The forward takes the primals and returns the user's outputs and then what is kept; the
+    backward takes what is `saved`, in order, and then the tangents, and returns the gradients of `joint.wanted`."""
+
+    joint: Joint
+    forward: AtenGraph
+    backward: AtenGraph
+    saved: tuple[Saved, ...]
+
+    @property
+    def draws(self) -> bool:
+        """Whether the forward draws random numbers."""
+        return any(map(_draws, self.forward.graph.nodes))
+
+
+def partition(joint: Joint) -> Partition:
+    """Cut a joint graph. See the module's text for the rule."""
+    whole = joint.aten
+    inputs, results, gradients = whole.inputs, joint.results, joint.gradients
+    primals, tangents = inputs[: joint.primals], inputs[joint.primals :]
+    mutated = {primals[position] for position, _ in whole.mutations}
+    owned = {s.node: k for k, s in enumerate(results) if s.position is None and s.whole and s.node is not None}
+    places: dict[Node, Saved] = {}
+    for k in joint.eager_reads:
+        if primals[k] not in mutated:
+            places[primals[k]] = Saved("input", k)
+    for node, k in owned.items():
+        if k in joint.eager_reads_outputs and not is_view(node):
+            places[node] = Saved("output", k)
+    late = _reached_from(tangents)
+    copied = {*primals, *owned}.difference(places)
+    saved = _cut(whole, [s.node for s in gradients if s.node is not None], late, set(places), copied)
+    kept: list[Node] = []
+    for node in saved:
+        if node not in places:
+            places[node] = Saved("kept", len(kept))
+            kept.append(node)
+    forward = _forward(whole, primals, results, kept, late)
+    backward = _backward(whole, saved, tangents, gradients)
+    return Partition(joint, forward, backward, tuple(places[node] for node in saved))
+
+
+def _reached_from(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found and node.op != "output":
+            found.add(node)
+            stack.extend(node.users)
+    return found
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+# -- the cut -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Node], copied: set[Node]) -> list[Node]:
+    """The values that are kept, in the graph's order. Those that are `held` anyway cost nothing, those that must be
+    `copied` cost twice."""
+    wanted = _ancestors(gradients)
+    network = Network()
+    source, sink = network.node(), network.node()
+    before: dict[Node, int] = {}
+    after: dict[Node, int] = {}
+    candidates = [n for n in whole.graph.nodes if n in wanted and n not in late and n.op != "get_attr"]
+    for node in candidates:
+        before[node], after[node] = network.node(), network.node()
+        if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
+            network.edge(before[node], after[node])
+        else:
+            network.edge(before[node], after[node], 1 if node in held else _bytes(node) * (1 + (node in copied)))
+        if node.op == "placeholder" or not _repeats(node):
+            network.edge(source, before[node])
+        for argument in node.all_input_nodes:
+            if argument in after:
+                network.edge(after[argument], before[node])
+        if node in gradients or any(user in late and user in wanted for user in node.users):
+            network.edge(after[node], sink)
+    beyond = network.cut(source, sink)
+    return [n for n in candidates if beyond[after[n]] and not beyond[before[n]]]
+
+
+def _repeats(node: Node) -> bool:
+    """Whether the backward may compute a value again: it costs about as much as reading it would."""
+    if node.target is operator.getitem or is_view(node):
+        return True
+    if not isinstance(node.target, OpOverload) or _draws(node) or node.meta.get("may_raise"):
+        return False
+    return torch.Tag.pointwise in node.target.tags or node.target in _CHEAP
+
+
+_CHEAP = {
+    aten.full.default,
+    aten.arange.start_step,
+    aten.clone.default,
+    aten._to_copy.default,
+    aten.cat.default,
+    aten.constant_pad_nd.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+}
+
+
+def _bytes(node: Node) -> int:
+    value: torch.Tensor = node.meta["val"]
+    count = value.itemsize
+    for size in value.shape:
+        count *= size if isinstance(size, int) else TYPICAL_SIZE
+    return 1 + count
+
+
+# -- the two graphs ----------------------------------------------------------------------------------------------------
+
+
+def _copied(
+    whole: AtenGraph, given: dict[Node, Node], graph: torch.fx.Graph, roots: Iterable[Node]
+) -> dict[Node, Node]:
+    """Copy what the roots depend on into `graph`, behind the nodes that are `given`."""
+    needed: set[Node] = set()
+    stack = [r for r in roots if r not in given]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(n for n in node.all_input_nodes if n not in given)
+    copies = dict(given)
+    for node in whole.graph.nodes:
+        if node in needed:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    return copies
+
+
+def _must_run(node: Node) -> bool:
+    """Whether the forward runs an op for what it does: it draws random numbers, or may be an error."""
+    return node.meta.get("may_raise", False) or _draws(node)
+
+
+def _draws(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and is_random(node.target)
+
+
+def _forward(
+    whole: AtenGraph, primals: list[Node], results: list[OutputSpec], kept: list[Node], late: set[Node]
+) -> AtenGraph:
+    graph = torch.fx.Graph()
+    given = {node: graph.node_copy(node) for node in primals}
+    roots = [s.node for s in results if s.node is not None] + [n for _, n in whole.mutations] + kept
+    roots += [n for n in whole.graph.nodes if n not in late and _must_run(n)]
+    copies = _copied(whole, given, graph, roots)
+    specs = [_moved(spec, copies) for spec in results] + [_whole(copies[node]) for node in kept]
+    mutations = [(position, copies[node]) for position, node in whole.mutations]
+    return _finished(whole, graph, specs, mutations)
+
+
+def _backward(whole: AtenGraph, saved: list[Node], tangents: list[Node], gradients: list[OutputSpec]) -> AtenGraph:
+    graph = torch.fx.Graph()
+    given = {}
+    for node in (*saved, *tangents):
+        given[node] = graph.placeholder(node.name)
+        given[node].meta.update(val=node.meta["val"], where=node.meta.get("where", ""))
+    copies = _copied(whole, given, graph, [s.node for s in gradients if s.node is not None])
+    return _finished(whole, graph, [_owned(_moved(s, copies)) for s in gradients], [])
+
+
+def _finished(whole: AtenGraph, graph: torch.fx.Graph, specs: list[OutputSpec], mutations: Any) -> AtenGraph:
+    names = {n.target for n in graph.nodes if n.op == "get_attr"}
+    constants = {name: value for name, value in whole.constants.items() if name in names}
+    made = AtenGraph(graph, specs, mutations, constants, whole.shapes)
+    run_passes(made, TRAINING_PASSES)
+    return made
+
+
+def _moved(spec: OutputSpec, copies: dict[Node, Node]) -> OutputSpec:
+    if spec.node is None:
+        return spec
+    return replace(spec, node=copies[spec.node])
+
+
+def _owned(spec: OutputSpec) -> OutputSpec:
+    """A gradient is never an alias, not even of a tangent."""
+    return replace(spec, position=None)
+
+
+def _whole(node: Node) -> OutputSpec:
+    value: torch.Tensor = node.meta["val"]
+    return OutputSpec(node, tuple(value.shape), value.stride(), 0, value.dtype, None, None, id(node))

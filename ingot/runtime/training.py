@@ -1,0 +1,207 @@
+"""A compiled graph that records gradients: two programs, and the autograd node that joins them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+
+
+@dataclass(frozen=True)
+class Window:
+    """An output that shares the memory of an input or of another output, `base` ("input" | "output", position): a
+    window on it, `offset` elements from its first, with a history if `tracked`."""
+
+    output: int
+    base: tuple[str, int]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    tracked: bool
+
+    def on(self, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:
+        """The output, from the inputs and the other outputs of the call."""
+        kind, position = self.base
+        base = (inputs if kind == "input" else outputs)[position]
+        if not self.tracked:
+            base = base.detach()
+        elif kind == "output" and self.offset == 0 and base.shape == self.sizes and base.stride() == self.strides:
+            return base
+        if base.dtype != self.dtype:
+            base = base.view(self.dtype)
+        return base.as_strided(self.sizes, self.strides, base.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """The gradient that comes in for an output, in the layout that the backward expects."""
+
+    output: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def laid_out(self, given: Tensor | None) -> Tensor:
+        """`given` in that layout; zeros where nothing came in."""
+        if given is None:
+            return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).zero_()
+        if given.layout is not torch.strided:
+            given = given.to_dense()
+        if given.stride() == self.strides and not given.is_conj() and not given.is_neg():
+            return given
+        return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).copy_(given)
+
+
+class WithWindows:
+    """Runs a program and makes the outputs that are windows, whose place it leaves empty; `count` outputs in all."""
+
+    def __init__(self, run: Callable[..., Sequence[Any]], windows: Sequence[Window], count: int) -> None:
+        self.run, self.windows, self.count = run, tuple(windows), count
+
+    def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
+        outputs = list(self.run(*inputs))
+        for window in self.windows:
+            outputs[window.output] = window.on(inputs, outputs)
+        return tuple(outputs[: self.count])
+
+
+class Original:
+    """The program before it was compiled: eager differentiates it again when somebody differentiates the gradients.
+
+    `function` takes the inputs and returns the user's outputs. `heads` says for each tangent which of those it belongs
+    to, and whether to the memory of which that output is a view. `written` are the inputs that `function` writes;
+    `draws` says that it draws random numbers.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], heads: Sequence[tuple[int, bool]], written: Sequence[int], draws: bool
+    ) -> None:
+        self.function, self.heads, self.written, self.draws = function, tuple(heads), tuple(written), draws
+
+    def before(self, inputs: Sequence[Tensor]) -> State:
+        """What is needed to run it again, taken before it runs."""
+        kept = {k: inputs[k].detach().clone() for k in self.written}
+        return State(kept, torch.get_rng_state() if self.draws else None)
+
+    def gradients(
+        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor], wanted: Sequence[int]
+    ) -> Sequence[Tensor | None]:
+        """The gradients of the inputs `wanted`, with their history."""
+        given = [state.written[k].clone() if k in state.written else t.view_as(t) for k, t in enumerate(inputs)]
+        if state.random is None:
+            outputs = self.function(*given)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(state.random)
+                outputs = self.function(*given)
+        heads = [_base_of(outputs[k]) if is_base else outputs[k] for k, is_base in self.heads]
+        return torch.autograd.grad(heads, [given[k] for k in wanted], tangents, create_graph=True, allow_unused=True)
+
+
+def _base_of(tensor: Tensor) -> Tensor:
+    base = tensor._base
+    return tensor if base is None else base
+
+
+class State(NamedTuple):
+    """What a call changed, as it was before: inputs by their position, and the state of the random numbers."""
+
+    written: dict[int, Tensor]
+    random: Tensor | None
+
+
+class TrainingProgram:
+    """Runs the forward program on the inputs, and makes the backward program their outputs' history.
+
+    `forward` returns the `outputs`, then what the backward needs besides. `saved` says where the backward's
+    first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is called when the first
+    gradient comes in; what it returns takes the saved tensors and the tangents, and returns the gradients of the
+    inputs `wanted`. `original` is what second derivatives are taken of.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[..., Sequence[Any]],
+        compile_backward: Callable[[], Callable[..., Sequence[Any]]],
+        original: Original,
+        *,
+        inputs: int,
+        outputs: int,
+        tangents: Sequence[Tangent],
+        wanted: Sequence[int],
+        saved: Sequence[tuple[str, int]],
+    ) -> None:
+        self.forward, self.compile_backward, self.original = forward, compile_backward, original
+        self.inputs, self.outputs, self.tangents = inputs, outputs, tuple(tangents)
+        self.wanted, self.saved = tuple(wanted), tuple(saved)
+        self._backward: Callable[..., Sequence[Any]] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
+        """The outputs, which carry their history."""
+        return _Graph.apply(self, *inputs)
+
+    def backward(self, saved: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The gradients of all inputs, None for those that have none."""
+        run = self._backward
+        if run is None:
+            with self._lock:
+                run = self._backward = self._backward or self.compile_backward()
+        return self._by_input(run(*saved, *self._laid_out(tangents)))
+
+    def backward_with_history(
+        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The same, from the inputs, and themselves differentiable."""
+        return self._by_input(self.original.gradients(inputs, state, self._laid_out(tangents), self.wanted))
+
+    def _laid_out(self, tangents: Sequence[Tensor | None]) -> list[Tensor]:
+        return [t.laid_out(tangents[t.output]) for t in self.tangents]
+
+    def _by_input(self, found: Sequence[Any]) -> list[Tensor | None]:
+        gradients: list[Tensor | None] = [None] * self.inputs
+        for position, gradient in zip(self.wanted, found):
+            gradients[position] = gradient
+        return gradients
+
+
+class _Graph(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, program: TrainingProgram, *inputs: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        ctx.state = program.original.before(inputs)
+        results = program.forward(*inputs)
+        outputs = tuple(results[: program.outputs])
+        found = {"input": inputs, "output": outputs, "kept": results[program.outputs :]}
+        ctx.set_materialize_grads(False)
+        ctx.program = program
+        ctx.save_for_backward(*[found[kind][position] for kind, position in program.saved])
+        ctx.inputs = inputs, [t._version for t in inputs]
+        tracked = {t.output for t in program.tangents}
+        ctx.mark_non_differentiable(
+            *[o for k, o in enumerate(outputs) if k not in tracked and isinstance(o, Tensor)]
+        )
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
+        program: TrainingProgram = ctx.program
+        saved = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            if not _keeps_graph():
+                ctx.inputs = ctx.state = None
+            return None, *program.backward(saved, tangents)
+        inputs, versions = ctx.inputs
+        if [t._version for t in inputs] != versions:
+            raise RuntimeError(
+                "a tensor that a compiled function was given has been modified by an inplace operation, and second "
+                "derivatives are wanted (hint: modify it after the backward)"
+            )
+        return None, *program.backward_with_history(inputs, ctx.state, tangents)
