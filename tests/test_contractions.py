@@ -90,6 +90,38 @@ def test_scaled_products(beta, alpha, bias):
         torch.testing.assert_close(result, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("shape", ["linear", "mm", "bmm", "mv", "dot"])
+def test_few_rows_are_one_kernel(rows, shape):
+    x, w = torch.randn(rows, 70), torch.randn(50, 70)
+    fn, args = {
+        "linear": (lambda x, w: F.gelu(F.linear(x, w, w[:, 0])), (x, w)),
+        "mm": (lambda x, w: torch.relu(x @ w), (x, w.t().contiguous())),
+        "bmm": (lambda x, w: torch.bmm(x, w) * 2, (x[:, None], w.t().expand(rows, 70, 50))),
+        "mv": (lambda x, w: torch.mv(w, x[0]) + torch.mv(w, x[-1]), (x, w)),
+        "dot": (lambda x, w: torch.dot(x[0], w[3]).exp(), (x, w)),
+    }[shape]
+    assert {k.kind for k in launches(fn, *args)} == {"fused"}
+    result, expected = ingot.compile(fn)(*args), fn(*args)
+    assert result.stride() == expected.stride()
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_doubles():
+    x, w, b = (torch.randn(sizes, dtype=torch.float64) for sizes in ((9, 300), (70, 300), (70,)))
+    for rows in (1, 9):
+        (kernel,) = launches(F.linear, x[:rows], w, b)
+        assert kernel.kind == "fused"
+        torch.testing.assert_close(ingot.compile(F.linear)(x[:rows], w, b), F.linear(x[:rows], w, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.complex64], ids=str)
+def test_other_dtypes_are_left_to_the_library(dtype):
+    x, w = (torch.randint(-9, 9, sizes).to(dtype) for sizes in ((9, 30), (30, 20)))
+    assert [k.kind for k in launches(torch.mm, x, w)] == ["extern"]
+    assert torch.equal(ingot.compile(torch.mm)(x, w), x @ w)
+
+
 def test_a_bias_that_does_not_count_may_be_anything():
     a, b, c = torch.randn(9, 30), torch.randn(30, 20), torch.full((20,), float("nan"))
     assert not ingot.compile(lambda c, a, b: torch.addmm(c, a, b, beta=0))(c, a, b).isnan().any()

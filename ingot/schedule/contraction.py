@@ -95,7 +95,7 @@ def _canonical_kernel(
 # Blocks: a thread takes one at a time, and packs the right operand's part of it anew. The more rows, the less that
 # matters; but the sums of a block should stay in the second-level cache, and there should be blocks for all threads.
 LARGEST_ROWS = 264
-LARGEST_COLUMNS = 192
+LARGEST_COLUMNS = 256
 WANTED_BLOCKS = 16
 
 

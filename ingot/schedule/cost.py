@@ -9,7 +9,8 @@ from ingot.schedule.kernel import Kernel, Product, Stage
 LANES = 8.0  # elements per vector operation, averaged over machines and types
 NANOSECONDS_PER_OPERATION = 0.3
 NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
-NANOSECONDS_PER_PRODUCT = 0.01  # of a multiplication and addition in a contraction
+NANOSECONDS_PER_PRODUCT = 0.01  # of a multiplication and addition in a contraction ...
+NANOSECONDS_TO_PACK = 0.1  # ... and for each element of its right operand besides
 
 # Vector operations per scalar op; everything else counts as one.
 _WEIGHTS = {
@@ -36,9 +37,12 @@ def _block_work(kernel: Kernel, product_: Product) -> float:
     """Nanoseconds of one block, of average size."""
     blocks = estimate(product_.row_blocks * product_.column_blocks)
     (stage,) = kernel.stages
-    elements = estimate(product(s.extent for s in stage.loops))
-    depth = estimate(product(s.extent for s in product_.reduced))
-    return (elements * depth * NANOSECONDS_PER_PRODUCT + _stage_work(stage, vectorized=True)) / blocks
+    rows, columns, depth = (
+        estimate(product(s.extent for s in loops)) for loops in (product_.rows, product_.columns, product_.reduced)
+    )
+    packs = estimate(product_.row_blocks) * NANOSECONDS_TO_PACK
+    products = columns * depth * (max(rows, 8) * NANOSECONDS_PER_PRODUCT + packs)
+    return (products + _stage_work(stage, vectorized=True)) / blocks
 
 
 def _stage_work(stage: Stage, vectorized: bool) -> float:

@@ -24,6 +24,8 @@ from ingot.schedule.kernel import Kernel, Product, Stage
 
 DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
 
+FEW_ROWS = 32  # up to so many, a right operand whose columns are adjacent is read where it lies: packing takes longer
+
 
 def emit_contraction(
     kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
@@ -58,6 +60,8 @@ class _ContractionEmitter(KernelEmitter):
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.offsets = self.e.pointer(scratch, "i8", packed + sums)
+        rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
+        self.direct = rows <= FEW_ROWS and not self.taps and _coefficient(product.right, self.column) is ONE
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -128,17 +132,11 @@ class _ContractionEmitter(KernelEmitter):
     ) -> None:
         """Pack the block's columns, tile width by tile width, then multiply and, after the last depth, finish tiles."""
         e, tile = self.e, self.tile
-        step, along = (self._stride(self.product.right, s) for s in (self.column, self.innermost))
-        pack = self._packing()
+        start = last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
+        with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
+            self._pack(column, first[1], last[1], count)
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
-            self.memory.bound[self.column] = column
-            source = self._element(self.product.right)
-            panel = e.pointer(self.packed, tile.type, (column - first[1]) * self.depth)
-            there = e.intrinsic("smin", (last[1] - column, tile.width))
-            values = ", ".join(f"i64 {v.text}" for v in (step, along, count * self.tap_count, there))
-            e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {panel.text})")
-        with e.loop(first[1], last[1], tile.width, sure=True) as column:
-            panel = e.pointer(self.packed, tile.type, (column - first[1]) * self.depth)
+            panel = self._panel(column, first[1], last[1])
             stop = e.intrinsic("smin", (column + tile.width, last[1]))
             with e.loop(first[0], last[0], tile.rows, sure=True) as row:
                 sums = self.sums
@@ -148,7 +146,30 @@ class _ContractionEmitter(KernelEmitter):
                 self._multiply(row, last[0], panel, count, sums, add)
                 self._finish(row, last[0], column, stop, sums, final)
 
-    def _multiply(self, row: Value, stop: Value, panel: Value, count: Value, sums: Value, add: Value | None) -> None:
+    def _pack(self, column: Value, first: Value, last: Value, count: Value) -> None:
+        e, tile, right = self.e, self.tile, self.product.right
+        self.memory.bound[self.column] = column
+        step, along = (self._stride(right, s) for s in (self.column, self.innermost))
+        there = e.intrinsic("smin", (last - column, tile.width))
+        values = ", ".join(f"i64 {v.text}" for v in (step, along, count * self.tap_count, there))
+        packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
+        e.line(f"call void @{self._packing()}(ptr {self._element(right).text}, {values}, ptr {packed.text})")
+
+    def _panel(self, column: Value, first: Value, last: Value) -> tuple[Value, Value]:
+        """Where the columns of a tile begin, and the bytes from one step of a tap to the next."""
+        e, tile = self.e, self.tile
+        packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
+        apart = e.constant(self.tap_count * tile.width * tile.size, "i64")
+        if not self.direct:
+            return packed, apart
+        self.memory.bound[self.column] = column
+        there, along = self._element(self.product.right), self._stride(self.product.right, self.inner)
+        whole = e.compare("sle", column + tile.width, last)
+        return e.select(whole, there, packed), e.select(whole, along, apart)
+
+    def _multiply(
+        self, row: Value, stop: Value, panel: tuple[Value, Value], count: Value, sums: Value, add: Value | None
+    ) -> None:
         """Rows that are not there are read as the last one."""
         e = self.e
         pointers = []
@@ -159,8 +180,9 @@ class _ContractionEmitter(KernelEmitter):
         step = self._stride(self.product.left, self.inner)
         helper = self._shared(tiles.multiply(self.tile, self.tap_count))
         e.line(
-            f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, ptr {panel.text}, "
-            f"i64 {count.text}, ptr {sums.text}, i1 {'false' if add is None else add.text})"
+            f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
+            f"ptr {panel[0].text}, i64 {panel[1].text}, i64 {count.text}, ptr {sums.text}, "
+            f"i1 {'false' if add is None else add.text})"
         )
 
     def _finish(self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None) -> None:

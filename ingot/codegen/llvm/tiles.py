@@ -60,11 +60,15 @@ class Helper(NamedTuple):
     declarations: frozenset[str]
 
 
-def multiply(tile: Tile, taps: int) -> Helper:
-    """void(ptr row 0, ..., i64 step, ptr offsets, ptr packed, i64 count, ptr sums, i1 add): sums (+)= rows * packed.
+_MULTIPLIES = "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, ptr %sums, i1 %add"
 
-    Each row has `count` elements, `step` apart, at each of the `taps` offsets; `packed` holds rows of the tile's width,
-    one for each element, those of different taps side by side; `sums` holds the tile row by row.
+
+def multiply(tile: Tile, taps: int) -> Helper:
+    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, ptr sums, i1 add):
+    sums (+)= rows * panel.
+
+    Each row has `count` elements, `step` apart, at each of the `taps` offsets. The panel has rows of the tile's width,
+    `along` apart from one step to the next, those of different taps side by side; `sums` holds the tile row by row.
     """
     name, vector = f"multiply_{tile.suffix}_{taps}", vector_type(tile.type, tile.lanes)
     fma = f"llvm.fma.{mangled(tile.type, tile.lanes)}"
@@ -74,10 +78,7 @@ def multiply(tile: Tile, taps: int) -> Helper:
     width = tile.vectors * bytes_of_vector
 
     def lines() -> Iterator[str]:
-        yield (
-            f"define internal void @{name}({rows}i64 %step, ptr %offsets, ptr %packed, i64 %count, ptr %sums, i1 %add) "
-            "nounwind {"
-        )
+        yield f"define internal void @{name}({rows}{_MULTIPLIES}) nounwind {{"
         yield "entry:"
         yield "  br label %tap"
         yield "tap:"
@@ -86,7 +87,7 @@ def multiply(tile: Tile, taps: int) -> Helper:
             yield f"  %r{r}.{v} = phi {vector} [zeroinitializer, %entry], [%t{r}.{v}, %tap.end]"
         yield "  %offset.place = getelementptr i64, ptr %offsets, i64 %tap.number"
         yield "  %offset = load i64, ptr %offset.place, align 8"
-        yield f"  %row = getelementptr [{width} x i8], ptr %packed, i64 %tap.number"
+        yield f"  %row = getelementptr [{width} x i8], ptr %panel, i64 %tap.number"
         yield "  br label %body"
         yield "body:"
         yield "  %i = phi i64 [0, %tap], [%i.next, %body]"
@@ -96,7 +97,7 @@ def multiply(tile: Tile, taps: int) -> Helper:
             yield f"  %s{r}.{v} = phi {vector} [%r{r}.{v}, %tap], [%t{r}.{v}, %body]"
         for v in range(tile.vectors):
             yield f"  %p{v} = getelementptr i8, ptr %b, i64 {v * bytes_of_vector}"
-            yield f"  %b{v} = load {vector}, ptr %p{v}, align {bytes_of_vector}"
+            yield f"  %b{v} = load {vector}, ptr %p{v}, align {tile.size}"
         for r in range(tile.rows):
             yield f"  %q{r} = getelementptr i8, ptr %a{r}, i64 %at"
             yield f"  %x{r} = load {tile.type}, ptr %q{r}, align {tile.size}"
@@ -105,7 +106,7 @@ def multiply(tile: Tile, taps: int) -> Helper:
             for v in range(tile.vectors):
                 operands = f"{vector} %z{r}, {vector} %b{v}, {vector} %s{r}.{v}"
                 yield f"  %t{r}.{v} = call {vector} @{fma}({operands})"
-        yield f"  %b.next = getelementptr i8, ptr %b, i64 {taps * width}"
+        yield "  %b.next = getelementptr i8, ptr %b, i64 %along"
         yield "  %at.next = add i64 %at, %step"
         yield "  %i.next = add nsw i64 %i, 1"
         yield "  %again = icmp slt i64 %i.next, %count"

@@ -37,6 +37,9 @@ MOST_TAPS = 9
 MOST_TAPS_OF_VECTORS = 64
 """Elements of a window that are written out over channels-last images."""
 
+FEWEST_PIXELS = 8
+"""With fewer, packing the weight takes longer than the library takes."""
+
 FEWEST_CHANNELS = 8
 """With fewer, sums over one element of the window at a time are too short."""
 
@@ -183,7 +186,8 @@ def _dense(
 ) -> TensorValue:
     """A contraction: rows are the result's pixels, columns its channels, and what is summed over are the window and the
     channels of `x`."""
-    if not contracts_in_full(out.sizes[0] * out.sizes[2] * out.sizes[3]):
+    pixels = (out.sizes[0] * out.sizes[2] * out.sizes[3]).constant
+    if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
         raise NotLowered("a convolution for the library")
     n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (out.sizes[0], *out.sizes[2:])))
     channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", weight.sizes[1])
