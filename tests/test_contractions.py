@@ -241,6 +241,31 @@ def test_a_residual_is_written_in_place():
     torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
 
 
+def residual(x, w, r):
+    return torch.softmax(r, -1) + F.linear(x, w)
+
+
+def residual_read_later(x, w, r):
+    h = torch.softmax(r, -1)
+    y = F.linear(x, w)
+    return y.relu(), y + h
+
+
+def residual_is_an_operand(x, w, r):
+    h = torch.softmax(x, -1)
+    return h + F.linear(h, w[:40, :40])
+
+
+@pytest.mark.parametrize(
+    "fn, overwritten", [(residual, True), (residual_read_later, True), (residual_is_an_operand, False)]
+)
+def test_a_dead_residual_is_overwritten(fn, overwritten):
+    found = ingot.explain(ingot.compile(fn, fullgraph=True))(X, W, R)
+    assert len(found.kernels) == 2
+    assert (found.arena_bytes < 16 * 40 * 4) == overwritten  # where it is not, all of it takes memory of its own
+    torch.testing.assert_close(ingot.compile(fn)(X, W, R), fn(X, W, R), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("precision", ["high", "medium"])
 def test_a_lower_precision_is_left_to_the_library(precision):
     torch.set_float32_matmul_precision(precision)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction, View
+from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Pointwise, Reduction, View
 from ingot.schedule.build import assign_stages
-from ingot.schedule.fuse import Group, Overlay
+from ingot.schedule.fuse import Group
 from ingot.schedule.nests import Compute
 
 
@@ -26,16 +26,15 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
     replaced: dict[str, str] = {}
     for k, group in enumerate(groups):
-        if group.overlay is None:
+        if group.overlay is None and not isinstance(group.members[0], Contraction):
             continue
-        laid = group.overlay
         for target in sorted(group.writes - internal[k]):
             if graph.buffers[target].role != "temporary" or target in group.reads:
                 continue
             for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in returned or dead in replaced:
                     continue
-                if _same_layout(graph, dead, target) and _overwritable(laid, dead, target):
+                if _same_layout(graph, dead, target) and _overwritable(group, dead, target):
                     replaced[dead] = target
                     last_reader[dead] = -1
                     break
@@ -49,8 +48,11 @@ def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
     return a.role == "temporary" and (a.dtype, a.sizes, a.strides, a.device) == (b.dtype, b.sizes, b.strides, b.device)
 
 
-def _overwritable(laid: Overlay, dead: str, target: str) -> bool:
+def _overwritable(group: Group, dead: str, target: str) -> bool:
     """Whether each element of `dead` is read only at the point that overwrites it, and by members up to the writer."""
+    if group.overlay is None:
+        return _overwritable_by_epilogue(group.members, dead, target)
+    laid = group.overlay
     writers = [k for k, m in enumerate(laid.members) if m.target == target]
     if len(writers) != 1:
         return False
@@ -65,6 +67,21 @@ def _overwritable(laid: Overlay, dead: str, target: str) -> bool:
             late = k > writers[0] or stages[k] > stages[writers[0]]
             if late or i.attrs[1] != writer.index or laid.inner[k] != laid.inner[writers[0]]:
                 return False
+    return True
+
+
+def _overwritable_by_epilogue(members: Sequence[Node], dead: str, target: str) -> bool:
+    """The same for a contraction and what is computed on its tiles. Its operands are read elsewhere."""
+    writer = next(k for k, m in enumerate(members) if target in m.writes())
+    index = members[writer].index  # type: ignore[attr-defined]
+    for k, m in enumerate(members):
+        if isinstance(m, Contraction):
+            if dead in m.reads():
+                return False
+            continue
+        assert isinstance(m, Pointwise)
+        if any(i.attrs[0] == dead and (k > writer or i.attrs[1] != index) for i in m.body.loads):
+            return False
     return True
 
 

@@ -17,6 +17,7 @@ from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.kernel import Function, KernelEmitter, choose_unroll
 from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.transpose import transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Instruction
@@ -149,11 +150,23 @@ class _ContractionEmitter(KernelEmitter):
     def _pack(self, column: Value, first: Value, last: Value, count: Value) -> None:
         e, tile, right = self.e, self.tile, self.product.right
         self.memory.bound[self.column] = column
-        step, along = (self._stride(right, s) for s in (self.column, self.innermost))
-        there = e.intrinsic("smin", (last - column, tile.width))
-        values = ", ".join(f"i64 {v.text}" for v in (step, along, count * self.tap_count, there))
+        source = self._element(right)
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
-        e.line(f"call void @{self._packing()}(ptr {self._element(right).text}, {values}, ptr {packed.text})")
+        there, count = e.intrinsic("smin", (last - column, tile.width)), count * self.tap_count
+        along_columns, inwards = (_coefficient(right, s) for s in (self.column, self.innermost))
+        if inwards is ONE and along_columns is not ONE:
+            name, text = transpose(tile.type, tile.width, tile.lanes * tile.size)
+            e.declarations.add(text)
+            e.declare("i64", "llvm.smin.i64", "i64, i64")
+            stride = self.memory.index(along_columns)
+            values = f"i64 {stride.text}, ptr {packed.text}, i64 {there.text}, i64 {count.text}"
+            e.line(f"call void {name}(ptr {source.text}, {values})")
+            return
+        anyhow = self._shared(tiles.pack_any(tile))
+        pack = self._shared(tiles.pack_rows(tile)) if along_columns is ONE else anyhow
+        step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
+        values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
+        e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {packed.text})")
 
     def _panel(self, column: Value, first: Value, last: Value) -> tuple[Value, Value]:
         """Where the columns of a tile begin, and the bytes from one step of a tap to the next."""
@@ -232,15 +245,6 @@ class _ContractionEmitter(KernelEmitter):
     def _stride(self, access: Access, symbol: Symbol) -> Value:
         """Bytes from one element to the next along a loop."""
         return self.memory.index(_coefficient(access, symbol) * self.tile.size)
-
-    def _packing(self) -> str:
-        """The function that packs the right operand, by how it lies."""
-        anyhow, right = self._shared(tiles.pack_any(self.tile)), self.product.right
-        if _coefficient(right, self.column) is ONE:
-            return self._shared(tiles.pack_rows(self.tile))
-        if _coefficient(right, self.innermost) is ONE:
-            return self._shared(tiles.pack_columns(self.tile))
-        return anyhow
 
     def _shared(self, helper: tiles.Helper) -> str:
         """The name of a function that kernels of the module share; it will be in the module."""

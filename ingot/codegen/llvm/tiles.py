@@ -139,7 +139,7 @@ def _declaration(result: str, function: str, arguments: Sequence[str]) -> str:
 
 
 # Packing: `count` rows of the tile's width from elements that are `step` apart along a row and `along` apart from row
-# to row, all void(ptr from, i64 step, i64 along, i64 count, i64 columns, ptr packed). What lies beyond `columns` is
+# to row, both void(ptr from, i64 step, i64 along, i64 count, i64 columns, ptr packed). What lies beyond `columns` is
 # undefined: no sum that is used depends on it.
 _PACKS = "ptr %from, i64 %step, i64 %along, i64 %count, i64 %columns, ptr %packed"
 
@@ -210,80 +210,3 @@ def pack_rows(tile: Tile) -> Helper:
         yield "}"
 
     return Helper(name, "\n".join(lines()), frozenset())
-
-
-def pack_columns(tile: Tile) -> Helper:
-    """For columns that are adjacent in memory (`along` is an element's size): squares of a vector's length are
-    transposed in registers; the last column stands for those that are not there."""
-    name, vector = f"pack_columns_{tile.type}_{tile.width}x{tile.lanes}", vector_type(tile.type, tile.lanes)
-    lanes, size = tile.lanes, tile.size
-
-    def lines() -> Iterator[str]:
-        yield f"define internal void @{name}({_PACKS}) nounwind {{"
-        yield "entry:"
-        yield f"  %even = and i64 %count, {-lanes}"
-        yield "  %last = add nsw i64 %columns, -1"
-        yield "  %some = icmp sgt i64 %even, 0"
-        yield "  br i1 %some, label %group, label %rest"
-        yield "group:"
-        yield "  %c = phi i64 [0, %entry], [%c.next, %group.end]"
-        for j in range(lanes):
-            yield f"  %n{j} = add nsw i64 %c, {j}"
-            yield f"  %m{j} = call i64 @llvm.smin.i64(i64 %n{j}, i64 %last)"
-            yield f"  %o{j} = mul nsw i64 %m{j}, %step"
-            yield f"  %a{j} = getelementptr i8, ptr %from, i64 %o{j}"
-        yield f"  %top = getelementptr {tile.type}, ptr %packed, i64 %c"
-        yield "  br label %square"
-        yield "square:"
-        yield "  %k = phi i64 [0, %group], [%k.next, %square]"
-        yield "  %to = phi ptr [%top, %group], [%to.next, %square]"
-        for j in range(lanes):
-            yield f"  %p{j} = getelementptr {tile.type}, ptr %a{j}, i64 %k"
-            yield f"  %x0.{j} = load {vector}, ptr %p{j}, align {size}"
-        names, text = _transposed([f"%x0.{j}" for j in range(lanes)], vector, lanes)
-        yield from text
-        for j in range(lanes):
-            yield f"  %q{j} = getelementptr {tile.type}, ptr %to, i64 {j * tile.width}"
-            yield f"  store {vector} {names[j]}, ptr %q{j}, align {lanes * size}"
-        yield f"  %to.next = getelementptr {tile.type}, ptr %to, i64 {lanes * tile.width}"
-        yield f"  %k.next = add nsw i64 %k, {lanes}"
-        yield "  %again = icmp slt i64 %k.next, %even"
-        yield "  br i1 %again, label %square, label %group.end"
-        yield "group.end:"
-        yield f"  %c.next = add nsw i64 %c, {lanes}"
-        yield f"  %bound = call i64 @llvm.smin.i64(i64 %columns, i64 {tile.width})"
-        yield "  %next = icmp slt i64 %c.next, %bound"
-        yield "  br i1 %next, label %group, label %rest"
-        yield "rest:"
-        yield "  %left = sub nsw i64 %count, %even"
-        yield f"  %across = call i64 @llvm.smin.i64(i64 %columns, i64 {tile.width})"
-        yield f"  %from.rest = getelementptr {tile.type}, ptr %from, i64 %even"
-        yield f"  %rows = mul nsw i64 %even, {tile.width}"
-        yield f"  %to.rest = getelementptr {tile.type}, ptr %packed, i64 %rows"
-        yield (
-            f"  call void @{pack_any(tile).name}"
-            "(ptr %from.rest, i64 %step, i64 %along, i64 %left, i64 %across, ptr %to.rest)"
-        )
-        yield "  ret void"
-        yield "}"
-
-    return Helper(name, "\n".join(lines()), frozenset([_declaration("i64", "llvm.smin.i64", ["i64", "i64"])]))
-
-
-def _transposed(rows: Sequence[str], vector: str, lanes: int) -> tuple[list[str], list[str]]:
-    """(names of the columns of a square, the instructions that make them): interleaving the first half of the rows
-    with the second, as often as there are bits in a lane's number, moves the bits of the row into those of the lane."""
-    lines: list[str] = []
-    current = list(rows)
-    low = ", ".join(f"i32 {k // 2 + (k % 2) * lanes}" for k in range(lanes))
-    high = ", ".join(f"i32 {lanes // 2 + k // 2 + (k % 2) * lanes}" for k in range(lanes))
-    for step in range(1, lanes.bit_length()):
-        made = []
-        for j in range(lanes // 2):
-            for half, mask in (("l", low), ("h", high)):
-                name = f"%x{step}.{j}{half}"
-                pair = f"{vector} {current[j]}, {vector} {current[j + lanes // 2]}"
-                lines.append(f"  {name} = shufflevector {pair}, <{lanes} x i32> <{mask}>")
-                made.append(name)
-        current = made
-    return current, lines

@@ -35,7 +35,8 @@ def transpose(element: str, rows: int, vector_bytes: int) -> tuple[str, str]:
         void name(ptr source, i64 stride, ptr target, i64 present, i64 columns)
 
     that writes element (r, c) of the source, whose rows are `stride` elements apart, to element c * rows + r of the
-    target, for `present` of `rows` rows (a power of 2; what the others get is undefined) and any number of columns.
+    target, for `present` of `rows` rows (a power of 2, or a multiple of 4; what the others get is undefined) and any
+    number of columns.
     """
     size = BITS[element] // 8
     columns = vector_bytes // size
