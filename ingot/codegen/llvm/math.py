@@ -389,7 +389,7 @@ class _Angle(NamedTuple):
     """The remainder by pi/2, as a sum, and the quadrant's number (two low bits of an integer of the float's size)."""
 
     high: Value
-    low: Value | None
+    low: Value
     quadrant: Value
 
 
@@ -398,7 +398,9 @@ def _reduce_angle(x: Value) -> _Angle:
     e = x.emitter
     k, n = _nearest(x, TWO_OVER_PI)
     if x.type == "double":
-        return _Angle(e.fma(-k, PI_2_LOW, e.fma(-k, PI_2, x)), None, n)
+        rest = e.fma(-k, PI_2, x)  # exact
+        high = e.fma(-k, PI_2_LOW, rest)
+        return _Angle(high, e.fma(-k, PI_2_LOW, rest - high), n)
     first, second, third = PI_2_PARTS
     rest, product = e.fma(-k, first, x), k * second  # the former is exact
     high = rest - product
@@ -408,8 +410,6 @@ def _reduce_angle(x: Value) -> _Angle:
 
 def _sine(angle: _Angle) -> Value:
     e, r, z = angle.high.emitter, angle.high, angle.high * angle.high
-    if angle.low is None:
-        return e.fma(z * r, polynomial(z, SIN[r.type]), r)
     return r + e.fma(z * r, polynomial(z, SIN[r.type]), angle.low)
 
 
@@ -417,9 +417,7 @@ def _cosine(angle: _Angle) -> Value:
     """1 - z/2 and what is left: the rounding error of that and the polynomial."""
     e, r, z = angle.high.emitter, angle.high, angle.high * angle.high
     high = e.fma(z, -0.5, 1.0)
-    left = e.fma(z, -0.5, 1.0 - high)
-    if angle.low is not None:
-        left = e.fma(-r, angle.low, left)
+    left = e.fma(-r, angle.low, e.fma(z, -0.5, 1.0 - high))
     return high + e.fma(z * z, polynomial(z, COS[r.type]), left)
 
 
@@ -477,7 +475,10 @@ def asin(x: Value) -> Value:
     e, a = x.emitter, absolute(x)
     large = e.compare("ogt", a, 0.5)
     z = e.select(large, (1.0 - a) * 0.5, a * a)
-    p = _asin_small(e.select(large, square_root(z), a), z)
+    root = square_root(z)
+    p = _asin_small(e.select(large, root, a), z)
+    if x.type == "double":  # the rounding error of the root, which counts twice
+        p = p + e.select(large, e.fma(-root, root, z) / at_least(root * 2.0, 1e-9), 0.0)
     return copysign(e.select(large, PI_2 - (p * 2.0 - PI_2_LOW), p), x)
 
 
@@ -673,8 +674,8 @@ def rsqrt(x: Value) -> Value:
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
     "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute, "exp2": exp2, "log2": log2, "atan2": atan2,
+    "atanh": atanh,
 }  # fmt: skip
-FUNCTIONS |= {f.__name__: in_double(f) for f in (log10, acos, atan, sinh, cosh, asinh)}
+FUNCTIONS |= {f.__name__: in_double(f) for f in (log10, tan, asin, acos, atan, sinh, cosh, asinh, acosh)}
 # In double these would need intermediate results in more than double precision.
-FLOAT_ONLY: dict[str, Callable[..., Value]] = {f.__name__: in_double(f) for f in (tan, asin, acosh, erfc)}
-FLOAT_ONLY |= {"pow": pow_, "atanh": atanh, "gelu": gelu}
+FLOAT_ONLY: dict[str, Callable[..., Value]] = {"pow": pow_, "gelu": gelu, "erfc": in_double(erfc)}
