@@ -144,6 +144,11 @@ ERFC_SCALED = (
     -0.016197733912895102, 0.037167515461719876, -0.06633036582414714, 0.09373283500285297, -0.10103906603580642,
     0.06809705425456938, 0.015379652102611715, -0.13962111684056153, 1.2329951186255526,
 )  # fmt: skip
+# (atanh(x)/x - 1) / x^2 in x^2 on |x| <= 1/2
+ATANH_FLOAT = (
+    0.15751780259152603, 0.06493489567669346, 0.11469875161618762, 0.1426397985264627, 0.2000047330953935,
+    0.3333333168479454,
+)  # fmt: skip
 # (atan(x)/x - 1) / x^2 in x^2 on |x| <= 1/2 for float, tan(pi/8) for double, and (asin(x)/x - 1) / x^2 on |x| <= 1/2
 ATAN_FLOAT = (
     0.04225685963021552, -0.08235505763636282, 0.11006880681346318, -0.14279801095810957, 0.1999987524978264,
@@ -606,6 +611,9 @@ def atanh(x: Value) -> Value:
     e, a = x.emitter, absolute(x)
     twice = a * 2.0
     y = log1p(twice + twice * a / (1.0 - a)) * 0.5
+    if x.type == "float":
+        z = a * a
+        y = e.select(e.compare("olt", a, 0.5), e.fma(a * z, polynomial(z, ATANH_FLOAT), a), y)
     return copysign(e.select(e.compare("ogt", a, 1.0), nan, y), x)
 
 
