@@ -472,5 +472,4 @@ RESETS = {
     "contextvar": "contextvar.set(1.0)",
     "counted": "counted.calls.clear()",
     "EXTRA": "globals().pop('EXTRA', None)",
-    "cached_square": "cached_square.cache_clear()",
 }
