@@ -105,11 +105,11 @@ def test_models(name: str) -> None:
         assert all(g is not None for g in gradients[-1])
     for a, b in zip(eager.buffers(), compiled.buffers(), strict=True):
         torch.testing.assert_close(a, b)
-    errors = [error(found, gradients[0]) for found in gradients[1:]]
-    if name != "dropout":  # float64 draws other numbers
+    if name == "dropout":  # float64 draws other numbers
+        torch.testing.assert_close(gradients[1], gradients[2], rtol=1e-4, atol=1e-5)
+    else:
+        errors = [error(found, gradients[0]) for found in gradients[1:]]
         assert errors[1] <= max(1.2 * errors[0], 4 * torch.finfo(torch.float32).eps), errors
-    for a, b in zip(gradients[1], gradients[2], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert is_compiled(compiled)
 
 

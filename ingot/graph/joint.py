@@ -86,7 +86,7 @@ def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeCon
         _refuse_written(primals, recorder)
         outputs, windows = _apart(outputs, primals, recorder)
         differentiable = tuple(k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad)
-        last = next(reversed(recorder.graph.nodes))
+        last = next(iter(reversed(recorder.graph.nodes)))
         nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
         tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
         leaves = [k for k, p in enumerate(primals) if p.requires_grad]
