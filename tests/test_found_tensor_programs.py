@@ -75,3 +75,22 @@ def test_found(function: Callable[..., Any]) -> None:
         for _ in range(2):
             arguments = copy.deepcopy((FOUND[function], FOUND[function]))
             compare(Outcome(compiled, arguments[0]), Outcome(function, arguments[1]))
+
+
+def reads_in_front_of_what_it_wrote(x: torch.Tensor) -> torch.Tensor:
+    x[..., 0].zero_()
+    return x.as_strided((2,), (1,), 1) + 0
+
+
+def writes_behind_its_argument(x: torch.Tensor) -> torch.Tensor:
+    x.as_strided((2, 4), (3, 1), x.storage_offset() + 9).mul_(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [reads_in_front_of_what_it_wrote, writes_behind_its_argument])
+def test_windows_beyond_a_written_argument(function: Callable[..., torch.Tensor]) -> None:
+    mine, theirs = torch.arange(27.0).view(9, 3), torch.arange(27.0).view(9, 3)
+    compiled = ingot.compile(function)
+    for _ in range(2):
+        assert torch.equal(compiled(mine[2:6]), function(theirs[2:6]))
+        assert torch.equal(mine, theirs)

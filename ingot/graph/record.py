@@ -271,6 +271,8 @@ class Recorder(Mode):
         whole, cursor = value, tracked
         while cursor.parent is not None:
             assert cursor.view is not None
+            if cursor.view.op is aten.as_strided.default:
+                _refuse_beyond(cursor.parent.fake, cursor)
             whole = written_back(cursor.view, cursor.parent.fake, whole)
             cursor = cursor.parent
         if cursor.storage.position is not None and cursor.fake.numel() and geometry.shares_elements(cursor.fake):
@@ -307,6 +309,8 @@ class Recorder(Mode):
         base, value = tracked.base.fake, source.meta["val"]
         if tracked.storage.version and base.numel() and not geometry.is_dense(base.shape, base.stride()):
             raise Unsupported("as_strided over a written input that has gaps between its elements")
+        if tracked.storage.version:
+            _refuse_beyond(base, tracked)
         assert tracked.view is not None
         size, stride, offset = tracked.view.args
         return size, stride, offset - base.storage_offset() + value.storage_offset()
@@ -367,6 +371,17 @@ class Recorder(Mode):
             id(base.storage),
             requires_grad(value),
         )
+
+
+def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:
+    """Of memory that is written, what is known is the elements of the base."""
+    assert tracked.view is not None
+    size, stride, offset = tracked.view.args
+    first = offset - base.storage_offset()
+    last = first + sum((n - 1) * s for n, s in zip(size, stride))
+    end = sum((n - 1) * s for n, s in zip(base.shape, base.stride()))
+    if tracked.fake.numel() and (first < 0 or last > end):
+        raise Unsupported("as_strided reaches beyond a written tensor, into memory that is not its own")
 
 
 def _call_functional(op: OpOverload, bound: dict[str, Any], kwargs: dict[str, Any]) -> Any:
