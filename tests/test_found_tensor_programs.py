@@ -94,3 +94,17 @@ def test_windows_beyond_a_written_argument(function: Callable[..., torch.Tensor]
     for _ in range(2):
         assert torch.equal(compiled(mine[2:6]), function(theirs[2:6]))
         assert torch.equal(mine, theirs)
+
+
+def test_a_write_through_a_window_on_memory_in_the_arena() -> None:
+    def function(x: torch.Tensor) -> Any:
+        window = x.contiguous().as_strided((4,), (3,), 1).view(-1)
+        window.unsqueeze(0).mul_(0.5)
+        gathered = x[::2, torch.arange(7) % 2, 1:]
+        gathered = gathered.index_add(0, torch.tensor([0]), gathered[:1])
+        return torch.trunc(window).repeat(2), gathered, torch.randint(9, (3,))
+
+    x = 3 * torch.randn(8, 7, 2, generator=torch.Generator().manual_seed(0)).transpose(1, 2)
+    outcomes = [Outcome(f, (x.clone(),)) for f in (ingot.compile(function), function)]
+    for mine, theirs in zip(*(outcome.leaves for outcome in outcomes), strict=True):
+        assert torch.equal(mine, theirs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from ingot.errors import Unsupported
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_less, maximum, minimum, product
@@ -218,14 +219,42 @@ def as_strided(
     offset: int | Expr | None = None,
 ) -> TensorValue:
     """A window on the storage under `x`, which must then be in memory, laid out as in eager."""
+    buffer = _laid_out(lw, x).buffer or ""
+    first = out.offset if offset is None else as_expr(offset)
+    return stored(buffer, out, first - lw.storage_offsets.get(buffer, ZERO))
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    sizes: Sequence[int | Expr],
+    strides: Sequence[int | Expr],
+    offset: int | Expr | None = None,
+) -> TensorValue:
+    """A copy of `x` in which a window is `source`. The window counts from where the storage begins, which is another
+    place for a part of the arena than for eager's tensor."""
+    root = _laid_out(lw, x)
+    begin = ZERO if offset is None else as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
+    (result,) = lw.call(_with_window, [out], [root, source, list(sizes), list(strides), begin])
+    assert result is not None
+    return result
+
+
+def _with_window(x: Tensor, source: Tensor, sizes: list[int], strides: list[int], begin: int) -> Tensor:
+    return aten.as_strided_scatter.default(x, source, sizes, strides, x.storage_offset() + begin)
+
+
+def _laid_out(lw: Lowering, x: TensorValue) -> TensorValue:
+    """What `x` is a view of, in memory, laid out as in eager."""
     root = lw.realize(x.root)
     if not _has_own_strides(lw, root):
         root = lw.realize(lw.copied(root))
     if not _has_own_strides(lw, root):
         raise Unsupported("as_strided of a value with gaps or shared elements", lw.origin.where)
-    buffer = root.buffer or ""
-    first = out.offset if offset is None else as_expr(offset)
-    return stored(buffer, out, first - lw.storage_offsets.get(buffer, ZERO))
+    return root
 
 
 def _has_own_strides(lw: Lowering, root: TensorValue) -> bool:
