@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -114,22 +114,27 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
     rank = max((len(v.sizes) for v in used.values()), default=0)
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     start = dims[0] if adjacent else 0
-    faults = {
-        d: Fault(IndexError, f"index out of bounds for dimension {d} with size {x.sizes[d]}") for d in dims
-    }
+    places = places_named(x, used, start, rank)
+    return looked_up(lw, out, x, list(used.values()), lambda place: x.load(places(place)))
 
-    def compute(place: Index) -> int:
-        chosen, rest = place[start : start + rank], iter(place[:start] + place[start + rank :])
+
+def places_named(x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int) -> Callable[[Index], Index]:
+    """From a place among what is indexed to the place in `x`: `used` are the index tensors by dimension of `x`, whose
+    broadcast `rank` dimensions stand from `start` on."""
+    faults = {d: Fault(IndexError, f"index out of bounds for dimension {d} with size {x.sizes[d]}") for d in used}
+
+    def places(index: Index) -> Index:
+        chosen, others = index[start : start + rank], iter(index[:start] + index[start + rank :])
         at = []
         for d, size in enumerate(x.sizes):
             if d in used:
                 position = used[d].load(broadcast_index(chosen, used[d].sizes))
                 at.append(ops.indirect(position, size, faults[d]))
             else:
-                at.append(next(rest))
-        return x.load(tuple(at))
+                at.append(next(others))
+        return tuple(at)
 
-    return looked_up(lw, out, x, list(used.values()), compute)
+    return places
 
 
 # -- writing into a part

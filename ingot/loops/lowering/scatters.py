@@ -14,7 +14,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.indexing import INDEX_TYPES, of_vectors, strict
+from ingot.loops.lowering.indexing import INDEX_TYPES, of_vectors, places_named, strict
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
@@ -93,21 +93,7 @@ def index_put(
     rest = [size for d, size in enumerate(x.sizes) if d not in used]
     sizes = (*rest[:start], *shape, *rest[start:])
     _check(_broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values()))
-    faults = {
-        d: Fault(IndexError, f"index out of bounds for dimension {d} with size {x.sizes[d]}") for d in dims
-    }  # fmt: skip
-
-    def places(index: Index) -> Index:
-        chosen, others = index[start : start + rank], iter(index[:start] + index[start + rank :])
-        at = []
-        for d, size in enumerate(x.sizes):
-            if d in used:
-                position = used[d].load(broadcast_index(chosen, used[d].sizes))
-                at.append(ops.indirect(position, size, faults[d]))
-            else:
-                at.append(next(others))
-        return tuple(at)
-
+    places = places_named(x, used, start, rank)
     mode = "add" if accumulate else "store"
     result = copied(lw, out, x)
     write(lw, result, sizes, places, lambda index: source.load(broadcast_index(index, source.sizes)), mode)
