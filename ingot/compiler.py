@@ -330,9 +330,8 @@ class Continuation(Compiler):
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows no fakes to hooks
-    on saved tensors, and gives torch's generator its state back when something drew from it: shape rules that are tried
-    out do, and modules that torch loads on the way. Where there are other threads it may have been one of them, which
-    is to keep its numbers."""
+    on saved tensors, and gives torch's generator its state back when something drew from it: modules that torch loads
+    on the way may. Where there are other threads it may have been one of them, which is to keep its numbers."""
     restore_modes, before = snapshot(), torch.get_rng_state()
     hooks: list[Any] = []
     while top := _autograd._top_saved_tensors_default_hooks(False):

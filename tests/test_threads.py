@@ -12,6 +12,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
+from ingot.graph import meta
 
 THREADS = 8
 
@@ -161,6 +162,28 @@ def test_compiling_leaves_another_threads_random_numbers_alone():
             ingot.compile(lambda x: torch.softmax(x.sin() + torch.dropout(x, 0.5, False), -1))(torch.ones(n, n))
     thread.join()
     assert all(map(torch.equal, drawn, expected))
+
+
+def test_random_numbers_are_eagers_beside_another_thread(monkeypatch):
+    """Where there are other threads, a compilation may not rewind the generator: trying out an op must draw nothing."""
+    monkeypatch.setattr(meta, "_dtypes", {})
+
+    def function(x):
+        return torch.rand(3), torch.randint(9, (3,)), torch.randperm(5), torch.rand_like(x), torch.dropout(x, 0.5, True)
+
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        torch.manual_seed(3)
+        expected = function(torch.ones(7))
+        torch.manual_seed(3)
+        with torch.no_grad():
+            actual = ingot.compile(function)(torch.ones(7))
+    finally:
+        done.set()
+        thread.join()
+    assert all(map(torch.equal, actual, expected))
 
 
 def test_compiling_leaves_another_threads_modes_alone():

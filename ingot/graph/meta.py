@@ -11,7 +11,8 @@ Sizes may be SymInts in every rule but the probe.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -99,9 +100,23 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
 
     kwargs = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
     try:
-        return op(*concrete(_map(small, args)), **_map(small, kwargs))
+        with _undrawn(op):
+            return op(*concrete(_map(small, args)), **_map(small, kwargs))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
+
+
+@contextmanager
+def _undrawn(op: OpOverload) -> Iterator[None]:
+    """Puts back what a trial of the op takes from torch's generator."""
+    if not is_random(op):
+        yield
+        return
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def _dtype(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
@@ -480,14 +495,11 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return real.fill_(1 if t.is_floating_point() or t.is_complex() else 0)
 
     on_cpu = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
-    state = torch.get_rng_state() if is_random(op) else None
     try:
-        result = op(*_map(filled, args), **_map(filled, on_cpu))
+        with _undrawn(op):
+            result = op(*_map(filled, args), **_map(filled, on_cpu))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise Unsupported(f"{op} cannot be tried out on made-up values: {first_line(error)}") from error
-    finally:
-        if state is not None:
-            torch.set_rng_state(state)
     return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), result)
 
 
