@@ -20,7 +20,7 @@ from ingot.graph.partition import Partition, partition
 from ingot.loops.lowering import lower
 from ingot.options import Options
 from ingot.runtime.program import Program
-from ingot.runtime.training import Original, Tangent, TrainingProgram, Window, WithWindows
+from ingot.runtime.training import Backward, Original, Tangent, TrainingProgram, Window, WithWindows
 from ingot.schedule import schedule
 from ingot.serial import compiling
 
@@ -56,7 +56,7 @@ def compile_graph(
         joint = trace_joint(captured.graph_module, fakes, captured.context)
         parts = partition(joint)
     compilation.aten = parts.forward
-    run = _program(compilation, options).native
+    run = _program(compilation, options, frugal=True).native
     if joint.differentiable:
         run = _training_program(run, parts, _original(captured, parts), compilation, options)
     windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
@@ -80,14 +80,14 @@ def _wants_gradients(captured: Captured) -> bool:
     return True
 
 
-def _program(compilation: Compilation, options: Options) -> Program:
-    """The program of the ATen graph in `compilation`."""
+def _program(compilation: Compilation, options: Options, frugal: bool = False) -> Program:
+    """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
     aten = compilation.aten
     compilation.rewrites += aten.rewrites
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")
     with stage(compilation, "schedule"):
-        plan = compilation.plan = schedule(loops, compilation.decisions.append)
+        plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal)
     with stage(compilation, "codegen"):
         compiled = compilation.compiled = compile_kernels(plan.kernels, [symbol for symbol, *_ in loops.symbols])
     with stage(compilation, "load"):
@@ -107,14 +107,15 @@ def _training_program(
     name = f"{compilation.name}, backward"
     backward = compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
 
-    def compile_backward() -> Callable[..., Sequence[Any]]:
+    def compile_backward() -> Backward:
         with compiling(), paused_collection():
             try:
-                return _program(backward, options).native
+                return _program(backward, options, frugal=True).native.consume
             except Exception as problem:  # the forward has run: eager's operations, one by one
                 reason = problem if isinstance(problem, Unsupported) else Unsupported(f"internal error: {problem!r}")
                 backward.skipped = reason
-                return parts.backward.function()
+                function = parts.backward.function()
+                return lambda inputs: function(*inputs)
 
     return TrainingProgram(
         forward,

@@ -156,8 +156,13 @@ def bytes_of(tree: Any) -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors(tree)}.values())
 
 
-def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device) -> int:
-    """Peak bytes of one call: what `inputs` hold, and the most that torch's allocator has handed out beside it."""
+def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device, before: int = 0) -> int:
+    """Peak bytes of one call: what `inputs` hold, and the most that torch's allocator has handed out beside it.
+
+    What so many calls `before` it have left behind counts as well.
+    """
+    for _ in range(before if device.type == "cuda" else 0):
+        call()
     if device.type == "cuda":
         synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -167,12 +172,17 @@ def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device) -> in
         return bytes_of(inputs) + torch.cuda.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # the profiler announces itself on stderr otherwise
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        result = call()
+        for _ in range(before):
+            call()
+        with torch.profiler.record_function("the last call"):
+            result = call()
     del result
     live = peak = 0
     recorded: Any = profile.profiler
-    events = recorded.kineto_results.events()
-    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
+    for event in sorted(recorded.kineto_results.events(), key=lambda e: e.start_ns()):
+        if event.name() == "the last call":
+            peak = live
+        elif event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
     return bytes_of(inputs) + peak

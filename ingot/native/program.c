@@ -111,6 +111,10 @@ static void give_back_frame(Program *program, Frame *frame) {
             Py_CLEAR(frame->arena);
             break;
         }
+    if (program->frugal && frame->arena) {
+        clear_array(frame->views, program->view_count);
+        Py_CLEAR(frame->arena);
+    }
     frame->next = program->idle;
     program->idle = frame;
 }
@@ -134,6 +138,7 @@ static int read_symbols(const Program *program, Frame *frame) {
     return 0;
 }
 
+/* An arena of the size that the frame's values ask for, unless it has one, and the pointers into it. */
 static int prepare_arena(Program *program, Frame *frame) {
     int64_t bytes = (frame->values[program->arena_bytes] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const int64_t stride = 1;
@@ -168,7 +173,7 @@ static int prepare(Program *program, Frame *frame) {
     return 0;
 }
 
-/* Holds the inputs and constants for the duration of the call, and finds their memory. */
+/* Holds the inputs and constants until they are released or the call ends, and finds their memory. */
 static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) {
     for (int i = 0; i < program->buffer_count; i++) {
         const Buffer *buffer = &program->buffers[i];
@@ -290,10 +295,13 @@ static int run_steps_profiled(Program *program, Frame *frame) {
     return 0;
 }
 
-static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject **outputs) {
+/* `given`: NULL, or the list that holds the inputs, which is emptied. */
+static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject *given, PyObject **outputs) {
     if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame) < 0)
         return -1;
-    if (!frame->prepared && prepare(program, frame) < 0)
+    if (given && PyList_SetSlice(given, 0, PyList_GET_SIZE(given), NULL) < 0)
+        return -1;
+    if (frame->prepared ? program->frugal && prepare_arena(program, frame) < 0 : prepare(program, frame) < 0)
         return -1;
     if ((program->nanoseconds ? run_steps_profiled : run_steps)(program, frame) < 0)
         return -1;
@@ -303,7 +311,7 @@ static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, Py
     return 0;
 }
 
-int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **outputs) {
+static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *given, PyObject **outputs) {
     Program *program = (Program *)self;
     if (n != program->input_count) {
         PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd", program->input_count, n);
@@ -315,7 +323,7 @@ int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyO
     Py_INCREF(self); /* a library call may drop the last reference */
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
     int grad_mode = program->calls_torch ? swap_grad_mode(0) : 0;
-    int status = run_frame(program, frame, inputs, outputs);
+    int status = run_frame(program, frame, inputs, given, outputs);
     if (grad_mode)
         swap_grad_mode(1);
     if (status < 0) {
@@ -331,6 +339,10 @@ int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyO
     return status;
 }
 
+int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **outputs) {
+    return run(self, inputs, n, NULL, outputs);
+}
+
 /* -- the Python type ------------------------------------------------------------------------------------------------------------ */
 
 static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *keywords) {
@@ -338,6 +350,16 @@ static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, 
         return PyErr_Format(PyExc_TypeError, "a program takes no keyword arguments");
     PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
     if (outputs && ingot_program_run(self, arguments, PyVectorcall_NARGS(flags), ((PyTupleObject *)outputs)->ob_item) < 0)
+        Py_CLEAR(outputs);
+    return outputs;
+}
+
+/* consume(inputs): as a call, and takes the inputs from the list, so that each may die with its last use. */
+static PyObject *program_consume(PyObject *self, PyObject *given) {
+    if (!PyList_CheckExact(given))
+        return PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R", (PyObject *)Py_TYPE(given));
+    PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
+    if (outputs && run(self, ((PyListObject *)given)->ob_item, PyList_GET_SIZE(given), given, ((PyTupleObject *)outputs)->ob_item) < 0)
         Py_CLEAR(outputs);
     return outputs;
 }
@@ -414,6 +436,7 @@ static PyObject *program_profile(PyObject *self, PyObject *on) {
 static PyMethodDef program_methods[] = {
     {"profile", program_profile, METH_O,
      "profile(on): begins or ends to measure steps; returns the nanoseconds of each since it began, () if it was off."},
+    {"consume", program_consume, METH_O, "consume(inputs): as a call, and empties the list: inputs die with their last use."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -132,7 +132,7 @@ static int read_constant(Program *Py_UNUSED(program), PyObject *object, void *pa
 }
 
 static int read_buffer(Program *program, PyObject *object, void *part) {
-    static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library"};
+    static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library", "own"};
     Buffer *buffer = part;
     PyObject *place, *dtype, *sizes, *strides, *position;
     if (!PyArg_ParseTuple(object, "OOOOO", &place, &dtype, &sizes, &strides, &position) ||
@@ -141,7 +141,7 @@ static int read_buffer(Program *program, PyObject *object, void *part) {
     int kind = read_word(place, places, PLACES, "place");
     if (kind < 0)
         return -1;
-    const int limits[PLACES] = {program->input_count, program->constant_count, value_count(program), 1, 1};
+    const int limits[PLACES] = {program->input_count, program->constant_count, value_count(program), 1, 1, 1};
     buffer->place = (Place)kind;
     if (kind == OUTPUT && (buffer->pool = ingot_program_memory(program, 1, sizeof(IngotPool))) == NULL)
         return -1;
@@ -189,7 +189,8 @@ static int read_allocate(Program *program, PyObject *fields, Step *step) {
     if (!PyArg_ParseTuple(fields, "OO", &name, &buffer) ||
         read_position(buffer, program->buffer_count, "buffer to allocate", &step->buffer) < 0)
         return -1;
-    return program->buffers[step->buffer].place == OUTPUT ? 0 : malformed("only outputs are allocated", buffer);
+    Place place = program->buffers[step->buffer].place;
+    return place == OUTPUT || place == OWN ? 0 : malformed("only outputs are allocated", buffer);
 }
 
 static int read_kernel(Program *program, PyObject *fields, Step *step) {
@@ -275,8 +276,8 @@ static int read_output(Program *program, PyObject *object, void *part) {
 
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO", &program->input_count, &symbols, &expressions, &constants, &buffers, &views,
-                          &steps, &outputs, &arena, &bytes, &owner))
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|p", &program->input_count, &symbols, &expressions, &constants, &buffers,
+                          &views, &steps, &outputs, &arena, &bytes, &owner, &program->frugal))
         return -1;
     PyObject *none = PyTuple_New(0);
     int status = none == NULL ? -1 : 0;

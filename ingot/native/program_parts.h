@@ -8,7 +8,7 @@
 #include "tensor.h"
 #include "threads.h"
 
-typedef enum { INPUT, CONSTANT, ARENA, OUTPUT, LIBRARY, PLACES } Place;
+typedef enum { INPUT, CONSTANT, ARENA, OUTPUT, LIBRARY, OWN, PLACES } Place;
 
 typedef struct {
     int rank, *sizes, *strides;
@@ -115,6 +115,7 @@ typedef struct {
     Output *outputs;
     int arena_bytes; /* position in values */
     Geometry bytes;  /* dtype of the arena */
+    int frugal;      /* between calls the arena is torch's */
     Frame *idle;
     Py_ssize_t layout_mismatches;
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */

@@ -64,6 +64,8 @@ _FASTER = {
     for overload in overloads
 }
 
+_RELEASED = ("library", "own", "input")  # places whose tensors are let go when they are dead
+
 # Points that make a whole cache line of every element type; two threads then never write to one.
 _POINTWISE_UNIT = 16
 
@@ -195,6 +197,7 @@ class _Description:
             arena,
             torch.uint8,
             self.compiled,
+            self.plan.frugal,
         )
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
@@ -224,7 +227,8 @@ class _Description:
             elif kind == "arena":
                 position = self.value(self.plan.places[name].offset or integer(0))
             geometry = self.values(buffer.sizes), self.values(buffer.strides)
-            self.buffer_rows.append((kind, buffer.dtype, *geometry, position))
+            place = "own" if kind == "output" and self.plan.frugal else kind  # an output's memory is kept for the next
+            self.buffer_rows.append((place, buffer.dtype, *geometry, position))
         return self.buffers[name]
 
     def view(self, view: View) -> int:
@@ -253,7 +257,7 @@ class _Description:
         else:
             touched = (*sorted(step.node.reads()), *step.node.writes())  # what is read may be empty: nobody wrote it
             described = [*self.allocations(touched), self.call(step.node)]
-        dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) == "library"]
+        dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) in _RELEASED]
         described = [*self.version_step(position), *described]
         return [*described, ("release", tuple(dead))] if dead else described
 
@@ -266,7 +270,7 @@ class _Description:
         return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
-        fresh = [name for name in dict.fromkeys(names) if self.kind(name) == "output" and name not in self.allocated]
+        fresh = [n for n in dict.fromkeys(names) if self.kind(n) in ("output", "own") and n not in self.allocated]
         self.allocated.update(fresh)
         return [("allocate", self.buffer(name)) for name in fresh]
 

@@ -12,6 +12,9 @@ from torch import Tensor
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
+Backward = Callable[[list[Tensor]], Sequence[Any]]
+"""Takes the saved tensors and the tangents out of a list, which it empties so that each may die with its last use."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -88,6 +91,8 @@ class Original:
 
     def before(self, inputs: Sequence[Tensor]) -> State:
         """What is needed to run it again, taken before it runs."""
+        if not self.written and not self.draws:
+            return UNCHANGED
         kept = {k: inputs[k].detach().clone() for k in self.written}
         return State(kept, torch.get_rng_state() if self.draws else None)
 
@@ -118,19 +123,22 @@ class State(NamedTuple):
     random: Tensor | None
 
 
+UNCHANGED = State({}, None)
+
+
 class TrainingProgram:
     """Runs the forward program on the inputs, and makes the backward program their outputs' history.
 
     `forward` returns the `outputs`, then what the backward needs besides. `saved` says where the backward's
     first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is called when the first
-    gradient comes in; what it returns takes the saved tensors and the tangents, and returns the gradients of the
+    gradient comes in; what it returns takes the saved tensors and then the tangents, and returns the gradients of the
     inputs `wanted`. `original` is what second derivatives are taken of.
     """
 
     def __init__(
         self,
         forward: Callable[..., Sequence[Any]],
-        compile_backward: Callable[[], Callable[..., Sequence[Any]]],
+        compile_backward: Callable[[], Backward],
         original: Original,
         *,
         inputs: int,
@@ -141,21 +149,26 @@ class TrainingProgram:
     ) -> None:
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
         self.inputs, self.outputs, self.tangents = inputs, outputs, tuple(tangents)
-        self.wanted, self.saved = tuple(wanted), tuple(saved)
-        self._backward: Callable[..., Sequence[Any]] | None = None
+        self.wanted = tuple(wanted)
+        first = {"input": 0, "output": inputs, "kept": inputs + outputs}
+        self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
+        tracked = {t.output for t in tangents}
+        self.untracked = tuple(k for k in range(outputs) if k not in tracked)
+        self._backward: Backward | None = None
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         """The outputs, which carry their history."""
-        return _Graph.apply(self, *inputs)
+        return _apply(self, *inputs)
 
-    def backward(self, saved: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of all inputs, None for those that have none."""
+    def backward(self, saved: list[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The gradients of all inputs, None for those that have none. Empties `saved`."""
         run = self._backward
         if run is None:
             with self._lock:
                 run = self._backward = self._backward or self.compile_backward()
-        return self._by_input(run(*saved, *self._laid_out(tangents)))
+        saved += self._laid_out(tangents)
+        return self._by_input(run(saved))
 
     def backward_with_history(
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
@@ -178,23 +191,21 @@ class _Graph(torch.autograd.Function):
     def forward(ctx: Any, program: TrainingProgram, *inputs: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         ctx.state = program.original.before(inputs)
         results = program.forward(*inputs)
-        outputs = tuple(results[: program.outputs])
-        found = {"input": inputs, "output": outputs, "kept": results[program.outputs :]}
         ctx.set_materialize_grads(False)
         ctx.program = program
-        ctx.save_for_backward(*[found[kind][position] for kind, position in program.saved])
+        found = (*inputs, *results)
+        ctx.save_for_backward(*[found[k] for k in program.saved])
         ctx.inputs = inputs, [t._version for t in inputs]
-        tracked = {t.output for t in program.tangents}
-        ctx.mark_non_differentiable(
-            *[o for k, o in enumerate(outputs) if k not in tracked and isinstance(o, Tensor)]
-        )
-        return outputs
+        if program.untracked:
+            ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
+        return tuple(results[: program.outputs])
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
         program: TrainingProgram = ctx.program
-        saved = ctx.saved_tensors
+        saved = list(ctx.saved_tensors)  # raises where they were let go, or were written
         if not torch.is_grad_enabled():
+            ctx.maybe_clear_saved_tensors()
             if not _keeps_graph():
                 ctx.inputs = ctx.state = None
             return None, *program.backward(saved, tangents)
@@ -205,3 +216,7 @@ class _Graph(torch.autograd.Function):
                 "derivatives are wanted (hint: modify it after the backward)"
             )
         return None, *program.backward_with_history(inputs, ctx.state, tangents)
+
+
+_apply = super(torch.autograd.Function, _Graph).apply  # type: ignore[misc]
+"""What `_Graph.apply` comes to where no transform of torch.func is active, which guards see to."""

@@ -21,16 +21,16 @@ from ingot.schedule.split import split_reductions
 __all__ = ["schedule"]
 
 
-def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None) -> Plan:
-    """The plan of a loop graph. `note` receives each decision as a line of text."""
+def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None, frugal: bool = False) -> Plan:
+    """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`."""
     nodes, graph = split_reductions(used_nodes(graph), graph)
     groups = fuse(nodes, graph.buffers, note)
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
     steps = [_step(group, graph, own) for group, own in zip(groups, internal)]
     steps = _with_unique_names(steps)
-    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph)
-    return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes)
+    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal)
+    return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)
 
 
 def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str]]:

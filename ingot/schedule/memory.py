@@ -1,7 +1,8 @@
 """The memory plan: where every buffer lives, dead buffers reused, and the peak as a number.
 
 Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns
-its storage.
+its storage. Where memory is scarcer than time (a training step's peak is when gradients are made of what was kept),
+large temporaries own theirs as well, and inputs that nobody else holds die with their last use.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ingot.schedule.fuse import estimate
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 
 ALIGNMENT = 64
+LARGE = 1 << 16  # bytes of a temporary that a frugal plan does not put into the arena
 ZERO = integer(0)
 
 Step = KernelStep | LibraryStep
@@ -44,7 +46,7 @@ def step_buffers(step: Step) -> list[str]:
 
 
 def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
-    """The life of every temporary that a step touches; what is returned lives to the end."""
+    """The life of every temporary and input that a step touches; what is returned lives to the end."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(steps):
@@ -54,17 +56,19 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
     for v in graph.outputs:
         if isinstance(v, View) and v.buffer in last:
             last[v.buffer] = len(steps)
-    return {name: Life(name, first[name], last[name]) for name in first if graph.buffers[name].role == "temporary"}
+    held = {name: Life(name, 0, last[name]) for name in graph.inputs if name in last}
+    temporaries = [name for name in first if graph.buffers[name].role == "temporary"]
+    return held | {name: Life(name, first[name], last[name]) for name in temporaries}
 
 
 def plan_memory(
-    steps: Sequence[Step], graph: LoopGraph
+    steps: Sequence[Step], graph: LoopGraph, frugal: bool = False
 ) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
     """(places, buffers dead after each step, arena bytes, peak bytes).
 
     The peak counts inputs, outputs, the arena and what library calls return, as long as each is held.
     """
-    alive = lives(steps, graph)
+    alive = {name: life for name, life in lives(steps, graph).items() if frugal or name not in graph.inputs}
     places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
     places |= {name: Place("constant") for name in graph.constants}
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
@@ -76,6 +80,8 @@ def plan_memory(
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
+        elif frugal and name not in places and (buffer_bytes(graph.buffers[name]).constant or 0) >= LARGE:
+            places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})
     places |= {name: Place("arena", offset=offset) for name, offset in offsets.items()}
@@ -133,8 +139,9 @@ def _peak(
     """Inputs and arena, plus the most that outputs and library results take at any step."""
     base = arena_bytes
     for name in graph.inputs:
-        base = base + buffer_bytes(graph.buffers[name])
-    held = [life for name, life in alive.items() if places[name].kind in ("output", "library")]
+        if name not in alive:
+            base = base + buffer_bytes(graph.buffers[name])
+    held = [life for name, life in alive.items() if places[name].kind != "arena"]
     most: Expr = ZERO
     for k in range(len(steps) + 1):
         total = sum((buffer_bytes(graph.buffers[h.buffer]) for h in held if h.first <= k <= h.last), ZERO)

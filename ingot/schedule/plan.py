@@ -33,8 +33,8 @@ class Place:
     """Where a buffer lives.
 
     `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes into the call's arena),
-    "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards) or "library" (a
-    tensor that a library call returned).
+    "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards), "library" (a
+    tensor that a library call returned) or "own" (storage of its own that is released with its last use).
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Place:
 @dataclass
 class Plan:
     """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
-    symbols."""
+    symbols. A `frugal` plan keeps no memory between calls, and gives back what is large as soon as it is dead."""
 
     graph: LoopGraph
     steps: list[KernelStep | LibraryStep]
@@ -53,6 +53,7 @@ class Plan:
     last_use: dict[int, tuple[str, ...]]
     arena_bytes: Expr
     peak_bytes: Expr
+    frugal: bool = False
 
     @property
     def kernels(self) -> list[Kernel | AttentionKernel]:

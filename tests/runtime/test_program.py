@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -259,3 +260,24 @@ def test_a_profile_has_the_time_of_each_step_of_the_plan():
 def slow_addition(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> None:
     time.sleep(0.002)
     torch.add(x, y, out=out)
+
+
+def test_a_consumed_input_dies_with_its_last_use():
+    make = Maker()
+    x, a, y = make.buffer("x", "input", 4, 2), make.buffer("a", "own", 4, 2), make.buffer("y", "output", 4, 2)
+    alive: list[bool] = []
+    make.kernel("add_one", x, a)
+    make.library(lambda: alive.append(reference() is not None), (), ())
+    make.kernel("double", a, y)
+    make.last_use[0] = ("x",)
+    run, given = make.program(y), torch.randn(4, 2)
+    expected, reference, inputs = (given + 1) * 2, weakref.ref(given), [given]
+    del given
+    for survives in (True, False):  # a call holds its arguments
+        (result,) = run.native(*inputs) if survives else run.native.consume(inputs)
+        torch.testing.assert_close(result, expected)
+    assert alive == [True, False] and inputs == []
+    with pytest.raises(TypeError, match="a list"):
+        run.native.consume((result,))
+    with pytest.raises(TypeError, match="was given 0"):
+        run.native.consume([])

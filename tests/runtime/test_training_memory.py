@@ -1,0 +1,74 @@
+"""What a training step holds: at most what eager's holds, and nothing between steps but the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ingot
+from examples import gpt2
+from ingot.compiler import Compiler
+from ingot.explain.measure import peak_bytes
+
+CPU = torch.device("cpu")
+
+
+def perceptron() -> tuple[nn.Module, Tensor]:
+    layers = [part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]
+    return nn.Sequential(*layers), torch.randn(2048, 64)
+
+
+def images() -> tuple[nn.Module, Tensor]:
+    layers = [part for _ in range(3) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
+    return nn.Sequential(*layers), torch.randn(4, 8, 32, 32)
+
+
+def language() -> tuple[nn.Module, Tensor]:
+    model = gpt2.gpt2(gpt2.Config(layers=3, heads=2, width=64, positions=64, vocabulary=256))
+    return model.requires_grad_(), torch.randint(256, (4, 64))
+
+
+def step(model: Callable[..., Tensor], parameters: list[Tensor], x: Tensor) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+    model(x).square().mean().backward()
+
+
+@pytest.mark.parametrize("make", [perceptron, images, language])
+def test_a_step_holds_no_more_than_eagers(make: Callable[[], tuple[nn.Module, Tensor]]) -> None:
+    model, x = make()
+    parameters = list(model.parameters())
+    eager = peak_bytes(partial(step, model, parameters, x), (parameters, x), CPU, before=1)
+    compiled = ingot.compile(model, fullgraph=True)
+    assert peak_bytes(partial(step, compiled, parameters, x), (parameters, x), CPU, before=2) <= eager
+
+
+def test_what_is_kept_dies_with_its_last_use() -> None:
+    """The plan of the backward lets each kept tensor go, and has large temporaries of its own."""
+    model, x = perceptron()
+    compiled: Any = ingot.compile(model, fullgraph=True)
+    step(compiled, list(model.parameters()), x)
+    (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
+    plan = compilation.backward.plan
+    dead_after = {name: k for k, names in plan.last_use.items() for name in names}
+    kept = [name for name in plan.graph.inputs if name in dead_after]
+    assert len({dead_after[name] for name in kept}) >= 6
+    assert plan.frugal and plan.arena_bytes.constant < 2048 * 64 * 4
+    assert plan.peak_bytes.constant < sum(
+        plan.graph.buffers[name].length.constant * 4 for name in {*plan.graph.inputs, *plan.graph.buffers}
+    )
+
+
+def test_the_graph_may_be_kept_and_used_again() -> None:
+    model, x = perceptron()
+    compiled = ingot.compile(model, fullgraph=True)
+    loss = compiled(x).square().mean()
+    first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, list(model.parameters()))
