@@ -27,7 +27,8 @@ class Unsupported(IngotError):
     `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in `ingot.reasons` where
     none is given. `skip`: no graph break can help, so the whole region
     runs in eager. `guards` are the facts that led there, set by capture, so that the decision holds for as long as they
-    do.
+    do. `step` is the number of the instruction that the graph can be broken before: the one that failed, unless set
+    earlier.
     """
 
     def __init__(self, reason: str, where: str = "", hint: str = "", *, skip: bool = False) -> None:

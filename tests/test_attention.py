@@ -351,6 +351,38 @@ def test_an_encoder_is_taken_apart(options, turned):
     assert not comparison.problems and sum(name.startswith("attention") for name in names) == 2
 
 
+LENGTHS = (17, 5, 0)
+AT_THE_END = torch.arange(17) >= torch.tensor(LENGTHS)[:, None]
+PADDINGS = {
+    "none": (None, 1),
+    "end": (AT_THE_END, 3),
+    "numbers": (torch.where(AT_THE_END, -0.5, 0.0), 3),
+    "between": (torch.arange(17) % 5 == torch.tensor([[1], [2], [3]]), 4),
+}
+"""By name: a padding mask, and how many graphs there are where there is work before and after the encoder."""
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", PADDINGS)
+def test_padding_is_what_it_is_in_eager(kind):
+    """Where padding lies at the end, eager makes nested tensors, and zeros of what is padded."""
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(32)).eval()
+    mask, graphs = PADDINGS[kind]
+    x = r(3, 17, 32)
+    x[1:, 12] = torch.nan if kind in ("end", "numbers") else 0.0
+
+    def f(x, mask):
+        return model(x.sin() * 2, src_key_padding_mask=mask).exp() + x.nan_to_num()
+
+    compiled = ingot.compile(f)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, mask), f(x, mask))
+        assert ingot.explain(compiled)(x, mask).graph_count == graphs
+    torch.testing.assert_close(compiled(x.nan_to_num(), mask), f(x.nan_to_num(), mask), equal_nan=True)  # gradients
+
+
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 def test_masks_of_encoders(kind, dtype):

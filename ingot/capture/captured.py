@@ -232,7 +232,7 @@ def _capture_to(
         raise reason from None
     except Unsupported as reason:
         reason.guards = guards
-        reason.step = session.broken_at if end is None else None
+        reason.step = None if end is not None else session.broken_at if reason.step is None else reason.step
         raise
     finally:
         session.effects.guard_paths(session)

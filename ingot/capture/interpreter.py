@@ -40,7 +40,7 @@ def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
 class InterpreterFrame:
     """One activation of a Python function."""
 
-    __slots__ = ("finished", "function", "index", "program", "session", "slots", "stack")
+    __slots__ = ("called_at", "finished", "function", "index", "program", "session", "slots", "stack")
 
     def __init__(self, session: Session, program: Program, function: FunctionValue, arguments: list[Value]) -> None:
         self.session, self.program, self.function = session, program, function
@@ -48,6 +48,7 @@ class InterpreterFrame:
         self.slots: list[Value] = arguments + [NULL] * (len(program.names) - len(arguments))
         self.stack: list[Value] = []
         self.index = 0
+        self.called_at: int | None = None  # the number of the outermost loop's instruction that called it
         self.finished = False
 
     @property
@@ -154,6 +155,7 @@ def _loop(session: Session, bottom: int) -> Value:
         if outcome is None:
             continue
         if isinstance(outcome, InterpreterFrame):
+            outcome.called_at = session.step_of_outermost
             session.enter(outcome)
             frame = outcome
             continue

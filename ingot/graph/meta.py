@@ -484,6 +484,10 @@ def encoder_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the op for real, on made-up values, and look at what comes back."""
+    if not any("Tensor" in str(result.type) for result in op._schema.returns):
+        _data_dependent(op, args, kwargs)
+    if op._schema.name.startswith("aten::_nested_"):
+        raise Unsupported(f"{op} has to do with nested tensors", skip=True)
     tensors = tensors_in((args, kwargs))
     if any(isinstance(s, torch.SymInt) for t in tensors for s in (*t.shape, *t.stride())):
         raise Unsupported(f"{op} has no rule for symbolic sizes")
@@ -547,7 +551,7 @@ _FAMILIES: dict[Rule, str] = {
     dropout: "native_dropout",
     encoder_layer: "_transformer_encoder_layer_fwd",
     pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical",
-    native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor",
+    native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
 _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import ingot
 from ingot.capture import capture_call
 from ingot.options import Options
 from tests.helpers import assert_same, rerun, run_captured, same
@@ -139,6 +140,17 @@ def test_compiling_is_known_during_capture():
     with torch.no_grad():
         assert torch.equal(run_captured(fn, torch.zeros(1))[0], torch.ones(1))
     assert not torch.compiler.is_compiling()
+
+
+def test_what_depends_on_data_is_no_fact_of_capture():
+    """Operations that give a number tell it of real data only, also those that torch does not mark as such."""
+    fns = [lambda x: x + torch.equal(x, x.abs()), lambda x: x * torch._choose_qparams_per_tensor(x)[0]]
+    for fn in fns:
+        compiled = ingot.compile(fn)
+        for x in (torch.ones(3), torch.arange(-3.0, 4.0)):
+            assert torch.equal(compiled(x), fn(x))
+    compiled = ingot.compile(lambda x: x + torch.is_same_size(x, x[0]), fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2, 2)), torch.ones(2, 2))
 
 
 def test_symbolic_batch():

@@ -60,8 +60,9 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch._C._log_api_usage_once: None,
 }
 
-_CALL_OF_MODULES = torch.nn.Module._call_impl.__code__
-"""Where is_compiling() is false: torch leaves out the hooks that are called after an error when it compiles."""
+_ASKS_AS_EAGER = "torch.nn.modules."
+"""Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's sake (zeros at padded
+positions in `TransformerEncoder`, hooks that are called after an error)."""
 
 _RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
 
@@ -119,8 +120,9 @@ class StateQuery(BuiltinValue):
     __slots__ = ()
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        if self.object is torch.compiler.is_compiling and session.frames[-1].program.code is _CALL_OF_MODULES:
-            return ConstantValue(False)
+        if self.object is torch.compiler.is_compiling:
+            asker = session.frames[-1].function.namespace.get("__name__", "")
+            return ConstantValue(not asker.startswith(_ASKS_AS_EAGER))
         if self.object in _CONSTANT_ANSWERS:
             return ConstantValue(_CONSTANT_ANSWERS[self.object])
         known = [session.known(a) for a in args]
@@ -302,6 +304,15 @@ def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.call(session.builtin(polyfills.masked_input), args, kwargs)
 
 
+def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """Whether a mask allows for nested tensors, which are not captured: the graph is broken before the call of the
+    function that asks, so that what comes after that call is captured again."""
+    reason = session.unsupported("a padding mask, whose data decides whether tensors become nested,")
+    reason.step = session.frames[-1].called_at
+    raise reason
+
+
+FUNCTIONS[torch._nested_tensor_from_mask_left_aligned] = _asks_for_nested
 POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
 SPECIAL_FUNCTIONS[torch._assert] = _assert
 SPECIAL_FUNCTIONS[torch.masked._ops._combine_input_and_mask] = _masked_input
