@@ -22,7 +22,7 @@ Rule = Callable[..., Any]
 
 DECOMPOSITIONS: dict[Any, Rule] = {}
 
-_HALF = (torch.bfloat16, torch.float16)
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def rule(*ops: Any) -> Callable[[Rule], Rule]:
@@ -36,8 +36,8 @@ def rule(*ops: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def _wide(value: Any) -> Any:
-    return value.to(torch.float32) if isinstance(value, Tensor) and value.dtype in _HALF else value
+def widened(value: Any) -> Any:
+    return value.to(torch.float32) if isinstance(value, Tensor) and value.dtype in HALVES else value
 
 
 def rounded_once(function: Rule) -> Rule:
@@ -45,9 +45,9 @@ def rounded_once(function: Rule) -> Rule:
 
     @wraps(function)
     def wrapper(first: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if first.dtype not in _HALF:
+        if first.dtype not in HALVES:
             return function(first, *args, **kwargs)
-        result = function(_wide(first), *map(_wide, args), **{k: _wide(v) for k, v in kwargs.items()})
+        result = function(widened(first), *map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
         return result if result is NotImplemented else _narrow(result, first.dtype)
 
     return wrapper
@@ -83,7 +83,7 @@ def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 @rule(aten.log_sigmoid_forward.default)
 def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    wide = _wide(x)
+    wide = widened(x)
     tail = torch.exp(-torch.abs(wide))
     return (torch.clamp(wide, max=0) - torch.log1p(tail)).to(x.dtype), tail.to(x.dtype)
 
@@ -211,7 +211,7 @@ def isin_number(x: Tensor, member: Any, *, assume_unique: bool = False, invert: 
 
 @rule(aten.mvlgamma.default)
 def mvlgamma(x: Tensor, p: int) -> Tensor:
-    if x.dtype in _HALF or not x.is_floating_point():
+    if x.dtype in HALVES or not x.is_floating_point():
         return NotImplemented
     shifted = x.unsqueeze(-1) + torch.arange(0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device)
     return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
@@ -336,14 +336,14 @@ def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor 
     if _is_empty(x):
         return NotImplemented
     stats = weight.dtype if weight is not None else x.dtype
-    wide = _wide(x)
+    wide = widened(x)
     mean, variance = _moments(wide, list(range(-len(shape), 0)))
     scale = torch.rsqrt(variance + eps)
     y = (wide - mean) * scale
     if weight is not None:
-        y = y * _wide(weight)
+        y = y * widened(weight)
     if bias is not None:
-        y = y + _wide(bias)
+        y = y + widened(bias)
     return y.to(x.dtype), mean.to(stats), scale.to(stats)
 
 
@@ -354,14 +354,14 @@ def group_norm(
     if _is_empty(x):
         return NotImplemented
     stats = weight.dtype if weight is not None else x.dtype
-    wide = _wide(x).reshape(n, groups, channels // groups, space)
+    wide = widened(x).reshape(n, groups, channels // groups, space)
     mean, variance = _moments(wide, [2, 3])
     scale = torch.rsqrt(variance + eps)
     y = (wide - mean) * scale
     if weight is not None:
-        y = y * _wide(weight).view(1, groups, channels // groups, 1)
+        y = y * widened(weight).view(1, groups, channels // groups, 1)
     if bias is not None:
-        y = y + _wide(bias).view(1, groups, channels // groups, 1)
+        y = y + widened(bias).view(1, groups, channels // groups, 1)
     return y.reshape(x.shape).to(x.dtype), mean.view(n, groups).to(stats), scale.view(n, groups).to(stats)
 
 
@@ -384,13 +384,13 @@ def batch_norm(
         return NotImplemented
     if not training:
         assert running_mean is not None and running_var is not None
-        y = _normalized(x, _wide(running_mean), torch.rsqrt(_wide(running_var) + eps), weight, bias)
+        y = _normalized(x, widened(running_mean), torch.rsqrt(widened(running_var) + eps), weight, bias)
         return y, x.new_empty(0, dtype=running_mean.dtype), x.new_empty(0, dtype=running_mean.dtype)
     dims = [d for d in range(x.dim()) if d != 1]
     count = _count(x, dims)
     if count == 1:
         return NotImplemented  # eager raises
-    mean, variance = (m.view(-1) for m in _moments(_wide(x), dims))
+    mean, variance = (m.view(-1) for m in _moments(widened(x), dims))
     if running_mean is not None:
         running_mean.copy_(momentum * mean + (1 - momentum) * running_mean)
     if running_var is not None:
@@ -402,9 +402,9 @@ def batch_norm(
 
 def _normalized(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
-    factor = scale if weight is None else scale * _wide(weight)
-    offset = -mean * factor if bias is None else _wide(bias) - mean * factor
-    return (_wide(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
+    factor = scale if weight is None else scale * widened(weight)
+    offset = -mean * factor if bias is None else widened(bias) - mean * factor
+    return (widened(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)
@@ -459,7 +459,7 @@ def std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = F
 def var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     if _refuses(x):
         return NotImplemented
-    variance, mean = _variance(_wide(x), dim, correction, keepdim)
+    variance, mean = _variance(widened(x), dim, correction, keepdim)
     return variance.to(x.dtype), mean.to(x.dtype)
 
 
@@ -467,7 +467,7 @@ def var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: boo
 def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     if _refuses(x):
         return NotImplemented
-    variance, mean = _variance(_wide(x), dim, correction, keepdim)
+    variance, mean = _variance(widened(x), dim, correction, keepdim)
     return torch.sqrt(variance).to(x.dtype), mean.to(x.dtype)
 
 
@@ -475,7 +475,7 @@ def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: boo
 def vector_norm(x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     if _refuses(x) or (dtype is not None and dtype.is_complex):
         return NotImplemented
-    result = _norm(_wide(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim)
+    result = _norm(widened(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim)
     return result if result is NotImplemented else result.to(dtype or x.dtype)
 
 
@@ -544,7 +544,7 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 
 @rule(aten.nll_loss_forward.default)
 def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> Any:
-    if weight is not None or x.dim() != 2 or _is_empty(x) or x.dtype in _HALF:
+    if weight is not None or x.dim() != 2 or _is_empty(x) or x.dtype in HALVES:
         return NotImplemented
     kept = target != ignored
     index = torch.where(kept, target, 0)

@@ -144,6 +144,8 @@ def _repeats(node: Node) -> bool:
 
 _CHEAP = {
     aten.full.default,
+    aten.arange.default,
+    aten.arange.start,
     aten.arange.start_step,
     aten.clone.default,
     aten._to_copy.default,

@@ -16,7 +16,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, Unsupported
-from ingot.graph import decompositions_places, geometry, meta  # noqa: F401  (the first registers rules)
+from ingot.graph import decompositions_backward, decompositions_places, geometry, meta  # noqa: F401  (rules)
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
@@ -185,7 +185,7 @@ class Recorder(Mode):
         with self:
             if isinstance(result, torch.Tensor):
                 return _checked(op, expected, result)
-            return tuple(None if e is None else _checked(op, e, r) for e, r in zip(expected, result))
+            return tuple(None if e is None or r is None else _checked(op, e, r) for e, r in zip(expected, result))
 
     def _with_literals(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):

@@ -1,0 +1,234 @@
+"""The backward ops as simpler ops: eager's gradients, no further from float64 than eager's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.explain.measure import error
+from tests.graph.tracing import traced
+
+aten = torch.ops.aten
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+# values at which the formulas change, and beyond
+EDGES = [-100.0, -20.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 20.0, 100.0]
+
+
+def numbers(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+    drawn.view(-1)[: len(EDGES)] = torch.tensor(EDGES, dtype=torch.float64)[: drawn.numel()]
+    return drawn
+
+
+def results(found: Any) -> list[Tensor]:
+    return [t for t in (found if isinstance(found, (tuple, list)) else (found,)) if t is not None]
+
+
+def unpacked(found: Any, count: int) -> list[Any]:
+    """The results of an op; while it is traced nobody knows how many there are."""
+    return [found[k] for k in range(count)]
+
+
+def asked_for(found: Any, mask: tuple[bool, ...]) -> list[Any]:
+    return [found[k] for k, wanted in enumerate(mask) if wanted]
+
+
+def check(function: Callable[..., Any], *inputs: Tensor, dtype: torch.dtype) -> None:
+    """`function` of its inputs, the floating ones in `dtype`."""
+    given = [t.to(dtype) if t.is_floating_point() else t for t in inputs]
+    graph = traced(function, *given)
+    assert not [n for n in graph.graph.nodes if "backward" in str(n.target)]
+    found, eager = results(graph.function()(*given)), results(function(*given))
+    exact = results(function(*(t.double() if t.is_floating_point() else t for t in given)))
+    assert [(t.dtype, t.shape, t.stride()) for t in found] == [(t.dtype, t.shape, t.stride()) for t in eager]
+    for value, expected, best in zip(found, eager, exact, strict=True):
+        assert torch.equal(value.isnan(), expected.isnan())
+        floor = (64 if dtype is torch.float64 else 4) * torch.finfo(dtype).eps  # of float64 `best` is eager's own
+        assert error(value, best) <= max(1.1 * error(expected, best), floor)
+
+
+# -- one element at a time ---------------------------------------------------------------------------------------------
+
+POINTWISE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "relu": lambda g, x: aten.threshold_backward(g, x, 0),
+    "threshold": lambda g, x: aten.threshold_backward(g, x, 0.5),
+    "hardtanh": lambda g, x: aten.hardtanh_backward(g, x, -1.0, 0.5),
+    "leaky_relu": lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False),
+    "prelu": lambda g, x: aten._prelu_kernel_backward(g, x, x.abs().mean().expand(x.shape)),
+    "elu": lambda g, x: aten.elu_backward(g, 1.5, 1.25, 0.5, False, x),
+    "elu of the result": lambda g, x: aten.elu_backward(g, 1.5, 1.0, 1.0, True, x),
+    "sigmoid": lambda g, x: aten.sigmoid_backward(g, x),
+    "tanh": lambda g, x: aten.tanh_backward(g, x),
+    "silu": lambda g, x: aten.silu_backward(g, x),
+    "mish": lambda g, x: aten.mish_backward(g, x),
+    "gelu": lambda g, x: aten.gelu_backward(g, x),
+    "gelu by tanh": lambda g, x: aten.gelu_backward(g, x, approximate="tanh"),
+    "softplus": lambda g, x: aten.softplus_backward(g, x, 2.0, 3.0),
+    "log_sigmoid": lambda g, x: aten.log_sigmoid_backward(g, x, torch.exp(-x.abs())),
+    "hardsigmoid": lambda g, x: aten.hardsigmoid_backward(g, x),
+    "hardswish": lambda g, x: aten.hardswish_backward(g, x),
+    "hardshrink": lambda g, x: aten.hardshrink_backward(g, x, 0.5),
+    "softshrink": lambda g, x: aten.softshrink_backward(g, x, 0.5),
+    "glu": lambda g, x: aten.glu_backward(g[:, :4], x, 1),
+    "dropout": lambda g, x: aten.native_dropout_backward(g, x > 0, 1.25),
+    "mse_loss": lambda g, x: aten.mse_loss_backward(g, x, g * 2, 0),
+    "mean mse_loss": lambda g, x: aten.mse_loss_backward(g.sum(), x, g * 2, 1),
+    "smooth_l1_loss": lambda g, x: aten.smooth_l1_loss_backward(g, x, x.round(), 0, 0.5),
+    "smooth_l1_loss without a bend": lambda g, x: aten.smooth_l1_loss_backward(g.sum(), x, g, 1, 0.0),
+    "huber_loss": lambda g, x: aten.huber_loss_backward(g, x, x.round(), 0, 0.5),
+    "soft_margin_loss": lambda g, x: aten.soft_margin_loss_backward(g, x.clamp(-8, 8), g.sign(), 0),
+    "binary_cross_entropy": lambda g, x: aten.binary_cross_entropy_backward(g, x.clamp(0, 1), g.clamp(0, 1), None, 0),
+    "weighted binary_cross_entropy": lambda g, x: aten.binary_cross_entropy_backward(
+        g.sum(), x.sigmoid(), g.clamp(0, 1), g.abs(), 1
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise(name: str, dtype: torch.dtype) -> None:
+    if "entropy" in name and dtype.itemsize == 2:
+        dtype = torch.float32  # halves are left to eager
+    check(POINTWISE[name], numbers(0, 40, 8).roll(5), numbers(1, 40, 8), dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "leaky_relu", "hardswish", "glu"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_round_where_eager_rounds(name: str, dtype: torch.dtype) -> None:
+    g, x = (numbers(k, 64, 8).to(dtype) for k in range(2))
+    (found,) = traced(POINTWISE[name], g, x).function()(g, x)
+    expected = POINTWISE[name](g, x)
+    assert (found == expected).float().mean() > 0.99  # but for float32's last place
+
+
+def test_a_masked_gradient_stays_zero() -> None:
+    """Whatever comes in where the forward was constant."""
+    g, x = torch.full((4,), torch.nan), torch.tensor([-1.0, 0.0, 2.0, torch.nan])
+    (found,) = traced(POINTWISE["relu"], g, x).function()(g, x)
+    torch.testing.assert_close(found, aten.threshold_backward(g, x, 0), equal_nan=True)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_softmax(dim: int, dtype: torch.dtype) -> None:
+    def soft(g: Tensor, x: Tensor) -> Any:
+        y, logs = torch.softmax(x, dim), torch.log_softmax(x, dim)
+        return aten._softmax_backward_data(g, y, dim, x.dtype), aten._log_softmax_backward_data(g, logs, dim, x.dtype)
+
+    check(soft, numbers(0, 6, 5, 7), numbers(1, 6, 5, 7) / 10, dtype=dtype)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(12, 5), (3, 5, 2, 2)])
+def test_nll_loss(shape: tuple[int, ...], weighted: bool, reduction: int) -> None:
+    forward, op = aten.nll_loss_forward, aten.nll_loss_backward
+    if len(shape) > 2:
+        forward, op = aten.nll_loss2d_forward, aten.nll_loss2d_backward
+    x, target = numbers(0, *shape), torch.arange(12).view(shape[0], *shape[2:]) % 5
+    target.view(-1)[3] = 1
+
+    def loss_of(ignored: int) -> Callable[..., Tensor]:
+        def loss(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+            weight = w if weighted else None
+            found = forward(x, target, weight, reduction, ignored)
+            return op(found[0] + 1, x, target, weight, reduction, ignored, found[1])
+
+        return loss
+
+    for ignored in (-100, 2):
+        check(loss_of(ignored), x, numbers(1, 5).abs(), target, dtype=torch.float32)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------------
+
+MASKS = [(True, True, True), (True, False, False), (False, True, True)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_layer_norm(mask: tuple[bool, ...], dtype: torch.dtype) -> None:
+    def norm(g: Tensor, x: Tensor, w: Tensor, b: Tensor) -> Any:
+        _, mean, scale = unpacked(aten.native_layer_norm(x, [3, 8], w, b, 1e-5), 3)
+        found = aten.native_layer_norm_backward(g, x, [3, 8], mean, scale, w, b, mask)
+        return asked_for(found, mask)
+
+    check(norm, numbers(0, 4, 5, 3, 8), numbers(1, 4, 5, 3, 8) / 10, numbers(2, 3, 8), numbers(3, 3, 8), dtype=dtype)
+
+
+def test_layer_norm_without_parameters_or_rows() -> None:
+    def norm(g: Tensor, x: Tensor) -> Any:
+        _, mean, scale = unpacked(aten.native_layer_norm(x, [16], None, None, 1e-5), 3)
+        return aten.native_layer_norm_backward(g, x, [16], mean, scale, None, None, (True, False, False))[0]
+
+    check(norm, numbers(0, 4, 16), numbers(1, 4, 16).flip(1), dtype=torch.float32)
+    check(norm, torch.linspace(0, 1, 16).sin(), torch.linspace(0, 3, 16).cos(), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_group_norm(weighted: bool, mask: tuple[bool, ...]) -> None:
+    if not weighted:
+        mask = (mask[0], False, False)
+
+    def norm(g: Tensor, x: Tensor, w: Tensor) -> Any:
+        weight = w if weighted else None
+        _, mean, scale = unpacked(aten.native_group_norm(x, weight, None, 4, 6, 10, 3, 1e-5), 3)
+        return asked_for(aten.native_group_norm_backward(g, x, mean, scale, weight, 4, 6, 10, 3, mask), mask)
+
+    check(norm, numbers(0, 4, 6, 2, 5), numbers(1, 4, 6, 2, 5) / 10, numbers(2, 6), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("mask", MASKS)
+def test_batch_norm(mask: tuple[bool, ...], train: bool, dtype: torch.dtype) -> None:
+    def norm(g: Tensor, x: Tensor, w: Tensor) -> Any:
+        dims = (0, 2, 3)
+        mean, scale = x.double().mean(dims), x.double().var(dims, unbiased=False).add(1e-5).rsqrt()
+        saved = (mean.to(x.dtype), scale.to(x.dtype)) if train else (None, None)
+        found = aten.native_batch_norm_backward(g, x, w, w + 1, w.abs() + 1, *saved, train, 1e-5, mask)
+        return asked_for(found, mask)
+
+    check(norm, numbers(0, 4, 6, 2, 5), numbers(1, 4, 6, 2, 5) / 10, numbers(2, 6), dtype=dtype)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_embedding(padding: int, dtype: torch.dtype) -> None:
+    places = torch.tensor([[1, 2, 1], [4, 4, 4]])
+    check(
+        lambda g, i: aten.embedding_dense_backward(g, i, 6, padding, False), numbers(0, 2, 3, 5), places, dtype=dtype
+    )
+
+
+def test_parts() -> None:
+    check(lambda g: aten.select_backward(g, [3, 4, 5], 1, -1), numbers(0, 3, 5), dtype=torch.float32)
+    check(lambda g: aten.slice_backward(g, [3, 9, 5], 1, 1, 8, 2), numbers(0, 3, 4, 5), dtype=torch.float32)
+    check(lambda g: aten.diagonal_backward(g, [3, 4, 5], 1, 1, 2), numbers(0, 3, 4), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_max_pool(layout: torch.memory_format) -> None:
+    def pool(x: Tensor, g: Tensor) -> Any:
+        y, places = unpacked(aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), 2)
+        z, others = unpacked(aten.adaptive_max_pool2d(x, [3, 4]), 2)
+        return (
+            aten.max_pool2d_with_indices_backward(y * 2, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places),
+            aten.adaptive_max_pool2d_backward(z * 2, x, others),
+        )
+
+    x = numbers(0, 2, 3, 9, 10).to(memory_format=layout)
+    check(pool, x, numbers(1, 1), dtype=torch.float32)

@@ -1,0 +1,98 @@
+"""Backward programs as numbers: how many kernels, and what is called in ATen. Nothing here depends on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ingot
+from ingot.compiler import Compiler
+from ingot.explain.compilation import Compilation
+from ingot.explain.measure import error
+from ingot.schedule.plan import LibraryStep
+
+
+def programs(function: Callable[..., Tensor], *inputs: Any) -> tuple[Compilation, Compilation]:
+    """The forward and the backward of a call, whose gradients are eager's."""
+    compiled = ingot.compile(function, fullgraph=True)
+    parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
+    leaves = [t for t in (*inputs, *parameters) if isinstance(t, Tensor) and t.requires_grad]
+    found = torch.autograd.grad(compiled(*inputs).sin().sum(), leaves)
+    assert error(found, torch.autograd.grad(function(*inputs).sin().sum(), leaves)) < 1e-5
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    forward = compiler.compilations[-1]
+    assert forward.backward is not None and forward.backward.skipped is None
+    return forward, forward.backward
+
+
+def called(compilation: Compilation) -> list[str]:
+    """The ops that a library computes."""
+    return [op for step in compilation.plan.steps if isinstance(step, LibraryStep) for op in step.node.origin.ops]
+
+
+def kernels(compilation: Compilation) -> int:
+    assert called(compilation) == []
+    return len(compilation.plan.kernels)
+
+
+def wanted(*shape: int) -> Tensor:
+    return torch.randn(shape, requires_grad=True)
+
+
+ACTIVATIONS = [
+    F.relu, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.leaky_relu, F.softplus, F.logsigmoid, F.hardswish,
+    F.hardsigmoid, F.hardtanh, F.relu6, F.hardshrink, F.softshrink, F.tanhshrink, F.softsign, F.glu, torch.sigmoid,
+    torch.tanh,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda f: f.__name__)
+def test_an_activation_is_one_kernel(activation: Callable[[Tensor], Tensor]) -> None:
+    _, backward = programs(lambda x: activation(x * 2), wanted(64, 32))
+    assert kernels(backward) == 1
+
+
+@pytest.mark.parametrize("softmax", [torch.softmax, torch.log_softmax])
+def test_softmax_is_one_kernel(softmax: Callable[..., Tensor]) -> None:
+    _, backward = programs(lambda x: softmax(x, -1), wanted(64, 32))
+    assert kernels(backward) == 1
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
+def test_a_loss_is_one_kernel(loss: Callable[..., Tensor]) -> None:
+    _, backward = programs(lambda x, y: loss(x.sin(), y), wanted(64, 32), torch.randn(64, 32))
+    assert kernels(backward) == 1
+
+
+def test_layer_norm() -> None:
+    """One kernel over rows for the input's gradient, one over columns for the parameters'."""
+    _, backward = programs(nn.LayerNorm(32), wanted(64, 32))
+    assert kernels(backward) == 2
+    _, backward = programs(nn.LayerNorm(32, elementwise_affine=False), wanted(64, 32))
+    assert kernels(backward) == 1
+
+
+def test_gradients_that_nobody_wants_take_no_kernel() -> None:
+    _, backward = programs(nn.LayerNorm(32).requires_grad_(False), wanted(64, 32))
+    assert kernels(backward) == 1
+    _, backward = programs(nn.LayerNorm(32), torch.randn(64, 32))
+    assert kernels(backward) == 1
+
+
+def test_a_bias_of_full_size_takes_no_sum() -> None:
+    def sums(*shape: int) -> int:
+        _, backward = programs(lambda x, b: F.gelu(x + b), wanted(16, 8), wanted(*shape))
+        return sum("sum" in op for kernel in backward.plan.kernels for op in kernel.origin.ops)
+
+    assert sums(16, 8) == 0 and sums(8) == 1
+
+
+def test_an_embedding_is_filled_and_written() -> None:
+    _, backward = programs(nn.Embedding(50, 8), torch.randint(50, (6, 7)))
+    assert kernels(backward) == 2
