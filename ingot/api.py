@@ -35,7 +35,7 @@ def compile(  # noqa: A001 - the field's name for it
     all state with `fn`.
 
     fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in eager.
-    dynamic: True makes tensor sizes symbols from the first call; None and False compile for the sizes seen.
+    dynamic: True makes tensor sizes symbols from the first call, None those that are seen to vary, False none.
     backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
     options: {"numerics": "eager" or "fast", "freeze": False or True}; for another backend than Ingot's, whatever

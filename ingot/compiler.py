@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import torch
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
 from ingot.capture.facts import operations_are_watched
-from ingot.capture.guards import GuardSet, closest
+from ingot.capture.guards import GuardSet, Quantity, Varying, closest
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
@@ -55,7 +56,8 @@ class Compiler:
         self.options = options
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
-        self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
+        self.varying: Varying = frozenset()
+        self.fixed_sizes = False  # whether they are compiled for, as symbols did not do
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
@@ -73,7 +75,7 @@ class Compiler:
             self.dispatcher.clear()
             self.compilations.clear()
             self.guards.clear()
-            self.varying = frozenset()
+            self.varying, self.fixed_sizes = frozenset(), False
             self.continuations.clear()
             self.overflow = self.watched = None
 
@@ -132,12 +134,11 @@ class Compiler:
     ) -> tuple[Compilation, Run | None]:
         compilation = self._new_compilation(self._difference(slots))
         self.varying = self.varying.union(*(guards.changed_floats(slots) for guards in self.guards))
+        if self.options.dynamic is None and self.options.is_native:
+            self.varying = self.varying.union(*(guards.changed_sizes(slots) for guards in self.guards))
         run: Run | None = None
         try:
-            with stage(compilation, "capture"):
-                captured = compilation.captured = self._capture(args, kwargs)
-            compilation.break_ = without_frames(captured.break_) if captured.break_ is not None else None
-            run = self._add_entry(compilation, captured, slots)
+            run = self._compile_sizes(compilation, slots, args, kwargs)
         except Unsupported as reason:
             self._leave_to_eager(compilation, reason)
         except BackendError:
@@ -151,6 +152,36 @@ class Compiler:
             debug(compilation)
         return compilation, run
 
+    def _compile_sizes(
+        self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Run:
+        """Compile with symbols for sizes that vary; where that cannot be done, for the sizes of this call."""
+        options, varying = self.options, self.varying
+        fixed = frozenset(place for place in varying if not isinstance(place, Quantity))
+        static = replace(options, dynamic=False)
+
+        def capture(options: Options, varying: Varying) -> Captured:
+            with stage(compilation, "capture"):
+                compilation.captured = captured = self._capture(args, kwargs, options, varying)
+            return captured
+
+        if not options.dynamic and len(fixed) == len(varying) or self.fixed_sizes:
+            return self._add_entry(compilation, capture(static, fixed), slots)
+        try:
+            captured = capture(options, varying)
+            if captured.break_ is None:
+                return self._add_entry(compilation, captured, slots)
+            why = captured.break_
+            alone = capture(static, fixed)
+            if alone.break_ is not None and alone.ops <= captured.ops:  # not for the sake of the sizes
+                return self._add_entry(compilation, captured, slots)
+        except Unsupported as reason:
+            why, alone = reason, capture(static, fixed)
+        run = self._add_entry(compilation, alone, slots)
+        compilation.decisions.append(f"compiled for these sizes alone: {without_frames(why)}")
+        self.fixed_sizes = True
+        return run
+
     kind = "function"
 
     @property
@@ -161,8 +192,10 @@ class Compiler:
     def _new_compilation(self, recompiled: str) -> Compilation:
         return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
 
-    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-        return capture_call(self.dispatcher.fn, args, kwargs, self.options, self._continue_at, self.varying)
+    def _capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, varying: Varying
+    ) -> Captured:
+        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying)
 
     def _continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -174,6 +207,8 @@ class Compiler:
         return found.dispatcher
 
     def _add_entry(self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...]) -> Run:
+        compilation.captured = captured
+        compilation.break_ = without_frames(captured.break_) if captured.break_ is not None else None
         sources = [i.source for i in captured.inputs]
         if not captured.ops:
             target: Any = tuple  # called without arguments: no outputs
@@ -314,8 +349,10 @@ class Continuation(Compiler):
     def where(self) -> str:
         return self.chain.where
 
-    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-        return capture_continuation(self.chain, args, self.options, self._continue_at, self.varying)
+    def _capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, varying: Varying
+    ) -> Captured:
+        return capture_continuation(self.chain, args, options, self._continue_at, varying)
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)

@@ -16,7 +16,7 @@ KNOWN_OPTIONS: dict[str, tuple[Any, ...]] = {"numerics": ("eager", "fast"), "fre
 
 @dataclass(frozen=True)
 class Options:
-    """`dynamic`: True makes every size a symbol from the start; None and False keep sizes static.
+    """`dynamic`: True makes every size a symbol from the start, None those that are seen to vary, False none.
 
     `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
     `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they

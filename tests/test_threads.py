@@ -44,7 +44,7 @@ def chain(x, k):
 
 
 def test_calling_and_compiling_at_once():
-    compiled = ingot.compile(chain)
+    compiled = ingot.compile(chain, dynamic=False)
 
     def work(number):
         for i in range(200):

@@ -14,13 +14,13 @@ from torch import fx
 from ingot.capture import handlers, marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
-from ingot.capture.guards import GuardSet
+from ingot.capture.guards import GuardSet, Varying
 from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
-from ingot.capture.sources import ArgSource, ConstSource, Source
+from ingot.capture.sources import ArgSource, ConstSource
 from ingot.capture.values import (
     arrays,
     autograd_functions,
@@ -150,10 +150,10 @@ def capture_call(
     kwargs: Mapping[str, Any],
     options: Options,
     continuations: Continuations | None = None,
-    varying: frozenset[Source] = frozenset(),
+    varying: Varying = frozenset(),
 ) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
-    break. `varying` are floats that were seen to differ from call to call.
+    break. `varying` are not compiled for their values.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
     captured at all.
@@ -176,7 +176,7 @@ def capture_continuation(
     state: Sequence[Any],
     options: Options,
     continuations: Continuations,
-    varying: frozenset[Source] = frozenset(),
+    varying: Varying = frozenset(),
 ) -> Captured:
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
 

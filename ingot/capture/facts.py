@@ -82,6 +82,11 @@ class TensorFacts(NamedTuple):
             torch._C._dispatch_keys(tensor).raw_repr(),
         )
 
+    def is_resized(self, other: TensorFacts) -> bool:
+        """Whether `other` is the same but for its sizes and strides."""
+        same = self._replace(sizes=(), strides=()) == other._replace(sizes=(), strides=())
+        return same and len(self.sizes) == len(other.sizes) and self.sizes != other.sizes
+
     def differences(self, other: TensorFacts) -> list[str]:
         """Where `other` differs from what is guarded here: "shape[0] was 4, is 8"."""
         found = [

@@ -222,6 +222,9 @@ class Quantity(NamedTuple):
         return forms[self.what].format(self.source.name, self.dim)
 
 
+Varying = frozenset[Source | Quantity]
+"""Floats, and sizes of tensors, that were seen to differ from call to call."""
+
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -441,6 +444,22 @@ class GuardSet:
                         yield guard.source
                 except _LOST:
                     pass
+
+    def changed_sizes(self, slots: Sequence[Any]) -> Iterator[Quantity]:
+        """Where a tensor has another size now than the one that is relied on, and all else that makes it what it is
+        stayed."""
+        for guard in self:
+            if guard.kind is not Kind.TENSOR:
+                continue
+            assert guard.source is not None
+            try:
+                now = TensorFacts.of(guard.source.load(slots))
+            except (*_LOST, TypeError):
+                continue
+            if guard.data.is_resized(now):
+                for dim, (was, size) in enumerate(zip(guard.data.sizes, now.sizes, strict=True)):
+                    if was is not None and was != size:
+                        yield Quantity(guard.source, "size", dim)
 
     def texts(self) -> list[str]:
         """One line for each guard."""

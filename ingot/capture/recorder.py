@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ingot.capture.facts import overlapping
-from ingot.capture.guards import Kind
+from ingot.capture.guards import Kind, Quantity
 from ingot.capture.modes import ModeTracker
 from ingot.capture.sources import ArgSource, ItemSource, Source
 from ingot.capture.values.base import Value
@@ -73,7 +73,10 @@ class GraphRecorder:
             assert known.source is not None
             session.guard(source, Kind.SAME, known.source)
             return known
-        dynamic = frozenset(range(tensor.dim())) if self.dynamic and _is_argument(source) else frozenset()
+        every = self.dynamic and _is_argument(source)
+        dynamic = frozenset(
+            dim for dim in range(tensor.dim()) if every or Quantity(source, "size", dim) in session.varying
+        )
         try:
             fake = self.context.fake(tensor, dynamic, source.name)
         except Unsupported as reason:
@@ -111,7 +114,7 @@ class GraphRecorder:
     def call(self, session: Session, op: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
         """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes and records it as
         one node. What gives
-        no tensor is not recorded: the result is known."""
+        no tensor and no symbolic integer is not recorded: the result is known."""
         self.steps += 1
         where = self.context.shapes.where = session.where
         fakes = [a.argument(fake_of) for a in args]
@@ -120,7 +123,7 @@ class GraphRecorder:
         if self._inside_opaque:
             _check_result(session, result)
         writes = self._inside_opaque or _writes(target, kwargs)
-        if not writes and not _has_tensor(result):
+        if not writes and not _is_computed(result):
             return result_value(session, result, None)
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
@@ -280,7 +283,8 @@ def _check_result(session: Session, result: Any) -> None:
         raise session.unsupported(f"a function that is allowed in the graph gives a {type(result).__name__}")
 
 
-def _has_tensor(result: Any) -> bool:
+def _is_computed(result: Any) -> bool:
+    """Whether there is a tensor or a symbolic integer in it."""
     if isinstance(result, (list, tuple)):
-        return any(map(_has_tensor, result))
-    return isinstance(result, torch.Tensor)
+        return any(map(_is_computed, result))
+    return isinstance(result, (torch.Tensor, torch.SymInt))

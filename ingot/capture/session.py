@@ -11,7 +11,7 @@ from typing import Any
 from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
-from ingot.capture.guards import MISSING, Kind
+from ingot.capture.guards import MISSING, Kind, Varying
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source, find_in_class
@@ -78,7 +78,7 @@ class Session(Semantics):
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at: int | None = None  # the number of instructions after which capture ends in a graph break
-        self.varying: frozenset[Source] = frozenset()  # floats that were seen to differ from call to call
+        self.varying: Varying = frozenset()
         self.continues = False  # whether it begins behind a graph break
         self.watched = False  # whether weak references may have been made to what variables hold
         self.effects = Effects()

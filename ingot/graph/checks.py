@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.schemas import bind
+from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -94,10 +95,9 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
     """A scatter into a view: the source has the view's sizes."""
 
     def test(x: Tensor, src: Tensor, **where: Any) -> str:
-        plain = x.device.type == "meta" and not any(isinstance(s, torch.SymInt) for s in (*x.shape, *src.shape))
-        if not plain:
+        if x.device.type != "meta":
             return ""
-        part = view(x, *where.values())
+        part = view_symbolically(view, x, tuple(where.values()), {}) if is_symbolic(x) else view(x, *where.values())
         return "" if geometry.same_sizes(part.shape, src.shape) else "a source of other sizes"
 
     return test

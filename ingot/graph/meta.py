@@ -507,9 +507,15 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), result)
 
 
+def _has_symbols(args: Any) -> bool:
+    if isinstance(args, (list, tuple)):
+        return any(map(_has_symbols, args))
+    return isinstance(args, torch.SymInt)
+
+
 def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own C++ meta kernel: for views, which must share the meta tensor's storage."""
-    if args and isinstance(args[0], Tensor) and is_symbolic(args[0]):
+    if args and isinstance(args[0], Tensor) and (is_symbolic(args[0]) or _has_symbols(args[1:])):
         return view_symbolically(op, args[0], args[1:], kwargs)
     return op(*args, **kwargs)
 

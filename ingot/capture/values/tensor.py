@@ -331,6 +331,8 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
         for i, item in enumerate(result):
             if isinstance(item, torch.Tensor) and node is not None:
                 items.append(session.graph.tensor(item, lambda i=i, item=item: session.graph.item(node, i, item)))
+            elif isinstance(item, torch.SymInt) and node is not None:
+                items.append(SymIntValue(item, "call_function", operator.getitem, (node, i)))
             elif isinstance(item, (tuple, list)) and node is not None:
                 items.append(result_value(session, item, session.graph.item(node, i, item)))
             else:
@@ -338,6 +340,10 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
         if isinstance(result, list):
             return ListValue(items, list)
         return TupleValue(items, type(result))
+    if isinstance(result, torch.SymInt) and node is not None:
+        made = SymIntValue(result, node.op, node.target, ())
+        made._node = node
+        return made
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise session.unsupported("an operation that gives a symbolic number")
     return session.wrap_constant(result)

@@ -1,0 +1,157 @@
+"""Sizes that vary: what compiles anew, what is served by an entry that is there, and that all of it is eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ingot
+from tests.tracked import Tracked
+
+
+def softmax_of_sum(x: Tensor) -> Tensor:
+    return torch.softmax(x * 2 + x.sum(0), -1) * x.shape[0]
+
+
+def counts(tracked: Tracked, *shapes: tuple[int, ...]) -> list[int]:
+    with torch.no_grad():
+        return [tracked(torch.randn(shape)) for shape in shapes]
+
+
+def test_a_size_that_varies_becomes_a_symbol():
+    tracked = Tracked(softmax_of_sum)
+    assert counts(tracked, (4, 6), (4, 6), (7, 6), (9, 6), (4, 6), (300, 6)) == [1, 0, 1, 0, 0, 0]
+    assert tracked.skips == []
+
+
+def test_sizes_that_vary_one_after_the_other():
+    assert counts(Tracked(softmax_of_sum), (4, 6), (7, 6), (7, 8), (3, 5), (16, 2)) == [1, 1, 1, 0, 0]
+
+
+def test_sizes_that_vary_together():
+    assert counts(Tracked(softmax_of_sum), (4, 6), (7, 8), (3, 5), (16, 2)) == [1, 1, 0, 0]
+
+
+def test_sizes_0_and_1_have_entries_of_their_own():
+    assert counts(Tracked(softmax_of_sum), (4, 6), (1, 6), (0, 6), (7, 6), (0, 6), (1, 6), (9, 6)) == [
+        1, 1, 1, 1, 0, 0, 0,
+    ]  # fmt: skip
+
+
+def test_dynamic_false_compiles_for_each_size():
+    assert counts(Tracked(softmax_of_sum, dynamic=False), (4, 6), (7, 6), (9, 6), (4, 6)) == [1, 1, 1, 0]
+
+
+def test_a_size_that_the_program_asks_for():
+    def function(x: Tensor) -> Tensor:
+        return x.sin() if x.shape[0] > 5 else x.cos()
+
+    assert counts(Tracked(function), (2, 3), (3, 3), (8, 3), (4, 3), (9, 3)) == [1, 1, 1, 0, 0]
+
+
+def test_symbolic_strides_and_numbers_of_elements():
+    def function(x: Tensor) -> Tensor:
+        return x * x.stride(0) + x.numel() + sum(x.stride()) + len(x) + x.size(-1)
+
+    assert counts(Tracked(function), (4, 6), (7, 8), (3, 5)) == [1, 1, 0]
+
+
+def test_equal_sizes_are_not_assumed_to_stay_equal():
+    tracked = Tracked(lambda x, y: x[:, None] + y)
+    with torch.no_grad():
+        assert [tracked(torch.randn(n), torch.randn(m)) for n, m in ((3, 3), (4, 4), (5, 6), (7, 2))] == [1, 1, 0, 0]
+
+
+def test_a_transposed_tensor_compiles_once_more():
+    tracked = Tracked(softmax_of_sum)
+    with torch.no_grad():
+        laid = [lambda *s: torch.randn(s), lambda *s: torch.randn(s[::-1]).t()]
+        found = [tracked(laid[k](*s)) for s in ((4, 6), (7, 8), (9, 3)) for k in (0, 1)]
+    assert sum(found[2:]) == 2 and sum(found[4:]) == 0
+
+
+def test_what_has_no_symbolic_rule_is_compiled_for_its_sizes():
+    tracked = Tracked(lambda x: torch.fft.rfft(x).abs() + 1)
+    assert counts(tracked, (4, 6), (4, 8), (4, 10), (4, 8)) == [1, 1, 1, 0]
+    assert tracked.skips == [] and all(c.break_ is None for c in tracked.compiler.compilations)
+    alone = [line for line in tracked.compiler.compilations[1].decisions if line.startswith("compiled for these sizes")]
+    assert len(alone) == 1
+
+
+def test_a_break_for_the_sake_of_a_symbol_is_not_made():
+    def function(x: Tensor) -> Tensor:
+        return x * float(x.shape[0]) ** 0.5 + torch.tensor([1.0] * x.shape[1])
+
+    tracked = Tracked(function)
+    counts(tracked, (4, 6), (7, 6), (7, 8), (3, 5))
+    assert tracked.skips == [] and all(c.break_ is None for c in tracked.compiler.compilations)
+
+
+def test_behind_a_graph_break():
+    def function(x: Tensor) -> Tensor:
+        y = x.sin() * 2
+        print(end="", flush=True)
+        if y.sum() > 1e9:
+            return y
+        return torch.softmax(y, -1)
+
+    tracked = Tracked(function)
+    found = counts(tracked, (4, 6), (7, 6), (9, 6), (12, 6), (5, 6))
+    assert sum(found[2:]) == 0
+
+
+def test_with_gradients_each_size_is_compiled():
+    model = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3))
+    compiled = ingot.compile(model)
+    for n in (4, 6, 9, 4):
+        x = torch.randn(n, 5, requires_grad=True)
+        outcomes = []
+        for callee in (compiled, model):
+            y = callee(x)
+            outcomes.append((y, *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])))
+        for mine, theirs in zip(*outcomes, strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert not [c.skipped for c in compiled_of(compiled) if c.skipped]
+
+
+def compiled_of(model: nn.Module):
+    return ingot.explain(model)(torch.randn(4, 5)).compilations
+
+
+class Cache(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = torch.cat([self.kept, x])
+        return self.kept.cumsum(0) * x.sum()
+
+
+def test_a_state_that_grows():
+    eager, model = Cache(), Cache()
+    compiled = ingot.compile(model)
+    with torch.no_grad():
+        for step in range(6):
+            x = torch.randn(1, 3)
+            torch.testing.assert_close(compiled(x), eager(x))
+            torch.testing.assert_close(model.kept, eager.kept)
+            if step == 1:
+                known = len(ingot.explain(compiled)(x).compilations)
+                eager.kept = model.kept.clone()
+        assert len(ingot.explain(compiled)(x).compilations) == known
+
+
+@pytest.mark.parametrize("write", [lambda x: x.mul_(2), lambda x: x[1:].add_(x.shape[0])])
+def test_writes(write):
+    assert counts(Tracked(lambda x: write(x).sum()), (4, 6), (7, 6), (9, 6)) == [1, 1, 0]
+
+
+def test_views_of_one_storage_are_compiled_for_their_sizes():
+    tracked = Tracked(lambda x, y: x + y)
+    with torch.no_grad():
+        for n in (4, 7, 9):
+            base = torch.randn(n, 6)
+            tracked(base, base[:, :1])
+    assert tracked.skips == []
