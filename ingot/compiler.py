@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
@@ -27,7 +25,7 @@ from ingot.capture.sources import Source
 from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
 from ingot.explain.compilation import Compilation, stage
-from ingot.graph.ambient import snapshot
+from ingot.graph.ambient import undisturbed
 from ingot.native import Dispatcher, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import compiling
@@ -38,8 +36,6 @@ log = logging.getLogger("ingot")
 MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this, and says so once
 MAX_CONTINUATION_ENTRIES = 16  # the same for what follows a graph break: a loop that breaks has one for each iteration
 MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
-
-_autograd: Any = torch._C._autograd
 
 AnyError = TypeVar("AnyError", bound=Exception)
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
@@ -305,7 +301,7 @@ class Compiler:
     def _watched(self) -> Unsupported:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
         if self.watched is None:
-            why = "a torch function or dispatch mode or a torch.func transform is active"
+            why = "a torch function or dispatch mode, a torch.func transform or anomaly detection is active"
             self.watched = Unsupported(why, self.where)
             compilation = self._new_compilation("")
             compilation.skipped = self.watched
@@ -362,26 +358,6 @@ class Continuation(Compiler):
             _native.set_code_entry(self.chain.points[0].code, None)
         else:
             super()._report_overflow(compilation)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows no fakes to hooks
-    on saved tensors, and gives torch's generator its state back when something drew from it: modules that torch loads
-    on the way may. Where there are other threads it may have been one of them, which is to keep its numbers."""
-    restore_modes, before = snapshot(), torch.get_rng_state()
-    hooks: list[Any] = []
-    while top := _autograd._top_saved_tensors_default_hooks(False):
-        hooks.append(top)
-        _autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pair in reversed(hooks):
-            _autograd._push_saved_tensors_default_hooks(*pair)
-        restore_modes()
-        if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
-            torch.set_rng_state(before)
 
 
 def draws_random_numbers(aten: Any) -> bool:

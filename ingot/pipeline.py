@@ -14,13 +14,15 @@ from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec, trace
-from ingot.graph.fakes import has_history, requires_grad
+from ingot.graph.ambient import Modes, preserved, undisturbed
+from ingot.graph.differentiation import new_leaves, vjp
+from ingot.graph.fakes import FakeContext, FakeTensor, has_history, requires_grad
 from ingot.graph.joint import trace_joint
 from ingot.graph.partition import Partition, partition
 from ingot.loops.lowering import lower
 from ingot.options import Options
 from ingot.runtime.program import Program
-from ingot.runtime.training import Backward, Original, Tangent, TrainingProgram, Window, WithWindows
+from ingot.runtime.training import Backward, Original, Tangent, TrainingProgram, Window, WithLeaves, WithWindows
 from ingot.schedule import schedule
 from ingot.serial import compiling
 
@@ -41,26 +43,21 @@ def compile_graph(
     returns its outputs. The inputs at the positions in `frozen` always have these values, which is made use of where no
     gradients are wanted. Raises Unsupported for what cannot be compiled."""
     _refuse_other_devices(captured)
-    fakes = [i.fake for i in captured.inputs]
-    if not _wants_gradients(captured):
+    graph, fakes = captured.graph_module, [i.fake for i in captured.inputs]
+    if _wants_gradients(captured):
+        run = _with_history(graph, fakes, captured.context, compilation, options)
+    else:
         with stage(compilation, "trace"):
-            aten = compilation.aten = trace(captured.graph_module, fakes, captured.context, frozen)
-        run: Callable[..., Sequence[Any]] = _program(compilation, options).native
+            aten = compilation.aten = trace(graph, fakes, captured.context, frozen)
+        run = _program(compilation, options).native
         detached = [
             _window(k, ("input", spec.position), spec)
             for k, spec in enumerate(aten.outputs)
             if spec.position is not None and fakes[spec.position].requires_grad and not spec.tracked
         ]
-        return WithWindows(run, detached, len(aten.outputs)) if detached else run
-    with stage(compilation, "differentiate"):
-        joint = trace_joint(captured.graph_module, fakes, captured.context)
-        parts = partition(joint)
-    compilation.aten = parts.forward
-    run = _program(compilation, options, frugal=True).native
-    if joint.differentiable:
-        run = _training_program(run, parts, _original(captured, parts), compilation, options)
-    windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
-    return WithWindows(run, windows, captured.residual.output_count) if windows else run
+        run = WithWindows(run, detached, len(aten.outputs)) if detached else run
+    leaves = new_leaves(fakes)
+    return WithLeaves(run, leaves) if leaves else run
 
 
 def _wants_gradients(captured: Captured) -> bool:
@@ -78,6 +75,61 @@ def _wants_gradients(captured: Captured) -> bool:
     if captured.context.shapes.hints:
         raise Unsupported("gradients are wanted, and sizes are symbolic", where, skip=True)
     return True
+
+
+def _with_history(
+    graph: torch.fx.GraphModule,
+    fakes: Sequence[FakeTensor],
+    context: FakeContext,
+    compilation: Compilation,
+    options: Options,
+) -> Callable[..., Sequence[Any]]:
+    """The program of a graph whose outputs have a history: it, and the program of their gradients."""
+    modes = Modes.now()
+    with stage(compilation, "differentiate"):
+        joint = trace_joint(graph, fakes, context)
+        parts = partition(joint)
+    compilation.aten = parts.forward
+    run: Callable[..., Sequence[Any]] = _program(compilation, options, frugal=True).native
+    if joint.differentiable or joint.spent:
+        shown = {w.base[1]: w.output for w in joint.windows if w.base[0] == "output"}  # an output that shows each base
+        heads = [(shown.get(k, k), k in shown) for k in joint.differentiable]
+
+        def compile_vjp(tracked: tuple[bool, ...]) -> Callable[..., Sequence[Any]]:
+            tangents = [_fake_tangent(node, wanted) for node, wanted in zip(joint.tangents, tracked)]
+            gradients = vjp(graph, modes, heads, joint.wanted, tangents)
+            return _second_derivatives(gradients, [*fakes, *tangents], context, compilation, options)
+
+        original = Original(compile_vjp, [position for position, _ in joint.aten.mutations], parts.draws)
+        run = _training_program(run, parts, original, compilation, options)
+    windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
+    return WithWindows(run, windows, len(joint.results)) if windows else run
+
+
+def _second_derivatives(
+    gradients: torch.fx.GraphModule,
+    fakes: Sequence[FakeTensor],
+    context: FakeContext,
+    compilation: Compilation,
+    options: Options,
+) -> Callable[..., Sequence[Any]]:
+    """The program of the graph of gradients that somebody wants to differentiate."""
+    made = Compilation(f"{compilation.name}, gradients", compilation.where)
+    assert compilation.backward is not None
+    compilation.backward.backward = made
+    with compiling(), undisturbed(), paused_collection():
+        try:
+            if torch.is_anomaly_enabled():  # which looks at the values
+                raise Unsupported("anomalies are to be detected")
+            return _with_history(gradients, fakes, context, made, options)
+        except Exception as problem:  # the forward has run: eager's operations, one by one
+            made.skipped = _reason(problem)
+
+    def run(*inputs: torch.Tensor) -> Sequence[Any]:
+        with preserved():
+            return gradients(*[t.view_as(t) for t in inputs])
+
+    return run
 
 
 def _program(compilation: Compilation, options: Options, frugal: bool = False) -> Program:
@@ -112,8 +164,7 @@ def _training_program(
             try:
                 return _program(backward, options, frugal=True).native.consume
             except Exception as problem:  # the forward has run: eager's operations, one by one
-                reason = problem if isinstance(problem, Unsupported) else Unsupported(f"internal error: {problem!r}")
-                backward.skipped = reason
+                backward.skipped = _reason(problem)
                 function = parts.backward.function()
                 return lambda inputs: function(*inputs)
 
@@ -126,15 +177,20 @@ def _training_program(
         tangents=[_tangent(k, node) for k, node in zip(joint.differentiable, joint.tangents)],
         wanted=joint.wanted,
         saved=[(s.kind, s.position) for s in parts.saved],
+        spent=joint.spent,
+        hidden=joint.hidden,
+        apart=joint.apart,
     )
 
 
-def _original(captured: Captured, parts: Partition) -> Original:
-    joint = parts.joint
-    shown = {w.base[1]: w.output for w in joint.windows if w.base[0] == "output"}  # an output that shows each base
-    heads = [(shown.get(k, k), k in shown) for k in joint.differentiable]
-    written = [position for position, _ in joint.aten.mutations]
-    return Original(captured.graph_module, heads, written, parts.draws)
+def _reason(problem: Exception) -> Unsupported:
+    return problem if isinstance(problem, Unsupported) else Unsupported(f"internal error: {problem!r}")
+
+
+def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
+    made = FakeTensor(node.meta["val"].meta, node.meta["val"].device)
+    made.is_wanted = wanted
+    return made
 
 
 def _tangent(output: int, node: torch.fx.Node) -> Tangent:

@@ -28,6 +28,7 @@ from ingot.capture.values import (
     contexts,
     copies,
     deferred,
+    differentiation,
     generators,
     iterators,
     library,
@@ -55,6 +56,7 @@ _TABLES = (  # imported for the rows that they add
     contexts,
     copies,
     deferred,
+    differentiation,
     generators,
     iterators,
     library,
@@ -195,13 +197,18 @@ def _capture(enter: Enter, options: Options, continuations: Continuations | None
         if reason.step is None or reason.skip or options.fullgraph or continuations is None:
             raise
         broken = reason
-    try:
-        return _capture_to(broken, enter, options, continuations)
-    except Unsupported as reason:
-        if reason is not broken and not reason.skip:
-            reason.reason = f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
-            reason.where, reason.hint = broken.where, broken.hint
-        raise
+    while True:
+        try:
+            return _capture_to(broken, enter, options, continuations)
+        except Unsupported as reason:
+            if reason is not broken and reason.step is not None and broken.step is not None:
+                if reason.step < broken.step:  # it has to be broken earlier
+                    broken = reason
+                    continue
+            if reason is not broken and not reason.skip:
+                reason.reason = f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
+                reason.where, reason.hint = broken.where, broken.hint
+            raise
 
 
 def _capture_to(
@@ -232,7 +239,8 @@ def _capture_to(
         raise reason from None
     except Unsupported as reason:
         reason.guards = guards
-        reason.step = None if end is not None else session.broken_at if reason.step is None else reason.step
+        if reason.step is None and end is None:
+            reason.step = session.broken_at
         raise
     finally:
         session.effects.guard_paths(session)

@@ -257,7 +257,7 @@ class Effects:
     def set_attribute(self, session: Session, owner: ObjectValue, name: str, value: Value) -> None:
         """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__ does."""
         if isinstance(session.class_lookup(owner.cls, name), MemberDescriptorType):
-            fields = self.slots_of(owner)
+            fields = self.slots_of(owner, owner.object)
         else:
             namespace = instance_dict(owner.object)
             if namespace is None:
@@ -306,8 +306,15 @@ class Effects:
             Fields(store, remove, lambda key: AttrSource(owner.source, key)),  # type: ignore[arg-type]
         )
 
-    def slots_of(self, owner: Any) -> Fields:
-        """The fields of the `__slots__` of an instance."""
+    def set_gradient(self, owner: Value, tensor: Any, value: Value) -> None:
+        """Sets the `grad` of a tensor from outside. Which tensors are the same is guarded by the memory they have."""
+        fields = self.slots_of(owner, tensor)
+        fields.write("grad", value)
+        self._segment.setdefault(id(fields), fields)
+
+    def slots_of(self, owner: Value, object_: Any) -> Fields:
+        """The fields of what C descriptors of the type of an object from outside hold: its `__slots__`, the `grad` of
+        a tensor."""
 
         def store(key: Any, value: Value) -> Operation:
             return Operation(object.__setattr__, (owner, ConstantValue(key), value))
@@ -315,9 +322,11 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_slot, (owner, ConstantValue(key)))
 
-        return self._slots.setdefault(
-            id(owner.object), Fields(store, remove, lambda key: AttrSource(owner.source, key, "slot"))
-        )
+        def source_of(key: Any) -> Source:
+            assert owner.source is not None
+            return AttrSource(owner.source, key, "slot")
+
+        return self._slots.setdefault(id(object_), Fields(store, remove, source_of))
 
     def names_of(self, namespace: dict[str, Any]) -> Fields:
         """The fields of a module's globals."""

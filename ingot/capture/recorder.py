@@ -61,7 +61,7 @@ class GraphRecorder:
         self.modes = ModeTracker()
         self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
-        self._by_fake: dict[int, TensorValue] = {}
+        self.by_fake: dict[int, TensorValue] = {}
         self._first: fx.Node | None = None
 
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class GraphRecorder:
             node = self.graph.placeholder(self._parameter(source))
         node.meta.update(val=fake, where=session.where)
         made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
-        self._by_fake[id(fake)] = made
+        self.by_fake[id(fake)] = made
         self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
         return made
 
@@ -164,9 +164,9 @@ class GraphRecorder:
 
     def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> TensorValue:
         """The value of a result. An operation that gives back its argument gives the same value."""
-        known = self._by_fake.get(id(fake))
+        known = self.by_fake.get(id(fake))
         if known is None:
-            known = self._by_fake[id(fake)] = TensorValue(fake, make_node())
+            known = self.by_fake[id(fake)] = TensorValue(fake, make_node())
         return known
 
     def item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
@@ -196,12 +196,13 @@ class GraphRecorder:
         return next(known.value for known in self.inputs if known.node is tensor.fx_node)
 
     def guard_memory(self, session: Session) -> None:
-        """States how the inputs share memory, when an operation may write one: which are apart, and which lie where
-        in one storage."""
+        """States how the inputs share memory, when an operation may write one, or its `.grad` is set: which are apart,
+        and which lie where in one storage."""
         if not self.writes:
             return
         for entry, tensor, _ in self.inputs:
-            if entry.fake.requires_grad and not tensor.requires_grad and not self.autograd:
+            fake = entry.fake
+            if fake.requires_grad and not (fake.is_leaf or tensor.requires_grad or self.autograd):
                 raise session.unsupported(
                     f"gradients are wanted: they flow into {entry.source.name}, which is written", skip=True
                 )
@@ -218,6 +219,7 @@ class GraphRecorder:
                 )
             distance = tensor.data_ptr() - its_tensor.data_ptr()
             session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
+            session.guard(other.source, Kind.DISTINCT, entry.source)
         later = {j for _, j in pairs}
         apart = [known.entry.source for j, known in enumerate(self.inputs) if j not in later]
         if len(apart) > 1:
@@ -263,6 +265,8 @@ def _writes(target: Any, kwargs: dict[str, Value]) -> bool:
     if inplace is not None and inplace.is_constant() and inplace.constant():
         return True
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name == "requires_grad_":
+        return False
     return name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
 
 

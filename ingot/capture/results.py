@@ -135,6 +135,10 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
+        if value.fake.requires_grad and value.fake.is_leaf:
+            reason = self.session.unsupported(f"{value.describe()} was made a leaf, and is alive at the end of a graph")
+            reason.step = value.leaf_since
+            raise reason
         output = self._output(value)
         if not value.attributes:
             return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ Change = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of torch, and its arguments, that sets a mode."""
 
 _functorch: Any = torch._C._functorch
+_autograd: Any = torch._C._autograd
 
 SWITCHES = frozenset(
     {
@@ -106,3 +108,23 @@ def preserved() -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows no fakes to hooks
+    on saved tensors, and gives torch's generator its state back when something drew from it: modules that torch loads
+    on the way may. Where there are other threads it may have been one of them, which is to keep its numbers."""
+    restore_modes, before = snapshot(), torch.get_rng_state()
+    hooks: list[Any] = []
+    while top := _autograd._top_saved_tensors_default_hooks(False):
+        hooks.append(top)
+        _autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            _autograd._push_saved_tensors_default_hooks(*pair)
+        restore_modes()
+        if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)

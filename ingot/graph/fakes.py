@@ -27,6 +27,7 @@ class FakeTensor(torch.Tensor):
 
     meta: torch.Tensor
     is_outside = False  # whether it stands for a tensor that existed before the call
+    is_wanted = False  # whether that one required a gradient then
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
@@ -233,11 +234,11 @@ class FakeContext(Mode):
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
-        wrapped.is_outside = True
+        wrapped.is_outside, wrapped.is_wanted = True, tensor.requires_grad
         if tensor.requires_grad and not _is_leaf(tensor):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
-            wrapped.meta, wrapped.is_outside = inner, True
+            wrapped.meta, wrapped.is_outside, wrapped.is_wanted = inner, True, True
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped
 

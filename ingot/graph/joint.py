@@ -16,6 +16,7 @@ import torch.fx
 from ingot.errors import Unsupported
 from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.differentiation import want_gradients, without_autocast
 from ingot.graph.fakes import FakeContext, FakeTensor
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
@@ -43,6 +44,9 @@ class Joint:
     `windows` are the outputs of the captured graph that this one gives as 0. `outputs` counts the outputs in front
     of the gradients. `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of the
     primals that have a gradient, in order: a subset of those that require one, as the outputs may not depend on all.
+    `spent` are the outputs that have a history which autograd refuses to go through, and the error that it raises: a
+    loss, say, of which the program itself has taken the gradients. `hidden`: outputs have a history, but no primal has
+    a gradient. `apart` are the primals that require a gradient and have none.
     `eager_reads` are the primals, and `eager_reads_outputs` the outputs, that eager's backward reads: it refuses to run
     when the user has written to one of them in between, but not when it was another.
     """
@@ -53,6 +57,9 @@ class Joint:
     windows: tuple[Window, ...]
     differentiable: tuple[int, ...]
     wanted: tuple[int, ...]
+    spent: dict[int, Exception]
+    hidden: bool
+    apart: tuple[int, ...]
     eager_reads: frozenset[int]
     eager_reads_outputs: frozenset[int]
 
@@ -76,29 +83,83 @@ def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeCon
 
     Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
     """
+    try:
+        return _trace(gm, fakes, context, {})
+    except _BackwardRaises as error:
+        spent = _spent(gm, fakes, context)
+        if not spent:
+            raise Unsupported(f"the backward raises {error}", skip=True) from error
+    return _trace(gm, fakes, context, spent)
+
+
+class _BackwardRaises(Exception):
+    """Says what autograd raised."""
+
+
+def _forward(
+    gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder
+) -> tuple[list[Any], list[Any], tuple[Window, ...]]:
+    """The primals; the outputs, as the joint graph gives them; the windows."""
+    primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
+    want_gradients(primals, fakes)
+    try:
+        outputs = run_nodes(gm, recorder, primals)
+    except RuntimeError as error:  # of an operation in place, which autograd minds on leaves only, as inputs are here
+        raise Unsupported(f"gradients are wanted: {first_line(error)}", recorder.where, skip=True) from error
+    return primals, *_apart(outputs, primals, recorder)
+
+
+def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> dict[int, Exception]:
+    """The outputs whose backward raises an error by itself, and that error."""
+    recorder, found = Recorder(context), dict[int, Exception]()
+    with preserved(), recorder:
+        primals, outputs, _ = _forward(gm, fakes, recorder)
+        leaves = [p for p in primals if p.requires_grad]
+        for k, output in enumerate(outputs):
+            if isinstance(output, FakeTensor) and output.requires_grad:
+                try:
+                    torch.autograd.grad(output, leaves, recorder.input("", _like(output)), True, allow_unused=True)
+                except (RuntimeError, NotImplementedError) as error:
+                    found[k] = type(error)(str(error))
+    return found
+
+
+def _trace(
+    gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext, spent: dict[int, Exception]
+) -> Joint:
     recorder = Recorder(context)
     with preserved(), recorder:
-        primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
-        for primal, fake in zip(primals, fakes):
-            if fake.requires_grad:
-                primal.requires_grad_()
-        outputs = run_nodes(gm, recorder, primals)
+        primals, outputs, windows = _forward(gm, fakes, recorder)
         _refuse_written(primals, recorder)
-        outputs, windows = _apart(outputs, primals, recorder)
-        differentiable = tuple(k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad)
+        tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
+        differentiable = tuple(k for k in tracked if k not in spent)
         last = next(iter(reversed(recorder.graph.nodes)))
         nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
         tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
         leaves = [k for k, p in enumerate(primals) if p.requires_grad]
         gradients = _gradients([outputs[k] for k in differentiable], [primals[k] for k in leaves], tangents)
     wanted = tuple(k for k, g in zip(leaves, gradients) if g is not None)
+    if any(recorder.tracked(primals[k]).storage.version for k in wanted):
+        raise Unsupported("gradients are wanted: they flow into an input that is written", skip=True)
     placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
     reads = frozenset(k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last))
     reads_outputs = frozenset(k for k, node in zip(differentiable, nodes_of_outputs) if _read_after(node, last))
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     _placeholders_first(aten.graph)
     run_passes(aten, SIMPLIFICATIONS)
-    return Joint(aten, len(primals), len(outputs), windows, differentiable, wanted, reads, reads_outputs)
+    return Joint(
+        aten,
+        len(primals),
+        len(outputs),
+        windows,
+        differentiable,
+        wanted,
+        spent,
+        hidden=bool(tracked) and not wanted,
+        apart=tuple(k for k in leaves if k not in wanted),
+        eager_reads=reads,
+        eager_reads_outputs=reads_outputs,
+    )
 
 
 def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[list[Any], tuple[Window, ...]]:
@@ -125,15 +186,14 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
 
 
 def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
-    """What autograd makes of it. Like most programs, it runs the backward outside of autocast."""
-    modes = Modes.now()
-    modes._replace(autocast=tuple(a._replace(enabled=False) for a in modes.autocast)).set()
-    if not heads:
+    """What autograd makes of it."""
+    without_autocast(Modes.now()).set()
+    if not heads or not leaves:
         return [None] * len(leaves)
     try:
         return torch.autograd.grad(heads, leaves, tangents, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
-        raise Unsupported(f"the backward raises {type(error).__name__}: {first_line(error)}", skip=True) from error
+        raise _BackwardRaises(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _like(output: FakeTensor) -> FakeTensor:
@@ -149,7 +209,7 @@ def _like(output: FakeTensor) -> FakeTensor:
 def _refuse_written(primals: Sequence[Any], recorder: Recorder) -> None:
     """Autograd would have to be told that an input became the result of an operation."""
     for primal in primals:
-        if recorder.tracked(primal).storage.version and primal.requires_grad:
+        if recorder.tracked(primal).storage.version and not primal.is_leaf:
             raise Unsupported("gradients are wanted: they flow into an input that is written", skip=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,7 @@ from ingot.graph import decompositions_backward, decompositions_places, geometry
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
+from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fakes import FakeContext, FakeTensor, Mode, requires_grad, run_fake, storage_key
 from ingot.graph.functional import (
     OVERWRITES,
@@ -55,9 +57,13 @@ def trace(
     Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
     """
     recorder = Recorder(context)
-    with preserved(), torch.no_grad(), recorder:
+    recording = differentiates(gm)
+    with preserved(), nullcontext() if recording else torch.no_grad(), recorder:
         placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
-        outputs = run_nodes(gm, recorder, [recorder.input(n.name, fake) for n, fake in zip(placeholders, fakes)])
+        inputs = [recorder.input(n.name, fake) for n, fake in zip(placeholders, fakes)]
+        if recording:
+            want_gradients(inputs, fakes)
+        outputs = run_nodes(gm, recorder, inputs)
     aten_graph = recorder.finish(outputs)
     freeze(aten_graph, frozen)
     run_passes(aten_graph)

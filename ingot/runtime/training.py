@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,6 +63,18 @@ class Tangent:
         return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).copy_(given)
 
 
+class WithLeaves:
+    """Makes leaves of the inputs at some positions, and runs a program on all of them."""
+
+    def __init__(self, run: Callable[..., Sequence[Any]], leaves: Sequence[int]) -> None:
+        self.run, self.leaves = run, tuple(leaves)
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Any]:
+        for position in self.leaves:
+            inputs[position].requires_grad_()
+        return self.run(*inputs)
+
+
 class WithWindows:
     """Runs a program and makes the outputs that are windows, whose place it leaves empty; `count` outputs in all."""
 
@@ -77,17 +89,22 @@ class WithWindows:
 
 
 class Original:
-    """The program before it was compiled: eager differentiates it again when somebody differentiates the gradients.
+    """The program before it was compiled, which is differentiated again when somebody differentiates the gradients.
 
-    `function` takes the inputs and returns the user's outputs. `heads` says for each tangent which of those it belongs
-    to, and whether to the memory of which that output is a view. `written` are the inputs that `function` writes;
-    `draws` says that it draws random numbers.
+    `compile_vjp` says for each tangent whether it requires a gradient, and returns what takes the inputs and the
+    tangents, and gives the gradients with their history. `written` are the inputs that the program writes; `draws` says
+    that it draws random numbers.
     """
 
     def __init__(
-        self, function: Callable[..., Any], heads: Sequence[tuple[int, bool]], written: Sequence[int], draws: bool
+        self,
+        compile_vjp: Callable[[tuple[bool, ...]], Callable[..., Sequence[Any]]],
+        written: Sequence[int],
+        draws: bool,
     ) -> None:
-        self.function, self.heads, self.written, self.draws = function, tuple(heads), tuple(written), draws
+        self.compile_vjp, self.written, self.draws = compile_vjp, tuple(written), draws
+        self._programs: dict[tuple[bool, ...], Callable[..., Sequence[Any]]] = {}
+        self._lock = threading.Lock()
 
     def before(self, inputs: Sequence[Tensor]) -> State:
         """What is needed to run it again, taken before it runs."""
@@ -96,24 +113,21 @@ class Original:
         kept = {k: inputs[k].detach().clone() for k in self.written}
         return State(kept, torch.get_rng_state() if self.draws else None)
 
-    def gradients(
-        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor], wanted: Sequence[int]
-    ) -> Sequence[Tensor | None]:
-        """The gradients of the inputs `wanted`, with their history."""
-        given = [state.written[k].clone() if k in state.written else t.view_as(t) for k, t in enumerate(inputs)]
+    def gradients(self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """The gradients of the inputs that have one, with their history."""
+        kind = tuple(t.requires_grad for t in tangents)
+        with self._lock:
+            run = self._programs.get(kind)
+        if run is None:  # not under the lock: compiling may wait for a thread that is here
+            run = self.compile_vjp(kind)
+            with self._lock:
+                run = self._programs.setdefault(kind, run)
+        given = [state.written[k].clone() if k in state.written else t for k, t in enumerate(inputs)]
         if state.random is None:
-            outputs = self.function(*given)
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.set_rng_state(state.random)
-                outputs = self.function(*given)
-        heads = [_base_of(outputs[k]) if is_base else outputs[k] for k, is_base in self.heads]
-        return torch.autograd.grad(heads, [given[k] for k in wanted], tangents, create_graph=True, allow_unused=True)
-
-
-def _base_of(tensor: Tensor) -> Tensor:
-    base = tensor._base
-    return tensor if base is None else base
+            return run(*given, *tangents)
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state.random)
+            return run(*given, *tangents)
 
 
 class State(NamedTuple):
@@ -132,7 +146,9 @@ class TrainingProgram:
     `forward` returns the `outputs`, then what the backward needs besides. `saved` says where the backward's
     first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is called when the first
     gradient comes in; what it returns takes the saved tensors and then the tangents, and returns the gradients of the
-    inputs `wanted`. `original` is what second derivatives are taken of.
+    inputs `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that have a history which
+    autograd refuses to go through, and its error. `hidden`: outputs have a history, but no input has a gradient.
+    `apart` are inputs that may require a gradient and have none: the outputs' history does not lead to theirs.
     """
 
     def __init__(
@@ -146,23 +162,33 @@ class TrainingProgram:
         tangents: Sequence[Tangent],
         wanted: Sequence[int],
         saved: Sequence[tuple[str, int]],
+        spent: Mapping[int, Exception],
+        hidden: bool,
+        apart: Sequence[int],
     ) -> None:
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
         self.inputs, self.outputs, self.tangents = inputs, outputs, tuple(tangents)
         self.wanted = tuple(wanted)
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
-        tracked = {t.output for t in tangents}
+        tracked = {t.output for t in tangents}.union(spent)
         self.untracked = tuple(k for k in range(outputs) if k not in tracked)
+        self.spent, self.apart = spent, frozenset(apart)
+        self.leaf = torch.empty(0, requires_grad=True) if hidden else None
         self._backward: Backward | None = None
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         """The outputs, which carry their history."""
-        return _apply(self, *inputs)
+        if self.apart:
+            inputs = tuple([t.detach() if k in self.apart else t for k, t in enumerate(inputs)])
+        return _apply(self, self.leaf, *inputs)
 
     def backward(self, saved: list[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of all inputs, None for those that have none. Empties `saved`."""
+        self._refuse_spent(tangents)
+        if not self.wanted:
+            return self._by_input(())
         run = self._backward
         if run is None:
             with self._lock:
@@ -174,7 +200,13 @@ class TrainingProgram:
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """The same, from the inputs, and themselves differentiable."""
-        return self._by_input(self.original.gradients(inputs, state, self._laid_out(tangents), self.wanted))
+        self._refuse_spent(tangents)
+        return self._by_input(self.original.gradients(inputs, state, self._laid_out(tangents)) if self.wanted else ())
+
+    def _refuse_spent(self, tangents: Sequence[Tensor | None]) -> None:
+        for output, error in self.spent.items():
+            if tangents[output] is not None:
+                raise type(error)(*error.args)
 
     def _laid_out(self, tangents: Sequence[Tensor | None]) -> list[Tensor]:
         return [t.laid_out(tangents[t.output]) for t in self.tangents]
@@ -188,7 +220,7 @@ class TrainingProgram:
 
 class _Graph(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, program: TrainingProgram, *inputs: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def forward(ctx: Any, program: TrainingProgram, leaf: Any, *inputs: Tensor) -> tuple[Any, ...]:  # type: ignore
         ctx.state = program.original.before(inputs)
         results = program.forward(*inputs)
         ctx.set_materialize_grads(False)
@@ -208,14 +240,14 @@ class _Graph(torch.autograd.Function):
             ctx.maybe_clear_saved_tensors()
             if not _keeps_graph():
                 ctx.inputs = ctx.state = None
-            return None, *program.backward(saved, tangents)
+            return None, None, *program.backward(saved, tangents)
         inputs, versions = ctx.inputs
         if [t._version for t in inputs] != versions:
             raise RuntimeError(
                 "a tensor that a compiled function was given has been modified by an inplace operation, and second "
                 "derivatives are wanted (hint: modify it after the backward)"
             )
-        return None, *program.backward_with_history(inputs, ctx.state, tangents)
+        return None, None, *program.backward_with_history(inputs, ctx.state, tangents)
 
 
 _apply = super(torch.autograd.Function, _Graph).apply  # type: ignore[misc]

@@ -16,6 +16,7 @@ from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
+from ingot.graph.geometry import same_sizes
 
 if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
@@ -27,7 +28,7 @@ _DATA |= frozenset("__array__ __bool__ __int__ __float__ __index__ __complex__".
 
 _REFUSED = frozenset(
     """
-    backward register_hook retain_grad requires_grad_ set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_
+    register_hook retain_grad set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_
     swapaxes_ swapdims_
     detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
     __dlpack__ new map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
@@ -57,7 +58,7 @@ FUNCTIONS: dict[Any, Callable[..., Value | None]] = {}
 class TensorValue(Value):
     """A tensor of the graph."""
 
-    __slots__ = ("attributes", "cls", "fake", "fx_node")
+    __slots__ = ("attributes", "cls", "fake", "fx_node", "gradient", "leaf_since")
     decides_operators = True
 
     def __init__(
@@ -66,6 +67,8 @@ class TensorValue(Value):
         super().__init__(source)
         self.fake, self.fx_node, self.cls = fake, node, cls
         self.attributes: dict[str, Value] = {}  # of one made during capture: those that the user sets
+        self.gradient: Value = NONE  # of a leaf made during capture
+        self.leaf_since: int | None = None  # the number of instructions before the one that made it a leaf
 
     def python_type(self) -> type:
         return self.cls
@@ -116,16 +119,32 @@ class TensorValue(Value):
 
     def _gradient(self, session: Session, name: str) -> Value:
         """`grad` or `grad_fn`: a leaf has no function, and what needs no gradient has neither."""
+        if not self.fake.is_leaf or (self.source is not None and not session.graph.value_of(self).is_leaf):
+            raise session.unsupported(f"Tensor.{name} of {self.describe()}")
+        if name == "grad_fn":
+            return NONE
         if self.source is None:
-            if not self.fake.requires_grad:
-                return NONE
-        elif session.graph.value_of(self).is_leaf:
-            if name == "grad_fn":
-                return NONE
-            return session.realize(
-                session.wrap(session.graph.value_of(self).grad, AttrSource(self.source, name, "slot"))
-            )
-        raise session.unsupported(f"Tensor.{name} of {self.describe()}")
+            return self.gradient
+        tensor = session.graph.value_of(self)
+        fields = session.effects.slots(tensor)
+        written = None if fields is None else fields.read(name)
+        return written or session.realize(session.wrap(tensor.grad, AttrSource(self.source, name, "slot")))
+
+    def _set_gradient(self, session: Session, value: Value) -> None:
+        """Sets `grad`, where autograd would take that."""
+        value = session.realize(value)
+        if isinstance(value, TensorValue):
+            mine, its = self.fake, value.fake
+            fits = (mine.dtype, mine.device, mine.layout) == (its.dtype, its.device, its.layout)
+            if value is self or not fits or not same_sizes(mine.shape, its.shape):
+                raise session.unsupported(f"Tensor.grad of {self.describe()} is set to {value.describe()}")
+        elif not is_none(value):
+            raise session.unsupported(f"Tensor.grad of {self.describe()} is set to {value.describe()}")
+        if self.source is None:
+            self.gradient = value
+        else:
+            session.graph.writes = True
+            session.effects.set_gradient(self, session.graph.value_of(self), value)
 
     def instance_of(self, session: Session, classes: Any) -> bool:
         """isinstance(): some classes of torch (FloatTensor, Parameter) look at the tensor itself."""
@@ -149,6 +168,8 @@ class TensorValue(Value):
         return session.effects.own(session, self, session.graph.value_of(self), name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if name == "grad" and self.fake.is_leaf:
+            return self._set_gradient(session, value)
         if not find_missing(torch.Tensor, name):
             raise session.unsupported(f"side effect: Tensor.{name} is set")
         if self.source is None:
@@ -240,6 +261,10 @@ class TensorValue(Value):
             return ConstantValue(example.type())
         dtype = session.python(example.type, wanted).dtype
         return session.graph.call(session, "call_method", "to", (self, ConstantValue(dtype)), {})
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.object is None
 
 
 class TensorMethod(Value):

@@ -193,6 +193,9 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     if original is not None:
         session.guard(source, Kind.IDENTITY, object_)
         return session.builtin(original)
+    if object_ in FUNCTIONS:
+        session.guard(source, Kind.IDENTITY, object_)
+        return TorchFunction(object_, source)
     why = _why_whole(object_)
     if why:
         session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__)

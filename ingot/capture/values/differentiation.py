@@ -1,0 +1,185 @@
+"""Differentiation inside the captured function.
+
+`torch.autograd.grad` is an operation of the graph like any other: the fakes carry the history that eager's tensors
+would, so running it on them is what tracing the graph does later. `.backward()` is that, for the leaves that autograd
+would reach, and what autograd then does to their `.grad`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.capture.guards import Kind
+from ingot.capture.sources import AttrSource
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import SequenceValue, TupleValue
+from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_PARAMETERS_OF_GRAD = (
+    "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused is_grads_batched materialize_grads"
+).split()
+_PARAMETERS_OF_BACKWARD = "tensors grad_tensors retain_graph create_graph grad_variables inputs".split()
+_PARAMETERS_OF_METHOD = "gradient retain_graph create_graph inputs".split()
+
+
+def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.autograd.grad: an operation of the graph, given that all that autograd does for it is seen there."""
+    given = dict(zip(_PARAMETERS_OF_GRAD, args)) | kwargs
+    if len(args) > len(_PARAMETERS_OF_GRAD) or not {"outputs", "inputs"} <= given.keys():
+        raise session.unsupported("torch.autograd.grad is called with the wrong arguments", skip=True)
+    if "is_grads_batched" in given and session.known(given["is_grads_batched"]):
+        raise session.unsupported("torch.autograd.grad of a batch of tangents")
+    _refuse_unseen(session, _tensors(session, given["outputs"]), _tensors(session, given["inputs"]))
+    return None
+
+
+FUNCTIONS[torch.autograd.grad] = _grad
+
+
+def _backward_of(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
+    given = dict(zip(_PARAMETERS_OF_METHOD, args)) | kwargs
+    return _backward(session, [tensor], [given.pop("gradient", NONE)], given)
+
+
+def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    given = dict(zip(_PARAMETERS_OF_BACKWARD, args)) | kwargs
+    heads, tangents = _tensors(session, given.pop("tensors")), session.realize(given.pop("grad_tensors", NONE))
+    if session.known(given.pop("grad_variables", NONE)) is not None:
+        raise session.unsupported("torch.autograd.backward with grad_variables")
+    alone = isinstance(tangents, TensorValue)
+    if is_none(tangents):
+        items: list[Value] = [NONE] * len(heads)
+    else:
+        items = [tangents] if alone else session.unpacked(tangents)
+    return _backward(session, heads, items, given)
+
+
+METHODS["backward"] = _backward_of
+FUNCTIONS[torch.autograd.backward] = _backward_function
+
+
+def _backward(session: Session, heads: list[TensorValue], tangents: list[Value], options: dict[str, Value]) -> Value:
+    """Adds the gradients of the heads to the `.grad` of the leaves."""
+    retain, inputs = options.pop("retain_graph", NONE), session.realize(options.pop("inputs", NONE))
+    if session.known(options.pop("create_graph", NONE)):
+        raise session.unsupported("backward() with create_graph=True, of which torch warns")
+    if options:
+        raise session.unsupported(f"backward() is given {', '.join(options)}", skip=True)
+    if is_none(inputs):
+        leaves = [_leaf(session, fake) for fake in _reached(heads)]
+        _refuse_watched(session, leaves)
+    else:
+        leaves = _tensors(session, inputs)
+        if not all(leaf.fake.is_leaf for leaf in leaves):
+            raise session.unsupported("backward() into tensors that are the results of operations")
+        _refuse_unseen(session, heads, leaves)
+    if not leaves:
+        raise session.unsupported("backward() that reaches no tensor")
+    many: list[Value] = [TupleValue([*part], tuple) for part in (heads, leaves, tangents)]
+    return session.call(session.builtin(add_gradients), [*many, retain], {})
+
+
+@torch.no_grad()
+def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
+    """Inlined: a backward pass, and what autograd's engine does at its end."""
+    for leaf, gradient in zip(leaves, torch.autograd.grad(heads, leaves, tangents, retain, allow_unused=True)):
+        if gradient is not None:
+            if leaf.grad is None:
+                leaf.grad = _laid_out(gradient, leaf)
+            else:
+                leaf.grad.add_(gradient)
+
+
+def _laid_out(gradient: Any, leaf: Any) -> Any:
+    """Inlined: a gradient in memory of its own, which lies as the leaf does where that has no gaps."""
+    if torch.ops.aten.is_non_overlapping_and_dense(leaf):
+        return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
+    return gradient.clone(memory_format=torch.contiguous_format)
+
+
+# -- what autograd does that a graph does not show ---------------------------------------------------------------------
+
+
+def _tensors(session: Session, value: Value) -> list[TensorValue]:
+    """The tensors of an argument that is one, or a sequence of them."""
+    value = session.deep(value)
+    items = value.items if isinstance(value, SequenceValue) else [value]
+    found = [item for item in items if isinstance(item, TensorValue)]
+    if len(found) != len(items):
+        raise session.unsupported(f"{value.describe()} is differentiated")
+    return found
+
+
+def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[TensorValue]) -> None:
+    """Raises Unsupported where gradients flow from the heads to the inputs by way of what was computed before the call,
+    or hooks see them."""
+    outside = [t for t in inputs if t.source is not None]
+    beyond = {id(fake) for fake in _reached(heads) if id(fake) not in session.graph.by_fake}
+    if beyond and outside:
+        alone = len(outside) == 1 and beyond == {id(fake) for fake in _reached(outside)}
+        if not alone:  # one tensor cannot be computed from itself
+            raise session.unsupported("gradients flow through what was computed before the compiled function")
+    _refuse_watched(session, inputs)
+
+
+def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
+    known = session.graph.by_fake.get(id(fake))
+    if known is None:
+        raise session.unsupported("gradients flow into what was computed before the compiled function")
+    return known
+
+
+def _reached(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
+    """The leaves that a backward pass from the heads comes to, in a fixed order."""
+    tracked = [head.fake for head in heads if head.fake.requires_grad]
+    yield from (fake for fake in tracked if fake.is_leaf)
+    stack: list[Any] = [fake.grad_fn for fake in tracked if not fake.is_leaf]
+    seen = set(stack)
+    while stack:
+        node: Any = stack.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+
+
+def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
+    """Raises Unsupported where hooks of the user's see the gradient of a tensor, or sizes are symbolic."""
+    if session.graph.context.shapes.hints:
+        raise session.unsupported("gradients are taken, and sizes are symbolic")
+    for tensor in tensors:
+        if tensor.source is None:
+            continue
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            hooks, source = getattr(session.graph.value_of(tensor), name), AttrSource(tensor.source, name, "slot")
+            if hooks:
+                raise session.unsupported(f"hooks on the gradient of {tensor.describe()}")
+            session.guard(source, Kind.IS_NONE if hooks is None else Kind.DICT_EMPTY, hooks is None)
+
+
+# -- tensors that become leaves ----------------------------------------------------------------------------------------
+
+
+def _requires_grad(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
+    """requires_grad_(): of a tensor from outside, it is done before the graph runs."""
+    (wanted,) = [*args, *kwargs.values()] or [ConstantValue(True)]
+    if session.known(wanted) == tensor.fake.requires_grad:
+        return tensor
+    if tensor.source is not None and not session.known(wanted):
+        raise session.unsupported(f"{tensor.describe()} no longer requires a gradient")
+    if tensor.source is None:
+        tensor.leaf_since = session.step_of_outermost
+    yes = ConstantValue(bool(session.known(wanted)))
+    return session.graph.call(session, "call_method", "requires_grad_", (tensor, yes), {})
+
+
+METHODS["requires_grad_"] = _requires_grad
