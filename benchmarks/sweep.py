@@ -146,7 +146,47 @@ def layers() -> Iterator[Case]:
         yield f"cross_entropy {short(dtype)}", F.cross_entropy, (x, ids)
 
 
-FAMILIES = {f.__name__: f for f in (unary, binary, reductions, moves, layers)}
+def padding() -> Iterator[Case]:
+    for shape in ((4, 16, 32, 32), (8, 64, 56, 56)):
+        for dtype in (f32, bf16):
+            for mode in ("constant", "reflect", "replicate", "circular"):
+                for pad in ((1, 1, 1, 1), (3, 2, 0, 1)):
+                    name = f"pad {mode} {pad} {short(dtype)} {shape}"
+                    yield name, lambda x, p=pad, m=mode: F.pad(x, p, mode=m), (values(*shape, dtype=dtype),)
+
+
+def large() -> Iterator[Case]:
+    """What exceeds the caches."""
+    for dtype in (f32, bf16, i64):
+        square, images = values(2048, 2048, dtype=dtype), values(8, 64, 64, 64, dtype=dtype)
+        rows, elements = torch.randperm(2048), torch.randint(2048, (2048, 2048))
+        of_squares: dict[str, Callable[[Tensor], Any]] = {
+            "neg": torch.neg, "abs": torch.abs, "clone": lambda x: x.clone(), "flip": lambda x: x.flip(1),
+            "transpose": lambda x: x.t().contiguous(), "roll": lambda x: x.roll(3, 1),
+            "cat": lambda x: torch.cat([x, x], 1), "stack": lambda x: torch.stack([x, x], 2),
+            "repeat": lambda x: x.repeat(2, 2), "tril": lambda x: x.tril(), "to float64": lambda x: x.to(f64),
+            "index_select 0": lambda x: x.index_select(0, rows), "index_select 1": lambda x: x.index_select(1, rows),
+            "gather 0": lambda x: x.gather(0, elements), "gather 1": lambda x: x.gather(1, elements),
+            "diag_embed": lambda x: torch.diag_embed(x[:, :64]), "unfold": lambda x: x.unfold(1, 8, 4).contiguous(),
+        }  # fmt: skip
+        for dim in (0, 1):
+            for name in "sum amax argmax any cumsum".split() + ["softmax", "log_softmax"] * (dtype is not i64):
+                of_squares[f"{name} {dim}"] = lambda x, f=REDUCTIONS[name], d=dim: f(x, d)
+        of_images: dict[str, Callable[[Tensor], Any]] = {
+            "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2), "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
+            "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+        }  # fmt: skip
+        if dtype is not i64:
+            of_squares |= {"gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh, "layer_norm": lambda x: F.layer_norm(
+                x, (2048,)), "softmax of one row": lambda x: x.view(-1).softmax(0)}  # fmt: skip
+            of_images |= {"softmax 1": lambda x: x.softmax(1), "max_pool": lambda x: F.max_pool2d(x, 2),
+                "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}  # fmt: skip
+        for argument, functions in ((square, of_squares), (images, of_images)):
+            for name, function in functions.items():
+                yield f"{name} {short(dtype)}, large", function, (argument,)
+
+
+FAMILIES = {f.__name__: f for f in (unary, binary, reductions, moves, layers, padding, large)}
 
 
 def short(dtype: torch.dtype) -> str:

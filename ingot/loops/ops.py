@@ -65,11 +65,11 @@ _ROWS = [
     ScalarOp("truncdiv", 2, INTS, "same", lambda a, b: (a - np.fmod(a, b)) // b),
     ScalarOp("remainder", 2, NUMBERS, "same", np.mod),
     ScalarOp("fmod", 2, NUMBERS, "same", np.fmod),
-    ScalarOp("neg", 1, NUMBERS, "same", np.negative),
-    ScalarOp("abs", 1, NUMBERS, "same", np.abs),
+    ScalarOp("neg", 1, NUMBERS | HALVES, "same", np.negative),
+    ScalarOp("abs", 1, NUMBERS | HALVES, "same", np.abs),
     ScalarOp("sign", 1, NUMBERS, "same", np.sign),
     ScalarOp("signbit", 1, FLOATS, "bool", np.signbit),
-    ScalarOp("copysign", 2, FLOATS, "same", np.copysign),
+    ScalarOp("copysign", 2, FLOATS | HALVES, "same", np.copysign),
     ScalarOp("nextafter", 2, FLOATS, "same", np.nextafter),
     ScalarOp("minimum", 2, NUMBERS, "same", np.minimum),
     ScalarOp("maximum", 2, NUMBERS, "same", np.maximum),
@@ -90,7 +90,7 @@ _ROWS = [
     ScalarOp("bitwise_not", 1, INTS, "same", np.invert),
     ScalarOp("shift_left", 2, INTS, "same", np.left_shift),
     ScalarOp("shift_right", 2, INTS, "same", np.right_shift),
-    ScalarOp("where", 3, ALL, "same", np.where),
+    ScalarOp("where", 3, ALL | HALVES, "same", np.where),
     ScalarOp("isnan", 1, FLOATS, "bool", np.isnan),
     ScalarOp("isinf", 1, FLOATS, "bool", np.isinf),
     _float_op("reciprocal", np.reciprocal),
@@ -294,10 +294,29 @@ def to(value: int, dtype: torch.dtype) -> int:
         return value
     if instruction.op == "constant" and dtype not in HALVES and not _is_unrepresentable(instruction.attrs[0], dtype):
         return constant(instruction.attrs[0], dtype)
-    # Widening a half-precision value and narrowing it again gives it back.
-    if instruction.op == "to" and dtype in HALVES and r.instructions[instruction.args[0]].dtype is dtype:
-        return instruction.args[0]
-    return r.emit("to", (value,), dtype)
+    narrow = _narrowed(r, value, dtype) if dtype in HALVES else None
+    return r.emit("to", (value,), dtype) if narrow is None else narrow
+
+
+_EXACT = ("neg", "abs", "copysign", "where")  # ops whose result is one of the arguments, but for its sign
+
+
+def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
+    """A value that was widened from the half `dtype`, or is made of such by ops that leave nothing to round, as a half;
+    None if it is another."""
+    instruction = r.instructions[value]
+    if instruction.op == "to":
+        source = instruction.args[0]
+        return source if r.instructions[source].dtype is dtype else None
+    if instruction.op == "constant":
+        number = instruction.attrs[0]
+        exact = isinstance(number, float) and torch.tensor(number, dtype=dtype, device="cpu").item() == number
+        return r.emit("constant", (), dtype, (number,)) if exact else None
+    if instruction.op not in _EXACT:
+        return None
+    condition = instruction.args[:1] if instruction.op == "where" else ()
+    args = [_narrowed(r, a, dtype) for a in instruction.args[len(condition) :]]
+    return None if None in args else r.emit(instruction.op, (*condition, *args), dtype)
 
 
 def _is_unrepresentable(number: float, dtype: torch.dtype) -> bool:

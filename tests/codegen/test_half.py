@@ -54,6 +54,28 @@ def test_every_half(name: str, dtype: torch.dtype) -> None:
     assert not wrong.any(), (x[wrong][:5], found[wrong][:5], function(x)[wrong][:5])
 
 
+def test_floats_are_rounded_to_brain_floats() -> None:
+    """Every upper half of a float, with lower ones around a tie: subnormal numbers, infinities and NaN included."""
+    upper, lower = torch.arange(-(2**15), 2**15), torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    x = (upper[:, None] * 2**16 + lower).to(torch.int32).view(torch.float32)
+    with torch.no_grad():
+        for part in (x, x[:, :3].contiguous(), x[:8190, 0].contiguous()):
+            found = ingot.compile(lambda x: x.to(torch.bfloat16))(part)
+            assert not differs(found, part.to(torch.bfloat16)).any()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_signs_of_halves_change_without_rounding(dtype: torch.dtype) -> None:
+    """Every bit pattern, NaN with its payload."""
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    x, other = bits.view(dtype), bits.flip(0).view(dtype)
+    with torch.no_grad():
+        found = ingot.compile(lambda x, y: (-x, x.abs(), torch.copysign(x, y), -x.abs() + y))(x, other)
+    expected = [bits ^ -0x8000, bits & 0x7FFF, bits & 0x7FFF | other.view(torch.int16) & -0x8000]
+    assert all(torch.equal(value.view(torch.int16), want) for value, want in zip(found, expected))
+    assert not differs(found[3], -x.abs() + other).any()
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("seed", range(12))
 def test_chains_round_where_eager_does(seed: int, dtype: torch.dtype) -> None:

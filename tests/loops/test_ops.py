@@ -50,6 +50,16 @@ def test_what_is_not_needed_is_dropped_but_not_an_index_in_use() -> None:
     assert [n.op for n in body.instructions] == ["load", "indirect", "load"]
 
 
+def test_halves_that_need_no_rounding_are_not_widened() -> None:
+    half = torch.bfloat16
+    with ops.recording() as r:
+        x = ops.to(ops.load("b", i, half), torch.float32)
+        below = apply("lt", x, constant(0.0, torch.float32))
+        chosen = apply("where", below, constant(0.5, torch.float32), apply("neg", x))
+        body = r.body(ops.to(chosen, half), ops.to(apply("where", below, constant(0.3, torch.float32), x), half))
+    assert [n.op for n in body.instructions if n.dtype is half] == ["load", "constant", "neg", "where", "to"]
+
+
 def test_constants_fold() -> None:
     with ops.recording() as r:
         x = ops.load("b", i, torch.float32)

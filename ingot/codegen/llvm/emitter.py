@@ -107,14 +107,16 @@ def float_text(value: float, type: str) -> str:
 
 
 class Emitter:
-    """One function under construction, for vectors of `lanes` elements on a machine with registers of `vector_bytes`.
+    """One function under construction, for vectors of `lanes` elements on a machine with registers of `vector_bytes`,
+    which may have an instruction that rounds floats to brain floats.
 
     `declarations` collects the intrinsics it calls.
     """
 
-    def __init__(self, lanes: int, vector_bytes: int) -> None:
+    def __init__(self, lanes: int, vector_bytes: int, rounds_brains: bool = False) -> None:
         self.lanes = lanes
         self.vector_bytes = vector_bytes
+        self.rounds_brains = rounds_brains
         self.scopes = [Scope(sure=True)]
         self.entry: list[str] = []
         self.declarations: set[str] = set()

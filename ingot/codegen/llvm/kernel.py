@@ -22,6 +22,7 @@ from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
 from ingot.loops.ir import Fault, Instruction
+from ingot.loops.ops import HALVES
 from ingot.schedule.kernel import Accumulate, Kernel, Stage
 from ingot.schedule.tiling import transposed_loads
 
@@ -72,6 +73,8 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
     }
     if torch.float64 in dtypes:
         size = 8
+    elif dtypes <= HALVES:  # which are moved, or change their signs
+        size = 2
     elif dtypes & {torch.float32, torch.int32, torch.bfloat16, torch.float16}:
         size = 4
     else:
@@ -168,7 +171,7 @@ class KernelEmitter:
         self, kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool, lanes: int | None = None
     ) -> None:
         self.kernel = kernel
-        self.e = Emitter(lanes or choose_lanes(kernel, target), target.vector_bytes)
+        self.e = Emitter(lanes or choose_lanes(kernel, target), target.vector_bytes, target.rounds_brains)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.errors: list[Fault] = []
         self.checked: set[tuple[str, Fault]] = set()

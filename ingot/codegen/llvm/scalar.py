@@ -13,6 +13,7 @@ from ingot.codegen.llvm import special
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.math import absolute
 from ingot.codegen.llvm.types import BITS, FLOATS, REPRESENTATIONS, vector_type
+from ingot.loops.ops import HALVES
 
 BOOL = {torch.bool}
 INTS = {dtype for dtype, row in REPRESENTATIONS.items() if row.kind in ("signed", "unsigned")}
@@ -49,9 +50,14 @@ def convert(a: Value, source: torch.dtype, target: torch.dtype) -> Value:
 
 
 def _to_brain(a: Value) -> Value:
-    """The upper half of a float's bits, rounded to nearest even; NaN becomes the quiet NaN."""
+    """The upper half of a float's bits, rounded to nearest even; NaN becomes a quiet NaN."""
     e = a.emitter
     bits = e.bits(a)
+    if e.rounds_brains:  # normal numbers: subnormal ones, and zeros, pass with an exponent of 1
+        small = e.compare("eq", bits & 0x7F800000, 0)
+        normal = e.cast("bitcast", e.select(small, bits | 0x00800000, bits), "float")
+        rounded = e.cast("bitcast", e.cast("fptrunc", normal, "bfloat"), "i16")
+        return e.select(small, rounded - 0x0080, rounded)
     rounded = (bits + ((bits >> 16) & 1) + 0x7FFF) >> 16
     return e.cast("trunc", e.select(e.compare("uno", a, a), 0x7FC0, rounded), "i16")
 
@@ -122,6 +128,8 @@ def _compare(float_predicate: str, order: str) -> Callable[..., Value]:
 
 
 def _absolute(kind: str, a: Value) -> Value:
+    if kind == "brain":
+        return a & 0x7FFF
     if a.type in FLOATS:
         return absolute(a)
     return a if kind == UNSIGNED else a.emitter.select(a.emitter.compare("slt", a, 0), -a, a)
@@ -214,6 +222,10 @@ def _signbit(kind: str, a: Value) -> Value:
     return a.emitter.compare("slt", a.emitter.bits(a), 0)
 
 
+def _copysign(kind: str, a: Value, b: Value) -> Value:
+    return (a & 0x7FFF) | (b & 0x8000) if kind == "brain" else vector_math.copysign(a, b)
+
+
 def _next_after(kind: str, a: Value, b: Value) -> Value:
     """The neighbour of `a` on the way to `b`: floats are ordered as the integers of their bits, but for the sign."""
     e = a.emitter
@@ -252,11 +264,11 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "truncdiv": (INTS, _quotient),
     "remainder": (NUMBERS, _remainder),
     "fmod": (NUMBERS, _fmod),
-    "neg": (NUMBERS, lambda kind, a: -a),
-    "abs": (NUMBERS, _absolute),
+    "neg": (NUMBERS | HALVES, lambda kind, a: a ^ 0x8000 if kind == "brain" else -a),
+    "abs": (NUMBERS | HALVES, _absolute),
     "sign": (NUMBERS, _sign),
     "signbit": (REALS, _signbit),
-    "copysign": (REALS, lambda kind, a, b: vector_math.copysign(a, b)),
+    "copysign": (REALS | HALVES, _copysign),
     "nextafter": (REALS, _next_after),
     "reciprocal": (REALS, lambda kind, a: 1.0 / a),
     "fma": (REALS, lambda kind, a, b, c: a.emitter.fma(a, b, c)),
@@ -278,7 +290,7 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "bitwise_not": (INTS, lambda kind, a: ~a),
     "shift_left": (INTS, _shift(left=True)),
     "shift_right": (INTS, _shift(left=False)),
-    "where": (NUMBERS | BOOL, _where),
+    "where": (NUMBERS | BOOL | HALVES, _where),
     "isnan": (REALS, _isnan),
     "isinf": (REALS, _isinf),
     "floor": (REALS, _rounding("floor")),

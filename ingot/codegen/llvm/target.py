@@ -19,6 +19,11 @@ class Target:
     features: str
     vector_bytes: int
 
+    @property
+    def rounds_brains(self) -> bool:
+        """Whether there is an instruction that rounds floats to brain floats."""
+        return "+avx512bf16" in self.features.split(",")
+
     def machine(self) -> Any:
         """A new llvmlite TargetMachine. Position independent code, because a compiled object may be loaded anywhere."""
         target = llvm().Target.from_triple(self.triple)
