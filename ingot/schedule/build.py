@@ -3,10 +3,20 @@ loop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
-from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal, loop_symbol, value_symbol
+from ingot.loops.expr import (
+    Expr,
+    Symbol,
+    contiguous_strides,
+    integer,
+    known_less,
+    known_less_equal,
+    loop_symbol,
+    product,
+    value_symbol,
+)
 from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
 from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
 from ingot.schedule.fuse import Overlay
@@ -96,6 +106,7 @@ class _Builder:
         for k, m in enumerate(laid.members):
             self.writers.setdefault(m.target, []).append(k)
         self.rows: dict[str, Row] = {}
+        self.dense: dict[str, tuple[Expr, Expr] | None] = {}
         self.scalar_names: dict[str, str] = {}
         self.indirect: dict[tuple, Symbol] = {}
         self.loads_of_later_stages = self._buffers_crossing_stages()
@@ -139,6 +150,10 @@ class _Builder:
         be bounded."""
         if buffer in self.rows:
             return self.rows[buffer]
+        dense = self._dense(buffer)
+        if dense is not None:
+            row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, dense[1])
+            return row
         length = ZERO
         for w in self.writers[buffer]:
             rest = _inner_part(self.laid.members[w].index, self.outer)
@@ -155,11 +170,28 @@ class _Builder:
         row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, length)
         return row
 
+    def _dense(self, buffer: str) -> tuple[Expr, Expr] | None:
+        """(number, count) of the elements of a row within an outer point where all members walk through it alike: they
+        then lie side by side, however far apart they are in the buffer."""
+        if buffer not in self.dense:
+            found = None
+            loops = {self.laid.inner[w] for w in self.writers[buffer]}
+            inner = {_inner_part(index, self.outer) for m in self.laid.members for index in _indices_of(m, buffer)}
+            if len(loops) == len(inner) == 1 and None not in inner:
+                (symbols,), (part,) = loops, inner
+                linear = part.linear(symbols) if part is not None else None
+                if linear is not None and all((linear[1].get(s, ZERO).constant or 0) > 0 for s in symbols):
+                    strides = contiguous_strides([s.extent for s in symbols])
+                    number = sum((s * stride for s, stride in zip(symbols, strides)), ZERO)
+                    found = number, product(s.extent for s in symbols)
+            self.dense[buffer] = found
+        return self.dense[buffer]
+
     def _address(self, buffer: str, index: Expr) -> tuple[str, Expr]:
         """Where an element of a buffer is kept: (memory or row name, index there)."""
         if buffer in self.internal and buffer in self.loads_of_later_stages:
-            row = self._row(buffer)
-            inner = _inner_part(index, self.outer)
+            row, dense = self._row(buffer), self._dense(buffer)
+            inner = dense[0] if dense is not None else _inner_part(index, self.outer)
             if row is not None and inner is not None:
                 return row.name, inner
         return buffer, index
@@ -229,6 +261,12 @@ class _Builder:
         return drafts
 
 
+def _indices_of(member: Compute, buffer: str) -> list[Expr]:
+    """Where a member touches a buffer."""
+    found = [i.attrs[1] for i in member.body.loads if i.attrs[0] == buffer]
+    return [*found, member.index] if member.target == buffer else found
+
+
 def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
     linear = address.linear(outer)
     return None if linear is None else linear[0]
@@ -281,7 +319,7 @@ def _canonical_kernel(
         outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers)
     stages = tuple(_rename_buffers(s, names) for s in stages)
-    vector = choose_vector_loop(outer, stages)
+    vector = choose_vector_loop(outer, stages, {r.name for r in rows})
     tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
@@ -326,9 +364,9 @@ def _renumber(prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, E
     return list(fresh)
 
 
-def _stage_indices(stage: Stage) -> list[Expr]:
-    found = [s.index for s in stage.stores]
-    found += [i.attrs[1] for i in stage.body.instructions if i.op == "load"]
+def _stage_indices(stage: Stage, but: Container[str] = ()) -> list[Expr]:
+    found = [s.index for s in stage.stores if s.buffer not in but]
+    found += [i.attrs[1] for i in stage.body.instructions if i.op == "load" and i.attrs[0] not in but]
     found += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
     return found
 
@@ -370,15 +408,16 @@ def _rename_buffers(stage: Stage, names: dict[str, str]) -> Stage:
     return replace(stage, body=Body(instructions, stage.body.results), stores=stores)
 
 
-def choose_vector_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol | None:
-    """The last outer loop when it is the one along which memory is contiguous; None for each stage's own last loop."""
+def choose_vector_loop(outer: Sequence[Symbol], stages: Sequence[Stage], rows: set[str]) -> Symbol | None:
+    """The last outer loop when it is the one along which memory is contiguous; None for each stage's own last loop.
+    The memory of `rows` lies as it is wanted either way."""
     if all(not s.loops for s in stages):
         return outer[-1]
     along_inner = along_outer = 0
     for s in stages:
         if not s.loops:
             continue
-        for e in _stage_indices(s):
+        for e in _stage_indices(s, rows):
             linear = e.linear([outer[-1], s.loops[-1]])
             if linear is None:
                 continue

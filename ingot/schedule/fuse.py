@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Buffer, Contraction, Node, Reduction
+from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
-from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine
+from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine, walked_as
 
 MAX_MEMBERS = 64
 MAX_INSTRUCTIONS = 1500
 MIN_PARALLEL_POINTS = 8  # fewer outer points than this leave cores idle ...
-SERIAL_ELEMENTS = 1 << 15  # ... which matters from this many elements on
+SERIAL_ELEMENTS = 1 << 16  # ... which matters from this many elements on
 SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty, which matters likewise
+COLUMNS = 16  # points that make a vector where neighbouring ones lie side by side
+CACHED_ELEMENTS = 1 << 16  # of the rows of a point, or of a vector of points, which are read more than once
 ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
 
 
@@ -167,7 +169,7 @@ class _Fusion:
             merged = True
         return merged
 
-    def _best_partner(self, group: Group) -> tuple[Group, Group, Expr, Overlay] | None:
+    def _best_partner(self, group: Group) -> tuple[Group, Group, Expr, Overlay, list[Node]] | None:
         scored = []
         for other in self._neighbours(group):
             score = self.score(other, group)
@@ -219,18 +221,30 @@ class _Fusion:
 
     # -- legal -----------------------------------------------------------------------------------------------------
 
-    def can_fuse(self, first: Group, second: Group) -> tuple[Expr, Overlay] | None:
-        """The outer points and overlay of the fused group when fusing is legal, else None."""
+    def can_fuse(self, first: Group, second: Group) -> tuple[Expr, Overlay, list[Node]] | None:
+        """The outer points, the overlay and the members of the fused group when fusing is legal, else None."""
         if self._path_between(first, second) or self._writes_before_it_fails([*first.positions, *second.positions]):
             return None
-        members = [m for _, m in self._in_order(first, second)]
         for points in self._outer_candidates(first, second):
             if not self.keeps_parallelism(first, second, points):
                 continue
-            laid = overlay(members, points)  # type: ignore[arg-type]
-            if laid is not None and self._no_conflict(laid) and not self._leaves_vectors_empty(laid):
-                return points, laid
+            for a, b in self._arrangements(first, second):
+                members = self._in_order(first.positions, a, second.positions, b)
+                laid = overlay(members, points)  # type: ignore[arg-type]
+                if laid is not None and self._no_conflict(laid) and not self._leaves_vectors_empty(laid):
+                    return points, laid, members
         return None
+
+    @staticmethod
+    def _arrangements(first: Group, second: Group) -> Iterator[tuple[list[Node], list[Node]]]:
+        """The members of both groups as they are; and where one of them reduces, those of the other with the loops that
+        are reduced innermost, as in a softmax over a dimension that is not the last."""
+        yield first.members, second.members
+        if first.reduces != second.reduces:
+            reducing, other = (first, second) if first.reduces else (second, first)
+            moved = _reordered(reducing, other)
+            if moved is not None:
+                yield (first.members, moved) if first.reduces else (moved, second.members)
 
     @staticmethod
     def _leaves_vectors_empty(laid: Overlay) -> bool:
@@ -242,10 +256,10 @@ class _Fusion:
         return largest > SERIAL_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
 
     @staticmethod
-    def _in_order(first: Group, second: Group) -> list[tuple[int, Node]]:
-        return sorted(
-            [*zip(first.positions, first.members), *zip(second.positions, second.members)], key=lambda p: p[0]
-        )
+    def _in_order(first: list[int], members: list[Node], second: list[int], others: list[Node]) -> list[Node]:
+        """The members of two groups in the order of their positions."""
+        pairs = sorted([*zip(first, members), *zip(second, others)], key=lambda pair: pair[0])
+        return [member for _, member in pairs]
 
     def _writes_before_it_fails(self, positions: Sequence[int]) -> bool:
         """Whether one kernel of these nodes would write an input before an error that could be found first."""
@@ -296,14 +310,20 @@ class _Fusion:
     # -- merging ---------------------------------------------------------------------------------------------------
 
     def _merge(
-        self, first: Group, second: Group, points: Expr | None = None, laid: Overlay | None = None
+        self,
+        first: Group,
+        second: Group,
+        points: Expr | None = None,
+        laid: Overlay | None = None,
+        members: list[Node] | None = None,
     ) -> Group:
-        ordered = self._in_order(first, second)
+        if members is None:
+            members = self._in_order(first.positions, first.members, second.positions, second.members)
         names = [" + ".join(m.name for m in g.members) for g in (first, second)]
         over = "" if points is None else f" over {points}"
         self.note(f"fuse {names[0]} with {names[1]}{over}")
         new, gone = first, second
-        new.positions, new.members = [p for p, _ in ordered], [m for _, m in ordered]
+        new.positions, new.members = sorted([*first.positions, *second.positions]), members
         new.points, new.overlay = points, laid
         new.reads, new.writes = new.reads | gone.reads, new.writes | gone.writes
         del self.groups[gone.id]
@@ -347,6 +367,56 @@ class _Fusion:
         for k in sorted(self.groups, key=late):
             visit(self.groups[k])
         return result
+
+
+def _reordered(reducing: Group, other: Group) -> list[Node] | None:
+    """The pointwise nodes of `other` in the loops of those of `reducing` that touch the same elements, so that what is
+    reduced is innermost. None where they are not found, or where it would cost parallelism or what is read a second
+    time would have left the cache."""
+    laid = reducing.overlay
+    assert laid is not None
+    places: dict[str, list[tuple[Expr, tuple[Symbol, ...]]]] = defaultdict(list)
+    for k, m in enumerate(laid.members):
+        if laid.inner[k] and _stays_cached(m, laid.outer, laid.inner[k]):
+            for name, index in _accesses(m):
+                places[name].append((index, laid.outer + laid.inner[k]))
+    members = list(other.members)
+    waiting = [k for k, m in enumerate(members) if isinstance(m, Pointwise) and Shape.of(m).points != reducing.points]
+    while waiting:
+        for k in waiting:
+            m = members[k]
+            assert isinstance(m, Pointwise)
+            found = (walked_as(m, own, *place) for name, own in _accesses(m) for place in places[name])
+            moved = next((node for node in found if node is not None), None)
+            if moved is not None:
+                break
+        else:
+            return None
+        members[k] = moved
+        waiting.remove(k)
+        for name, index in _accesses(moved):
+            places[name].append((index, moved.loops))
+    return members
+
+
+def _accesses(node: Compute) -> list[tuple[str, Expr]]:
+    return [(node.target, node.index), *((i.attrs[0], i.attrs[1]) for i in node.body.loads)]
+
+
+def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol]) -> bool:
+    """Whether the elements of one outer point, or of as many as lie side by side, are still cached when they are read
+    again; and, where they are computed side by side, whether the vectors are enough for all cores."""
+    points, row = estimate(product(s.extent for s in outer)), estimate(product(s.extent for s in inner))
+    last = outer[-1] if outer else None
+    beside = last is not None and any(
+        linear is not None and last in linear[1] and linear[1][last].constant == 1
+        for linear in (index.linear((last,)) for _, index in _accesses(node))
+    )
+    if not beside:
+        return row <= CACHED_ELEMENTS
+    return row * COLUMNS <= CACHED_ELEMENTS and (
+        points >= MIN_PARALLEL_POINTS * COLUMNS or points * row <= SERIAL_ELEMENTS
+    )
 
 
 def _may_fail(node: Node) -> bool:

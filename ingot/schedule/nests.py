@@ -237,6 +237,40 @@ def distribute(loops: Sequence[Symbol], onto: Sequence[Symbol], substitution: di
         substitution[s] = value
 
 
+def walked_as(node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol]) -> Pointwise | None:
+    """The node over `loops`, in their order, such that its index `own` becomes `other`; None where the two are not
+    known to walk through the same elements, each once."""
+    mine, theirs = _steps(own, node.loops), _steps(other, loops)
+    if mine is None or theirs is None or mine[0] != theirs[0]:
+        return None
+    substitution: dict[Symbol, Expr] = {}
+    left = sorted(loops, key=lambda s: theirs[1][s])
+    for s in sorted(node.loops, key=lambda s: mine[1][s]):
+        step = first = mine[1][s]
+        value = ZERO
+        while left and theirs[1][left[0]] == step and step < first * (s.extent.constant or 0):
+            finer = left.pop(0)
+            value = value + finer * (step // first)
+            step *= finer.extent.constant or 0
+        if step != first * (s.extent.constant or 0):
+            return None
+        substitution[s] = value
+    if left:
+        return None
+    changed = renamed(node, substitution, loops, ())
+    assert isinstance(changed, Pointwise)
+    return changed
+
+
+def _steps(e: Expr, loops: Sequence[Symbol]) -> tuple[Expr, dict[Symbol, int]] | None:
+    """(the rest, how far each loop moves) of an index over `loops` of constant extents, all of which move forwards."""
+    linear = e.linear(loops)
+    if linear is None or any(s.extent.constant is None for s in loops):
+        return None
+    steps = {s: linear[1].get(s, ZERO).constant or 0 for s in loops}
+    return (linear[0], steps) if all(step > 0 for step in steps.values()) else None
+
+
 T = TypeVar("T")
 
 

@@ -51,6 +51,34 @@ def test_softmax_is_one_kernel_and_right():
     assert plan.arena_bytes.constant == 0
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((32, 128), 0), ((3, 8, 40), 1), ((4, 6, 5, 7), 0), ((4, 6, 5, 7), 2)])
+def test_softmax_over_another_dimension_is_one_kernel_with_compact_rows(shape, dim):
+    d = Draft()
+    x = d.input("x", *shape)
+    top = d.reduction("top", "max", x, dim)
+    e = d.pointwise("e", "exp", d.pointwise("shifted", "sub", x, top))
+    total = d.reduction("total", "sum", e, dim)
+    d.pointwise("y", "div", e, total)
+    plan = schedule(d.returns("y"))
+    (step,) = plan.steps
+    assert plan.arena_bytes.constant == 0
+    assert [row.length.constant for row in step.kernel.rows] == [shape[dim]]
+    assert step.kernel.vector is step.kernel.loops[-1]
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    (y,) = run(plan, [values])
+    np.testing.assert_allclose(y, torch.softmax(torch.from_numpy(values), dim).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1 << 14, 8), (8, 1 << 14, 64)])
+def test_columns_that_are_long_or_few_are_not_kept_for_one_kernel(shape):
+    d = Draft()
+    x = d.input("x", *shape)
+    total = d.reduction("total", "sum", x, len(shape) - 2)
+    d.pointwise("y", "div", x, total)
+    plan = schedule(d.returns("y"))
+    assert len(plan.steps) > 1
+
+
 def test_siblings_that_read_the_same_data_share_a_kernel():
     d = Draft()
     x = d.input("x", 64, 32)

@@ -23,7 +23,7 @@ from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
 from ingot.loops.ir import Fault, Instruction
 from ingot.loops.ops import HALVES
-from ingot.schedule.kernel import Accumulate, Kernel, Stage
+from ingot.schedule.kernel import Accumulate, Kernel, Row, Stage
 from ingot.schedule.tiling import transposed_loads
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
@@ -32,6 +32,7 @@ EXPENSIVE = frozenset(TABLE) & set(
     "lgamma digamma sigmoid gelu pow atan2".split()
 )
 TILE_BYTES = 64  # of a transposed block along the tile loop: a cache line
+ROW_BYTES = 1 << 18  # of rows of scratch memory for columns that are computed side by side
 BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
 
 
@@ -66,8 +67,8 @@ def choose_unroll(stages: Sequence[Stage]) -> int:
     return 4 if weight <= 16 else 2 if weight <= 60 else 1
 
 
-def choose_lanes(kernel: Kernel, target: Target) -> int:
-    """Lanes that fill a vector with the dtype most values have; fewer where the vector loops are shorter."""
+def lanes_of_register(kernel: Kernel, target: Target) -> int:
+    """Lanes that fill a vector register with the dtype most values have."""
     dtypes = {
         i.dtype for s in kernel.stages for i in s.body.instructions if i.op not in ("constant", "index", "indirect")
     }
@@ -79,17 +80,30 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
         size = 4
     else:
         size = max((d.itemsize for d in dtypes), default=8)
-    lanes = target.vector_bytes // size
+    return target.vector_bytes // size
+
+
+def choose_lanes(kernel: Kernel, target: Target) -> int:
+    """Lanes that fill a vector register, or four where they take the place of several accumulators; fewer where the
+    vector loops are shorter."""
+    lanes = lanes_of_register(kernel, target)
     if kernel.vector is not None:
         vector_loops = [kernel.vector]
-        if any(s.loops for s in kernel.stages) and not kernel.rows and cost(kernel.stages) < 15:
-            lanes *= 4  # independent columns take the place of several accumulators
+        looping = any(s.loops for s in kernel.stages)
+        if looping and (_rows_fit(kernel.rows, 4 * lanes) if kernel.rows else cost(kernel.stages) < 15):
+            lanes *= 4
     else:
         vector_loops = [s.loops[-1] for s in kernel.stages if s.loops]
     longest = max((extent_of(s) for s in vector_loops), default=1)
     while lanes > 4 and lanes // 2 >= longest:
         lanes //= 2
     return lanes
+
+
+def _rows_fit(rows: Sequence[Row], copies: int) -> bool:
+    """Whether the cache holds so many copies of the rows: memory is then walked through in wider steps."""
+    lengths = [row.length.constant for row in rows]
+    return None not in lengths and copies * sum((n or 0) * r.dtype.itemsize for n, r in zip(lengths, rows)) <= ROW_BYTES
 
 
 def extent_of(symbol: Symbol) -> int:
@@ -177,6 +191,7 @@ class KernelEmitter:
         self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
         self.scratch: Expr = ZERO
+        self.registers = max(1, self.e.lanes // lanes_of_register(kernel, target))
         self.present = self.e.constant(self.e.lanes, "i64")  # lanes in range
         if check_bounds:
             self.memory.fail_if = self._fail_if
@@ -416,12 +431,11 @@ class KernelEmitter:
             return
         across = self.kernel.vector is None
         wide_level = self._wide_level(stage)
-        unroll = choose_unroll((stage,)) if across else 1
-        copies = unroll if across else 1
+        unroll = max(1, choose_unroll((stage,)) // self.registers)
         reductions = [
             _Reduction(
                 self.e, spec, stage.body.instructions[spec.value].dtype,
-                self.e.lanes, copies, wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
+                self.e.lanes, unroll, wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
                 self._position_type(stage),
             )
             for spec in stage.reductions
@@ -478,24 +492,44 @@ class KernelEmitter:
             )
             return
 
-        def inside(index: Value) -> None:
+        if last:
+            self._columns(stage, loop, reductions, unroll, block, flush)
+            return
+        with e.loop(zero, extent, 1, surely_runs(loop), known_once=size == 1) as index:
             memory.bound[loop] = index
-            if last:
-                self._body(stage, reductions, 0, None)
-                return
             self._stage_loops(stage, level + 1, reductions, unroll, wide, flush)
             if wide == level + 1:
                 flush()
 
-        sure = surely_runs(loop)
+    def _columns(
+        self, stage: Stage, loop: Symbol, reductions: list[_Reduction], unroll: int, block: int | None,
+        flush: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """The last loop of a stage where an outer one fills the vectors: `unroll` iterations at a time, then single
+        ones. After every `block` rounds, `flush()`."""
+        e, size = self.e, loop.extent.constant
+        zero, extent, sure = e.constant(0, "i64"), self.memory.index(loop.extent), surely_runs(loop)
+        if size is None:
+            middle = extent - e.binary("urem", extent, unroll)
+        else:
+            unroll = max(1, min(unroll, size))
+            middle = e.constant(size // unroll * unroll, "i64")
+
+        def rounds(first: Value, end: Value, step: int, sure: bool, once: bool = False) -> None:
+            with e.loop(first, end, step, sure, known_once=once) as index:
+                for copy in range(step):
+                    self.memory.bound[loop] = index + copy
+                    self._body(stage, reductions, copy, None)
+
+        sure_whole = sure and (size is not None or unroll == 1)
         if block is None:
-            with e.loop(zero, extent, 1, sure, known_once=size == 1) as index:
-                inside(index)
-            return
-        with e.loop(zero, extent, block, sure) as first:
-            with e.loop(first, e.intrinsic("smin", (first + block, extent)), 1, sure=True) as index:
-                inside(index)
-            flush()
+            rounds(zero, middle, unroll, sure_whole, once=size == unroll)
+        else:
+            with e.loop(zero, middle, block * unroll, sure_whole) as first:
+                rounds(first, e.intrinsic("smin", (first + block * unroll, middle)), unroll, True)
+                flush()
+        if unroll > 1 and (size is None or size % unroll):
+            rounds(middle, extent, 1, size is not None, once=size is not None and size % unroll == 1)
 
     def _body(self, stage: Stage, reductions: list[_Reduction], copy: int, mask: Value | None) -> None:
         """One evaluation of the body; `mask` says which lanes count in the reductions."""
