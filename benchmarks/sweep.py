@@ -165,8 +165,9 @@ def large() -> Iterator[Case]:
             "transpose": lambda x: x.t().contiguous(), "roll": lambda x: x.roll(3, 1),
             "cat": lambda x: torch.cat([x, x], 1), "stack": lambda x: torch.stack([x, x], 2),
             "repeat": lambda x: x.repeat(2, 2), "tril": lambda x: x.tril(), "to float64": lambda x: x.to(f64),
-            "index_select 0": lambda x: x.index_select(0, rows), "index_select 1": lambda x: x.index_select(1, rows),
-            "gather 0": lambda x: x.gather(0, elements), "gather 1": lambda x: x.gather(1, elements),
+            "index_select 0": lambda x, i=rows: x.index_select(0, i),
+            "index_select 1": lambda x, i=rows: x.index_select(1, i),
+            "gather 0": lambda x, i=elements: x.gather(0, i), "gather 1": lambda x, i=elements: x.gather(1, i),
             "diag_embed": lambda x: torch.diag_embed(x[:, :64]), "unfold": lambda x: x.unfold(1, 8, 4).contiguous(),
         }  # fmt: skip
         for dim in (0, 1):

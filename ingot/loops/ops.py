@@ -315,8 +315,9 @@ def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
     if instruction.op not in _EXACT:
         return None
     condition = instruction.args[:1] if instruction.op == "where" else ()
-    args = [_narrowed(r, a, dtype) for a in instruction.args[len(condition) :]]
-    return None if None in args else r.emit(instruction.op, (*condition, *args), dtype)
+    rest = instruction.args[len(condition) :]
+    args = [a for a in (_narrowed(r, a, dtype) for a in rest) if a is not None]
+    return r.emit(instruction.op, (*condition, *args), dtype) if len(args) == len(rest) else None
 
 
 def _is_unrepresentable(number: float, dtype: torch.dtype) -> bool:

@@ -384,10 +384,10 @@ def _reordered(reducing: Group, other: Group) -> list[Node] | None:
     waiting = [k for k, m in enumerate(members) if isinstance(m, Pointwise) and Shape.of(m).points != reducing.points]
     while waiting:
         for k in waiting:
-            m = members[k]
-            assert isinstance(m, Pointwise)
-            found = (walked_as(m, own, *place) for name, own in _accesses(m) for place in places[name])
-            moved = next((node for node in found if node is not None), None)
+            node = members[k]
+            assert isinstance(node, Pointwise)
+            found = (walked_as(node, own, *place) for name, own in _accesses(node) for place in places[name])
+            moved = next((n for n in found if n is not None), None)
             if moved is not None:
                 break
         else:
