@@ -16,6 +16,7 @@ from ingot.graph.passes.layouts import choose_layouts
 from ingot.graph.passes.linear import recognize_linear
 from ingot.graph.passes.no_ops import remove_no_ops
 from ingot.graph.passes.ownership import own_outputs
+from ingot.graph.passes.sums import accumulate
 from ingot.graph.passes.verify import verify
 
 Pass = Callable[[AtenGraph], None]
@@ -42,7 +43,7 @@ _ENDING: Passes = (
 PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
 
 # Of a forward and a backward that are two graphs: another layout would be undone for each value that is kept.
-TRAINING_PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, *_ENDING)
+TRAINING_PASSES: Passes = (("accumulate in place", accumulate), *SIMPLIFICATIONS, *_RECOGNITION, *_ENDING)
 
 
 def run_passes(graph: AtenGraph, passes: Passes = PASSES) -> None:
