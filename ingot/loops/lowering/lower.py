@@ -26,6 +26,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     recurrent,
     reductions,
     resampling,
+    resampling_backward,
     scatters,
     searching,
     special,

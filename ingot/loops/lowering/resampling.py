@@ -28,26 +28,28 @@ _INSIDE = Fault(IndexError, "a resampled place is inside of the tensor")  # cann
 
 
 class Taps(NamedTuple):
-    """For each output place along a dimension, the elements it reads (taps, places) and their weights, if any."""
+    """For each output place along a dimension, the elements it reads (taps, places) and their weights, if any. Where
+    places read unequally many, `padded` says that a weight of 0 is no tap."""
 
     positions: torch.Tensor
     weights: torch.Tensor | None
+    padded: bool = False
 
 
-def _lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
+def lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
     pairs = [(n.constant, m.constant) for n, m in zip(x.sizes[-rank:], out.sizes[-rank:])]
     if any(not n or not m or m > LONGEST_TABLE for n, m in pairs):
         raise NotLowered("resampling of symbolic sizes, of nothing, or to very many places")
     return [(n, m) for n, m in pairs if n is not None and m is not None]
 
 
-def _resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
+def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
     """`x` with its last dimensions resampled; None leaves one as it is. What is between two passes is not rounded."""
     first = len(x.sizes) - len(taps)
     sizes: list[Expr] = list(x.sizes)
     lw.realize_root(x)
     for k in reversed(range(len(taps))):
-        tap, (n, m) = taps[k], _lengths(x, out, len(taps))[k]
+        tap, (n, m) = taps[k], lengths(x, out, len(taps))[k]
         if tap is None:
             continue
         if len(tap.positions) * m > CHEAP_USES * n:
@@ -64,11 +66,18 @@ def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> Ten
     weights = None if taps.weights is None else [_table(lw, row) for row in taps.weights]
 
     def compute(index: Index) -> int:
-        total = None
+        total, zero = None, ops.constant(0, out.dtype)
         for k in range(count):
-            value = ops.to(x.load((*index[:dim], places[k](index[dim]), *index[dim + 1 :])), out.dtype)
-            if weights is not None:
-                value = apply("mul", value, weights[k].load((index[dim],)))
+            at = (*index[:dim], places[k](index[dim]), *index[dim + 1 :])
+            weight = None if weights is None else weights[k].load((index[dim],))
+            if taps.padded and weight is not None:
+                read = apply("ne", weight, zero)
+                with ops.masked(read):
+                    value = ops.to(x.load(at), out.dtype)
+                value = apply("where", read, apply("mul", value, weight), zero)
+            else:
+                value = ops.to(x.load(at), out.dtype)
+                value = value if weight is None else apply("mul", value, weight)
             total = value if total is None else apply("add", total, value)
         assert total is not None
         return total
@@ -83,6 +92,10 @@ def _place(lw: Lowering, positions: torch.Tensor, extent: Expr) -> Callable[[Exp
     for a, b in ((1, 1), (1, m // n or 1), (n, m)):
         if all(i * a // b == p for i, p in enumerate(listed)):
             return lambda i: i * a // b
+    steps = {b - a for a, b in zip(listed, listed[1:])}
+    if len(steps) == 1:
+        step, first = steps.pop(), listed[0]
+        return lambda i: i * step + first
     table = _table(lw, positions)
     return lambda i: ops.indirect(table.load((i,)), extent, _INSIDE)
 
@@ -104,17 +117,20 @@ def _table(lw: Lowering, values: torch.Tensor) -> TensorValue:
 # -- nearest neighbours ------------------------------------------------------------------------------------------------
 
 
+def nearest_taps(
+    n: int, m: int, scale: float | None, dtype: torch.dtype, eager: Callable[..., torch.Tensor]
+) -> Taps | None:
+    if n >= 1 << 24:
+        raise NotLowered("places that float32 cannot count")
+    counted = torch.arange(n, dtype=torch.float64 if dtype is torch.float64 else torch.float32)
+    row = eager(counted[None, None], [m], scale)[0, 0].long()  # whose rounding decides
+    return None if n == m and torch.equal(row, torch.arange(n)) else Taps(row[None], None)
+
+
 def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
     def rule(lw: Lowering, out: Spec, x: TensorValue, size: Any, *scales: float | None) -> TensorValue:
-        scales = scales or (None,) * rank
-        taps = []
-        for (n, m), scale in zip(_lengths(x, out, rank), scales):
-            dtype = torch.float64 if out.dtype is torch.float64 else torch.float32
-            if n >= 1 << 24:
-                raise NotLowered("places that float32 cannot count")
-            row = eager(torch.arange(n, dtype=dtype)[None, None], [m], scale)[0, 0].long()  # whose rounding decides
-            taps.append(None if n == m and torch.equal(row, torch.arange(n)) else Taps(row[None], None))
-        return _copied(lw, out, x, taps)
+        pairs = zip(lengths(x, out, rank), scales or (None,) * rank)
+        return _copied(lw, out, x, [nearest_taps(n, m, scale, out.dtype, eager) for (n, m), scale in pairs])
 
     return rule
 
@@ -150,7 +166,7 @@ def _source(n: int, m: int, corners: bool, scale: float | None) -> torch.Tensor:
     return step * (places + 0.5) - 0.5
 
 
-def _linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps | None:
+def linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps | None:
     if n == m:
         return None  # eager copies
     source = _source(n, m, corners, scale).clamp(min=0)
@@ -159,7 +175,7 @@ def _linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torc
     return Taps(torch.stack([low, (low + 1).clamp(max=n - 1)]), torch.stack([1 - weight, weight]).to(dtype))
 
 
-def _cubic_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps:
+def cubic_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps:
     """Convolution with the cubic kernel of parameter -0.75 (Keys 1981)."""
     source = _source(n, m, corners, scale)
     floor = source.floor()
@@ -182,13 +198,13 @@ def _weighted(rank: int, taps_of: Callable[..., Taps | None]) -> Callable[..., T
         if not out.dtype.is_floating_point:
             raise NotLowered("weights for integers, which eager keeps in fixed point")
         scales, dtype = scales or (None,) * rank, compute_dtype(out.dtype)
-        pairs = zip(_lengths(x, out, rank), scales)
-        return _resampled(lw, out, x, [taps_of(n, m, corners, scale, dtype) for (n, m), scale in pairs])
+        pairs = zip(lengths(x, out, rank), scales)
+        return resampled(lw, out, x, [taps_of(n, m, corners, scale, dtype) for (n, m), scale in pairs])
 
     return rule
 
 
-lowers(aten.upsample_linear1d.default)(_weighted(1, _linear_taps))
-lowers(aten.upsample_bilinear2d.default)(_weighted(2, _linear_taps))
-lowers(aten.upsample_trilinear3d.default)(_weighted(3, _linear_taps))
-lowers(aten.upsample_bicubic2d.default)(_weighted(2, _cubic_taps))
+lowers(aten.upsample_linear1d.default)(_weighted(1, linear_taps))
+lowers(aten.upsample_bilinear2d.default)(_weighted(2, linear_taps))
+lowers(aten.upsample_trilinear3d.default)(_weighted(3, linear_taps))
+lowers(aten.upsample_bicubic2d.default)(_weighted(2, cubic_taps))

@@ -1,0 +1,166 @@
+"""The backward of what reads a few elements along each dimension: resampling, averages over windows, and padding.
+
+Each is linear, and one dimension after the other, so that its backward is the same with the taps transposed: for each
+element the places that read it, with the weights they gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.resampling import (
+    Taps,
+    cubic_taps,
+    lengths,
+    linear_taps,
+    nearest_taps,
+    resampled,
+)
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
+
+aten = torch.ops.aten
+
+MOST_TAPS = 16
+"""Places along one dimension that read one element, which are written out."""
+
+
+def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
+    """For each of n elements the places that read it."""
+    if taps is None:
+        return None
+    readers: list[dict[int, float]] = [{} for _ in range(n)]
+    weights = torch.ones(taps.positions.shape) if taps.weights is None else taps.weights
+    for elements, given in zip(taps.positions.tolist(), weights.tolist()):
+        for place, (element, weight) in enumerate(zip(elements, given)):
+            if weight:
+                readers[element][place] = readers[element].get(place, 0) + weight
+    count = max(map(len, readers))
+    if not 0 < count <= MOST_TAPS:
+        raise NotLowered("an element that very many places read")
+    found = [list(r.items()) for r in readers]
+    full = [f + [((f[-1] if f else (0, 0))[0], 0.0)] * (count - len(f)) for f in found]
+    positions = torch.tensor([[f[k][0] for f in full] for k in range(count)])
+    of_places = torch.tensor([[f[k][1] for f in full] for k in range(count)], dtype=dtype)
+    padded = any(len(f) < count for f in found)
+    return Taps(positions, of_places if padded or not bool((of_places == 1).all()) else None, padded)
+
+
+def _backward(lw: Lowering, out: Spec, grad: TensorValue, rank: int, taps_of: Callable[..., Taps | None]) -> Any:
+    """`taps_of(dimension, n, m)` are the forward's, from n elements to m places."""
+    if not out.dtype.is_floating_point:
+        raise NotLowered("gradients of integers")
+    dtype = compute_dtype(out.dtype)
+    pairs = enumerate(lengths(grad, out, rank))
+    return resampled(lw, out, grad, [transposed(taps_of(d, n, m), n, dtype) for d, (m, n) in pairs])
+
+
+# -- resampling --------------------------------------------------------------------------------------------------------
+
+
+def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
+    def rule(lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, *scales: float | None) -> Any:
+        given = scales or (None,) * rank
+        return _backward(lw, out, grad, rank, lambda d, n, m: nearest_taps(n, m, given[d], out.dtype, eager))
+
+    return rule
+
+
+def _weighted(rank: int, taps_of: Callable[..., Taps | None]) -> Callable[..., TensorValue]:
+    def rule(
+        lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, corners: bool, *scales: float | None
+    ) -> Any:
+        given, dtype = scales or (None,) * rank, torch.float64
+        return _backward(lw, out, grad, rank, lambda d, n, m: taps_of(n, m, corners, given[d], dtype))
+
+    return rule
+
+
+for _rank in (1, 2, 3):
+    lowers(getattr(aten, f"upsample_nearest{_rank}d_backward").default)(
+        _nearest(_rank, aten.upsample_nearest1d.default)
+    )
+    lowers(getattr(aten, f"_upsample_nearest_exact{_rank}d_backward").default)(
+        _nearest(_rank, aten._upsample_nearest_exact1d.default)
+    )
+lowers(aten.upsample_linear1d_backward.default)(_weighted(1, linear_taps))
+lowers(aten.upsample_bilinear2d_backward.default)(_weighted(2, linear_taps))
+lowers(aten.upsample_trilinear3d_backward.default)(_weighted(3, linear_taps))
+lowers(aten.upsample_bicubic2d_backward.default)(_weighted(2, cubic_taps))
+
+
+# -- averages ----------------------------------------------------------------------------------------------------------
+
+
+def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> Taps:
+    """The elements from the first to before the last of each window, each by one over the count."""
+    longest = max(last - first for first, last in windows)
+    positions = [[min(first + k, last - 1) for first, last in windows] for k in range(longest)]
+    inside = [[float(first + k < last) for first, last in windows] for k in range(longest)]
+    weights = torch.tensor(inside, dtype=torch.float64) / torch.tensor(counts, dtype=torch.float64)
+    return Taps(torch.tensor(positions), weights)
+
+
+def _avg_pool(rank: int) -> Callable[..., TensorValue]:
+    def rule(
+        lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, kernel: Sequence[int], stride: Sequence[int],
+        padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor: int | None = None,
+    ) -> Any:  # fmt: skip
+        sizes = list(kernel) * (rank // len(kernel))
+        steps, pads = (list(v) * (rank // len(v)) for v in (stride or sizes, padding))
+
+        def taps_of(d: int, n: int, m: int) -> Taps:
+            starts = [i * steps[d] - pads[d] for i in range(m)]
+            ends = [min(start + sizes[d], n + pads[d]) for start in starts]
+            windows = [(max(start, 0), min(end, n)) for start, end in zip(starts, ends)]
+            counted = zip(starts, ends) if count_include_pad else windows
+            counts = [end - start for start, end in counted]
+            if divisor is not None:
+                counts = [1 if d else divisor] * m
+            return _window_taps(windows, counts)
+
+        return _backward(lw, out, grad, rank, taps_of)
+
+    return rule
+
+
+def _adaptive_avg_pool(rank: int) -> Callable[..., TensorValue]:
+    def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue) -> Any:
+        def taps_of(d: int, n: int, m: int) -> Taps | None:
+            windows = [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
+            return None if n == m else _window_taps(windows, [end - start for start, end in windows])
+
+        return _backward(lw, out, grad, rank, taps_of)
+
+    return rule
+
+
+for _rank in (2, 3):
+    lowers(getattr(aten, f"avg_pool{_rank}d_backward").default)(_avg_pool(_rank))
+    lowers(getattr(aten, f"_adaptive_avg_pool{_rank}d_backward").default)(_adaptive_avg_pool(_rank))
+
+
+# -- padding -----------------------------------------------------------------------------------------------------------
+
+
+def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
+    def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, pad: Sequence[Any]) -> Any:
+        def taps_of(d: int, n: int, m: int) -> Taps | None:
+            before, after = pad[2 * (rank - 1 - d) : 2 * (rank - d)]
+            counted = torch.arange(n, dtype=torch.float64)[None, None]
+            return None if before == after == 0 else Taps(eager(counted, [before, after])[0, 0].long()[None], None)
+
+        return _backward(lw, out, grad, rank, taps_of)
+
+    return rule
+
+
+for _rank in (1, 2, 3):
+    for _kind in ("reflection", "replication"):
+        lowers(getattr(aten, f"{_kind}_pad{_rank}d_backward").default)(
+            _pad(_rank, getattr(aten, f"{_kind}_pad1d").default)
+        )
