@@ -45,11 +45,16 @@ def why_disabled(function: FunctionType) -> str:
     if _disabled_by_torch(marks, function):
         why = marks.get("_torchdynamo_disable_msg")
         return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
-    if function.__name__ == "graph_break" and function.__module__ == "torch._dynamo.decorators":
+    if breaks_graphs(function):
         return "a graph break is asked for by torch._dynamo.graph_break()"
     if _is_about_compilation(function):
         return f"{function.__globals__['__name__']}.{function.__qualname__}() is called"
     return ""
+
+
+def breaks_graphs(function: FunctionType) -> bool:
+    """Whether it is `torch._dynamo.graph_break`."""
+    return function.__name__ == "graph_break" and function.__module__ == "torch._dynamo.decorators"
 
 
 def _is_about_compilation(function: FunctionType) -> bool:

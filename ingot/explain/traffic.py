@@ -20,6 +20,9 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
         return library_bytes(step.node, graph, sizes)
     if isinstance(step.kernel, AttentionKernel):
         return attention_bytes(step.kernel)
+    if step.parts:
+        moved = [step_bytes(part, graph, sizes) for part in step.separate()]
+        return sum(read for read, _ in moved), sum(written for _, written in moved)
     parameters = {p.name: graph.buffers[name] for p, name in zip(step.kernel.parameters, step.arguments, strict=True)}
     loads: dict[str, dict[Expr, int]] = defaultdict(dict)
     stores: dict[str, dict[Expr, int]] = defaultdict(dict)

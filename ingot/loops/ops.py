@@ -126,7 +126,7 @@ _ROWS = [
     _float_op("lgamma", _through_torch(torch.lgamma), types=SINGLE),
     _float_op("digamma", _through_torch(torch.digamma), types=SINGLE),
     _float_op("sigmoid", _sigmoid),
-    _float_op("pow", np.power, 2, SINGLE),
+    _float_op("pow", np.power, 2),
     _float_op("atan2", np.arctan2, 2),
 ]
 

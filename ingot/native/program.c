@@ -84,6 +84,7 @@ static size_t lay_out_frame(const Program *program, Frame *frame, char *memory) 
     frame->views = carve(&memory, &used, views, sizeof(PyObject *));
     frame->shapes = carve(&memory, &used, 2 * views, sizeof(PyObject *));
     frame->pointers = carve(&memory, &used, (size_t)program->widest_kernel, sizeof(void *));
+    frame->extents = carve(&memory, &used, (size_t)program->most_parts, sizeof(int64_t));
     frame->arguments = carve(&memory, &used, (size_t)program->widest_call + 1, sizeof(PyObject *));
     frame->given = carve(&memory, &used, (size_t)program->most_tensors, sizeof(PyObject *));
     return used;
@@ -224,6 +225,12 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
     if (extent <= 0)
         return 0;
     double nanoseconds = (double)extent * kernel->work;
+    if (kernel->parts > 0)
+        extent = 0;
+    for (int i = 0; i < kernel->parts; i++) {
+        frame->extents[i] = frame->values[kernel->extents[i]];
+        extent += (frame->extents[i] + kernel->unit - 1) / kernel->unit * kernel->unit;
+    }
     int threads = ingot_threads_wanted(extent, kernel->unit, nanoseconds);
     size_t scratch = kernel->scratch < 0 ? 0 : (size_t)frame->values[kernel->scratch];
     scratch = (scratch + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -231,7 +238,9 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
         return -1;
     for (int i = 0; i < kernel->count; i++)
         frame->pointers[i] = frame->data[kernel->buffers[i]];
-    IngotLaunch launch = {kernel->function, frame->pointers, frame->values, extent, kernel->unit, frame->scratch, scratch, 0};
+    int width = kernel->parts ? kernel->count / kernel->parts : kernel->count;
+    IngotLaunch launch = {kernel->function, frame->pointers, frame->values, kernel->parts, width,  frame->extents,
+                          extent,           kernel->unit,    frame->scratch, scratch,       0};
     int long_running = nanoseconds > RELEASE_GIL_NANOSECONDS * threads;
     PyThreadState *state = long_running ? PyEval_SaveThread() : NULL;
     int32_t status = ingot_launch(&launch, threads);

@@ -195,13 +195,17 @@ static int read_allocate(Program *program, PyObject *fields, Step *step) {
 
 static int read_kernel(Program *program, PyObject *fields, Step *step) {
     KernelStep *kernel = &step->kernel;
-    PyObject *name, *address, *buffers, *extent;
+    PyObject *name, *address, *buffers, *extent, *extents = NULL;
     long long unit;
-    if (!PyArg_ParseTuple(fields, "OOOOdLiO!", &name, &address, &buffers, &extent, &kernel->work, &unit, &kernel->scratch, &PyTuple_Type,
-                          &kernel->errors) ||
+    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|O", &name, &address, &buffers, &extent, &kernel->work, &unit, &kernel->scratch,
+                          &PyTuple_Type, &kernel->errors, &extents) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count, &kernel->buffers) < 0 ||
         read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
         return -1;
+    if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts", &kernel->parts, &kernel->extents) < 0)
+        return -1;
+    if (kernel->parts && kernel->count % kernel->parts)
+        return malformed("parts of a kernel", fields);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kernel->errors); i++) {
         PyObject *fault = PyTuple_GET_ITEM(kernel->errors, i);
         if (!PyTuple_Check(fault) || PyTuple_GET_SIZE(fault) != 2 || !PyExceptionClass_Check(PyTuple_GET_ITEM(fault, 0)))
@@ -214,6 +218,7 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     for (int i = 0; i < kernel->count; i++)
         program->buffers[kernel->buffers[i]].needs_data = 1;
     program->widest_kernel = Py_MAX(program->widest_kernel, kernel->count);
+    program->most_parts = Py_MAX(program->most_parts, kernel->parts);
     return 0;
 }
 

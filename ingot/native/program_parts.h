@@ -42,6 +42,7 @@ typedef struct Item {
 typedef struct {
     IngotKernel function;
     int count, *buffers, extent, scratch; /* scratch: bytes per thread, or -1 */
+    int parts, *extents;                  /* see IngotLaunch; the buffers of one part follow those of another */
     double work;                          /* nanoseconds of one point */
     int64_t unit;
     PyObject *errors;
@@ -90,7 +91,8 @@ typedef struct Frame {
     PyObject **shapes;         /* per view: the tuples of sizes and strides, two each, kept too */
     PyObject *arena;           /* uint8 tensor, or NULL */
     int64_t arena_bytes;
-    void **pointers;           /* room for the widest kernel's arguments */
+    void **pointers;           /* room for the widest kernel's arguments ... */
+    int64_t *extents;          /* ... and for the extents of the most parts */
     PyObject **arguments;      /* room for the widest call's arguments, one free in front */
     PyObject **given;          /* room for the tensors in them, borrowed */
     int given_count;
@@ -105,7 +107,7 @@ typedef struct {
     PyObject *description; /* owns every object that the parts below borrow */
     struct Block *blocks;  /* owns their memory */
     int symbol_count, expression_count, input_count, constant_count, buffer_count, view_count, step_count, output_count;
-    int widest_kernel, widest_call, most_tensors, calls_torch;
+    int widest_kernel, most_parts, widest_call, most_tensors, calls_torch;
     SymbolSource *symbols;
     IngotExpression **expressions;
     PyObject **constants;

@@ -38,6 +38,23 @@ int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
     return most < 1 ? 1 : most;
 }
 
+/* Runs the points from `begin` to `end` of the whole range: of each part, those that lie there. */
+static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, char *scratch) {
+    if (launch->parts == 0)
+        return launch->kernel(launch->buffers, launch->sizes, begin, end, scratch);
+    int64_t start = 0;
+    for (int i = 0; i < launch->parts && start < end; i++) {
+        int64_t extent = launch->extents[i], from = Py_MAX(begin - start, 0), to = Py_MIN(end - start, extent);
+        if (from < to) {
+            int32_t status = launch->kernel(launch->buffers + (size_t)i * launch->width, launch->sizes, from, to, scratch);
+            if (status != 0)
+                return status;
+        }
+        start += (extent + launch->unit - 1) / launch->unit * launch->unit;
+    }
+    return 0;
+}
+
 /* One thread's share: whole units, as even as they come. */
 static void run_share(void *data) {
     IngotLaunch *launch = data;
@@ -49,14 +66,14 @@ static void run_share(void *data) {
     if (begin >= end)
         return;
     char *scratch = launch->scratch + (size_t)number * launch->scratch_stride;
-    int32_t status = launch->kernel(launch->buffers, launch->sizes, begin, end, scratch);
+    int32_t status = run_range(launch, begin, end, scratch);
     if (status != 0)
         __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
 }
 
 int32_t ingot_launch(IngotLaunch *launch, int threads) {
     if (threads <= 1)
-        return launch->kernel(launch->buffers, launch->sizes, 0, launch->extent, launch->scratch);
+        return run_range(launch, 0, launch->extent, launch->scratch);
     launch->status = 0;
     openmp.parallel(run_share, launch, (unsigned)threads, 0);
     return launch->status;

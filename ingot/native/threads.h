@@ -9,10 +9,14 @@
 /* See "Kernel ABI" in ingot/runtime/program.py. */
 typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch);
 
+/* A launch has parts where one kernel runs over several sets of buffers: `width` buffers and an extent for each. Its range is then
+   that of all parts, one after the other, each beginning at a multiple of `unit`. */
 typedef struct {
     IngotKernel kernel;
     void *const *buffers;
     const int64_t *sizes;
+    int parts, width;       /* no parts: one set of buffers */
+    const int64_t *extents; /* per part */
     int64_t extent;         /* points of the range */
     int64_t unit;           /* a thread's share is a multiple of this many points */
     char *scratch;          /* one block per thread */

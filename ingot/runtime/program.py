@@ -14,7 +14,7 @@ buffers      ((place, dtype, sizes, strides, position), ...); the place is "inpu
              "library" (0)
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
-             ("kernel", address, buffers, extent, work, unit, scratch, errors) |
+             ("kernel", address, buffers, extent, work, unit, scratch, errors, parts) |
              ("call", function, items, keywords, targets, written) |
              ("release", buffers): the references to library results are dropped
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
@@ -23,6 +23,7 @@ byte         torch.uint8, the arena's dtype
 owner        what must live as long as the program: the machine code
 ===========  =====================================================================================================
 
+`parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty.
 A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of points that a thread's share is
 rounded to, `scratch` the position of the bytes each thread needs, or -1. An item of a call is ("object", anything),
 ("int", value), ("buffer", buffer), ("view", view), ("list", items) or ("tuple", items); `keywords` names the last
@@ -287,6 +288,7 @@ class _Description:
             _POINTWISE_UNIT if pointwise else 1,
             -1 if scratch.constant == 0 else self.value(scratch),
             tuple(self.compiled.errors(kernel)),
+            self.values(step.parts),
         )
 
     def call(self, node: Library) -> tuple[Any, ...]:
@@ -341,7 +343,7 @@ def _written(step: KernelStep | LibraryStep) -> Iterable[str]:
     """The buffers that a step writes."""
     if isinstance(step, LibraryStep):
         return step.node.writes()
-    return [name for name, parameter in zip(step.arguments, step.kernel.parameters) if parameter.written]
+    return [name for name, parameter in zip(step.arguments, step.parameters) if parameter.written]
 
 
 def _written_inputs(step: KernelStep | LibraryStep, plan: Plan) -> set[str]:

@@ -13,6 +13,7 @@ from ingot.schedule.contraction import build_contraction
 from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import Group, fuse
+from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.memory import plan_memory
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.reuse import write_in_place
@@ -28,7 +29,7 @@ def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None, 
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
     steps = [_step(group, graph, own) for group, own in zip(groups, internal)]
-    steps = _with_unique_names(steps)
+    steps = _with_unique_names(side_by_side(steps, graph))
     places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal)
     return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)
 

@@ -19,6 +19,7 @@ SERIAL_ELEMENTS = 1 << 16  # ... which matters from this many elements on
 SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty, which matters likewise
 COLUMNS = 16  # points that make a vector where neighbouring ones lie side by side
 CACHED_ELEMENTS = 1 << 16  # of the rows of a point, or of a vector of points, which are read more than once
+NEGLIGIBLE = 64  # bytes that are not worth a kernel of all that read them: one cache line
 ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
 
 
@@ -102,13 +103,16 @@ class _Fusion:
         self.buffers = buffers
         self.note = note
         self.groups: dict[int, Group] = {}
-        self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it
+        self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
+        self.writers: dict[str, set[int]] = defaultdict(set)  # ... and those of them that write it
         self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
         for k, before in enumerate(direct_dependencies(nodes)):
             group = self.groups[k] = self._single(k, nodes[k], before)
             if group.fusible:
                 for name in group.touches:
                     self.users[name].add(k)
+                for name in group.writes:
+                    self.writers[name].add(k)
             self.ancestors[k] = sum(1 << b for b in before)
             for b in before:
                 self.ancestors[k] |= self.ancestors[b]
@@ -183,7 +187,8 @@ class _Fusion:
         return None
 
     def _neighbours(self, group: Group) -> list[Group]:
-        ids = set().union(*(self.users[name] for name in group.touches)) - {group.id}
+        shared = [self.users[n] for n in group.touches if n in group.writes or self._bytes(n) > NEGLIGIBLE]
+        ids = set().union(*shared, *(self.writers[name] for name in group.reads)) - {group.id}
         return [self.groups[k] for k in sorted(ids)]
 
     # -- worthwhile ------------------------------------------------------------------------------------------------
@@ -200,11 +205,9 @@ class _Fusion:
             > MAX_INSTRUCTIONS
         ):
             return 0
-        shared = (
-            (first.writes & second.reads) | (second.writes & first.reads) | (first.reads & second.reads)
-        )
-        shared |= first.writes & second.writes
-        return sum(self._bytes(name) for name in shared)
+        written = (first.writes & second.touches) | (second.writes & first.reads)
+        shared = sum(self._bytes(name) for name in (first.reads & second.reads) - written)
+        return sum(self._bytes(name) for name in written) + (shared if shared > NEGLIGIBLE else 0)
 
     def _bytes(self, name: str) -> float:
         buffer = self.buffers[name]
@@ -329,6 +332,8 @@ class _Fusion:
         del self.groups[gone.id]
         for name in gone.touches:
             self.users[name] = self.users[name] - {gone.id} | ({new.id} if new.fusible else set())
+        for name in gone.writes:
+            self.writers[name] = self.writers[name] - {gone.id} | ({new.id} if new.fusible else set())
         both = 1 << new.id | 1 << gone.id
         new.before = (new.before | gone.before) - {new.id, gone.id}
         ancestors = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~both

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Library, LoopGraph
-from ingot.schedule.kernel import AttentionKernel, Kernel
+from ingot.schedule.kernel import AttentionKernel, Kernel, Parameter
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,29 @@ class KernelStep:
 
     `extent` is the number of points of the collapsed parallel loops; `work` estimates the nanoseconds one of them
     takes on one core. Kernels equal but for their name and origin share one body of machine code.
+
+    With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each part, whose arguments
+    follow those of the part before. `extent` is then the sum.
     """
 
     kernel: Kernel | AttentionKernel
     arguments: tuple[str, ...]
     extent: Expr
     work: float
+    parts: tuple[Expr, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The kernel's parameter for each of `arguments`."""
+        return self.kernel.parameters * max(1, len(self.parts))
+
+    def separate(self) -> list[KernelStep]:
+        """A launch for each of the parts."""
+        width = len(self.kernel.parameters)
+        return [
+            KernelStep(self.kernel, self.arguments[k * width : (k + 1) * width], extent, self.work)
+            for k, extent in enumerate(self.parts)
+        ]
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,10 @@ _HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
-_PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC}
-_IN_PLACE = frozenset(_PLAIN)
+_PARTIAL = frozenset({operator.truediv, operator.pow})
+"""Where a tensor has infinity or NaN, Python may raise an error."""
+_PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC | _PARTIAL}
+_IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
 _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -92,16 +94,19 @@ class NumberValue(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by zero."""
+        """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by zero. Torch's own
+        code is trusted to divide by no zero, and to take powers of what is not negative."""
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
         right = self._operand(session, other)
-        divides = function in (operator.truediv, operator.itruediv)
-        divisor = self if reflected else other
-        by_zero = divides and not (divisor.is_constant() and divisor.constant())
-        if self.cls is not float or right is None or by_zero or function not in _ARITHMETIC | _IN_PLACE:
+        plain = _PLAIN.get(function, function)
+        known = plain in _ARITHMETIC | _PARTIAL
+        if plain in _PARTIAL and not session.is_trusted(session.frames[-1].function.namespace.get("__name__")):
+            divisor = self if reflected else other
+            known = plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
+        if self.cls is not float or right is None or not known:
             raise session.unsupported(f"operator.{function.__name__} of {self.describe()} and {other.describe()}")
-        function = _PLAIN.get(function, function)
+        function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
         return NumberValue(float, _call(session, function, *pair))
 
@@ -129,9 +134,11 @@ class NumberValue(Value):
         if reflected:
             function = _PLAIN.get(function, function)
         elif function in _IN_PLACE:
-            if dtype not in _FLOATS or not tensor.fake.dim():
+            flat = not tensor.fake.dim()
+            if dtype not in _FLOATS or flat and dtype not in (torch.float32, torch.float64):
                 raise session.unsupported(f"{tensor.describe()} is changed by {self.describe()}")
-            return _call(session, function, tensor, self.tensor)
+            number = _converted(session, self.tensor, dtype) if flat else self.tensor
+            return _call(session, function, tensor, number)
         if dtype not in _FLOATS and (self.cls is float or function is operator.truediv):
             tensor = _converted(session, tensor, torch.get_default_dtype())
         flat = tensor.fake.dim() == 0  # of two tensors of rank 0, the wider type would count
@@ -146,14 +153,17 @@ class NumberValue(Value):
 
 class OutsideNumber(NumberValue):
     """A float from outside that may differ from call to call: one that a graph break left behind, or that was seen to
-    (`varies`). Beside a tensor it is an input of the graph, and of a comparison with a constant the outcome alone is
-    guarded. Other uses compile for its value; in a continuation, one that varies breaks the graph there."""
+    (`varies`), or is expected to (`scheduled`). Beside a tensor it is an input of the graph, and of a comparison with a
+    constant the outcome alone is guarded. Arithmetic with one that varies is part of the graph. Other uses compile for
+    its value; in a continuation, one that was seen to vary breaks the graph there."""
 
-    __slots__ = ("_session", "object", "varies")
+    __slots__ = ("_session", "in_graph", "object", "varies")
 
-    def __init__(self, session: Session, number: float, source: Source, varies: bool) -> None:
+    def __init__(
+        self, session: Session, number: float, source: Source, varies: bool, scheduled: bool = False
+    ) -> None:
         super().__init__(float, None, source)
-        self._session, self.object, self.varies = session, number, varies
+        self._session, self.object, self.varies, self.in_graph = session, number, varies, varies or scheduled
 
     @property
     def tensor(self) -> TensorValue:
@@ -196,8 +206,12 @@ class OutsideNumber(NumberValue):
         return session.wrap_constant(session.python(cls, self.constant()))
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        if self.breaks:
-            return super().unary(session, function)
+        try:
+            if self.in_graph:
+                return super().unary(session, function)
+        except Unsupported:
+            if self.breaks:
+                raise
         return ConstantValue(self.constant()).unary(session, function)
 
     def binary(
@@ -207,7 +221,7 @@ class OutsideNumber(NumberValue):
             return ConstantValue(self._answer(Question(function, other.object, reflected)))
         known = not self.breaks and isinstance(other, ConstantValue)
         try:
-            if not known or self.varies:
+            if not known or self.in_graph:
                 return super().binary(session, function, other, reflected)
         except Unsupported:
             if not known:
@@ -268,6 +282,8 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
 
 def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
     """The call of a torch function or Tensor method of a tensor and a number read from one; None if it is none."""
+    if name.rstrip("_") in _SCALED and (made := _scaled(session, name, args, kwargs)) is not None:
+        return made
     if len(args) != 2 or kwargs or name not in _BY_NAME:
         return None
     left, right = map(session.realize, args)
@@ -276,6 +292,42 @@ def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) 
     if isinstance(left, NumberValue) and isinstance(right, TensorValue):
         return left.with_tensor(session, _BY_NAME[name], right, True)
     return None
+
+
+_SCALED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "add": ("alpha", ("other",)),
+    "sub": ("alpha", ("other",)),
+    "addcmul": ("value", ("tensor1", "tensor2")),
+    "addcdiv": ("value", ("tensor1", "tensor2")),
+    "lerp": ("weight", ("end",)),
+}
+"""Operations of tensors that take a number besides: the name of the number, and those of the further tensors."""
+
+
+def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
+    """One of these where the number is not known during capture: as the operation that takes a tensor of rank 0, which
+    in float32 and float64 holds what eager makes of the number. None where it is known."""
+    form = name.rstrip("_")
+    label, operands = _SCALED[form]
+    given = dict(zip(("self", *operands, label), args)) | kwargs
+    number = session.realize(given[label]) if label in given else None
+    if not isinstance(number, NumberValue):
+        return None
+    tensors = [session.realize(value) for key, value in given.items() if key != label]
+    dtypes = [value.fake.dtype for value in tensors if isinstance(value, TensorValue)]
+    if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
+        raise session.unsupported(f"Tensor.{name} is given {number.describe()}")
+    target, first, *rest = tensors
+    assert isinstance(target, TensorValue)
+    if form == "sub":
+        number = number.unary(session, operator.neg)
+        assert isinstance(number, NumberValue)
+    scale = _converted(session, number.tensor, target.fake.dtype)
+    if form == "lerp":
+        return _method(session, name, target, first, scale)
+    if label == "alpha":
+        return _method(session, name.replace(form, "addcmul"), target, first, scale)
+    return _method(session, name, target, _call(session, operator.mul, scale, first), *rest)
 
 
 def _reads(cls: type | None) -> Callable[..., Value | None]:
@@ -294,6 +346,7 @@ def _computes(name: str) -> Callable[..., Value | None]:
 
 METHODS.update({"item": _reads(None), "__float__": _reads(float), "__int__": _reads(int)})
 METHODS.update({name: _computes(name) for name in _BY_NAME})
+METHODS.update({name: _computes(name) for form in _SCALED for name in (form, f"{form}_")})
 
 
 def _call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind
 from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
-from ingot.capture.sources import ArgSource, AttrSource, ConstSource, FunctionFieldSource, Source
+from ingot.capture.sources import ArgSource, AttrSource, ConstSource, FunctionFieldSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -35,7 +35,7 @@ _STATE_QUERIES = frozenset(
         torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_default_dtype,
         torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
         torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
-        torch.cuda.device_count,
+        torch.cuda.device_count, torch.accelerator.current_accelerator,
         torch.get_autocast_gpu_dtype,
         torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
         torch._C._is_torch_function_mode_enabled, torch._C._is_autocast_available,
@@ -60,9 +60,10 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch._C._log_api_usage_once: None,
 }
 
-_ASKS_AS_EAGER = "torch.nn.modules."
+_ASKS_AS_EAGER = ("torch.nn.modules.", "torch.optim.")
 """Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's sake (zeros at padded
-positions in `TransformerEncoder`, hooks that are called after an error)."""
+positions in `TransformerEncoder`, hooks that are called after an error), and optimizers compute in float32 what they
+compute in Python's floats otherwise."""
 
 _RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
 
@@ -272,10 +273,19 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
 def wrap_float(session: Session, object_: Any, source: Source) -> Value:
     """A float, compiled for its value unless that varies, or may well do so."""
     varies = source in session.varying
-    if type(object_) is float and (varies or session.continues and isinstance(source, ArgSource)):
+    scheduled = _is_scheduled(source)
+    if type(object_) is float and (varies or scheduled or session.continues and isinstance(source, ArgSource)):
         session.guard(source, Kind.TYPE, float)
-        return OutsideNumber(session, object_, source, varies)
+        return OutsideNumber(session, object_, source, varies, scheduled)
     return wrap_literal(session, object_, source)
+
+
+def _is_scheduled(source: Source) -> bool:
+    """Whether it is the learning rate in a group of an optimizer's parameters, where schedulers write it."""
+    if not isinstance(source, ItemSource) or source.key != "lr" or not isinstance(source.base, ItemSource):
+        return False
+    groups = source.base.base
+    return isinstance(groups, AttrSource) and groups.key == "param_groups"
 
 
 WRAPPERS.update(dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), wrap_literal))

@@ -365,9 +365,11 @@ def _quick_exp2(x: Value) -> Value:
     return polynomial(x - k, EXP2_QUICK) * _power_of_two(n, "double")
 
 
-def pow_(x: Value, y: Value) -> Value:
-    """x**y of floats, by way of double; C's special cases."""
+def power(x: Value, y: Value) -> Value:
+    """x**y: of floats by way of double; of doubles the C library's, element by element. C's special cases."""
     e = x.emitter
+    if x.type == "double":
+        return e.intrinsic("pow", (x, y))
     magnitude = absolute(x)
     product = at_least(at_most(e.cast("fpext", y, "double") * _quick_log2(magnitude), 160.0), -160.0)
     result = e.cast("fptrunc", _quick_exp2(product), "float")
@@ -682,8 +684,8 @@ def rsqrt(x: Value) -> Value:
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
     "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute, "exp2": exp2, "log2": log2, "atan2": atan2,
-    "atanh": atanh,
+    "atanh": atanh, "pow": power,
 }  # fmt: skip
 FUNCTIONS |= {f.__name__: in_double(f) for f in (log10, tan, asin, acos, atan, sinh, cosh, asinh, acosh)}
 # In double these would need intermediate results in more than double precision.
-FLOAT_ONLY: dict[str, Callable[..., Value]] = {"pow": pow_, "gelu": gelu, "erfc": in_double(erfc)}
+FLOAT_ONLY: dict[str, Callable[..., Value]] = {"gelu": gelu, "erfc": in_double(erfc)}

@@ -1,0 +1,144 @@
+"""Horizontal fusion: launches of one kernel over many sets of buffers, none of which needs another's results, become
+one launch. The update of a model's parameters is the case in point: the same short loop over hundreds of tensors.
+
+A launch moves ahead to an earlier one of the same kernel, which changes nothing for what lies between: that neither
+writes what the launch touches nor reads what it writes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ingot.loops.expr import Expr, loop_symbol
+from ingot.loops.ir import LoopGraph, Origin, View
+from ingot.schedule.build import map_indices
+from ingot.schedule.kernel import Kernel
+from ingot.schedule.plan import KernelStep, LibraryStep
+
+MOST_EARLY = 1 << 16  # bytes of temporaries that launches may make earlier than needed, in one batch
+LONGEST = 1 << 40  # stands for the extent of a loop whose length does not show in the code
+
+Step = KernelStep | LibraryStep
+
+
+def side_by_side(steps: Sequence[Step], graph: LoopGraph) -> list[Step]:
+    """The steps with equal launches put together where their order allows it, each at the place of the first."""
+    batches = _Batches(graph)
+    for step in steps:
+        batches.add(step)
+    return [_joined(members) for members in batches.members]
+
+
+class _Batches:
+    """`members[k]` are the steps that run at place k."""
+
+    def __init__(self, graph: LoopGraph) -> None:
+        self.graph = graph
+        self._returned = {view.buffer for view in graph.outputs if isinstance(view, View)}
+        self.members: list[list[Step]] = []
+        self._open: dict[Kernel, int] = {}
+        self._early: dict[int, int] = defaultdict(int)
+        self._written: dict[str, int] = {}  # the last place that writes a buffer ...
+        self._touched: dict[str, int] = {}  # ... and that touches it
+        self._failing = -1  # the last place where an error may be raised
+
+    def add(self, step: Step) -> None:
+        reads, writes = _accesses(step)
+        shape = _shape(step) if isinstance(step, KernelStep) else None
+        place = None if shape is None else self._open.get(shape)
+        if place is None or not self._may_move(place, reads, writes):
+            place = len(self.members)
+            self.members.append([])
+        self.members[place].append(step)
+        if shape is not None:
+            self._open[shape] = place
+        if shape is None or _may_fail(shape):
+            self._failing = place
+        for name in writes:
+            self._written[name] = max(place, self._written.get(name, -1))
+        for name in (*reads, *writes):
+            self._touched[name] = max(place, self._touched.get(name, -1))
+
+    def _may_move(self, place: int, reads: Sequence[str], writes: Sequence[str]) -> bool:
+        """Whether a step can run at a place behind which others have been put. It does not write an input before what
+        may fail, and does not hold much memory for longer."""
+        if any(self._written.get(name, -1) >= place for name in reads):
+            return False
+        if any(self._touched.get(name, -1) >= place for name in writes):
+            return False
+        buffers = [self.graph.buffers[name] for name in writes if name not in self._returned]
+        if self._failing >= place and any(buffer.role == "input" for buffer in buffers):
+            return False
+        sizes = [(buffer.length * buffer.dtype.itemsize).constant for buffer in buffers if buffer.role == "temporary"]
+        if any(size is None for size in sizes):
+            return False
+        early = self._early[place] + sum(size for size in sizes if size is not None)
+        if early > MOST_EARLY:
+            return False
+        self._early[place] = early
+        return True
+
+
+def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
+    """The buffers that a step reads and writes."""
+    if isinstance(step, LibraryStep):
+        return sorted(step.node.reads()), list(step.node.writes())
+    pairs = list(zip(step.arguments, step.parameters, strict=True))
+    return [name for name, p in pairs if p.read], [name for name, p in pairs if p.written]
+
+
+def _may_fail(kernel: Kernel) -> bool:
+    return any(i.op == "indirect" for stage in kernel.stages for i in stage.body.instructions)
+
+
+def _shape(step: KernelStep) -> Kernel | None:
+    """What equal launches have in common: the kernel without its names, and, of a kernel that is one vector loop, over
+    any number of points. None for kernels of other kinds."""
+    kernel = step.kernel
+    if not isinstance(kernel, Kernel) or kernel.product is not None or kernel.rows:
+        return None
+    parameters = tuple(p._replace(length=None) for p in kernel.parameters)
+    bare = replace(kernel, name="", origin=Origin(()), parameters=parameters)
+    return _of_any_length(bare) if _is_flat(kernel) else bare
+
+
+def _is_flat(kernel: Kernel) -> bool:
+    """Whether the only loop is the one that threads share and that fills vectors: its extent is then an argument."""
+    return kernel.parallel == 1 and kernel.loops == (kernel.vector,) and not any(stage.loops for stage in kernel.stages)
+
+
+def _of_any_length(kernel: Kernel) -> Kernel:
+    (old,) = kernel.loops
+    new = loop_symbol(old.name, LONGEST)
+
+    def put(e: Expr) -> Expr:
+        return e.substitute({old: new})
+
+    stages = tuple(
+        replace(
+            stage,
+            body=map_indices(stage.body, put),
+            stores=tuple(replace(store, index=put(store.index)) for store in stage.stores),
+        )
+        for stage in kernel.stages
+    )
+    return replace(kernel, loops=(new,), stages=stages, vector=new)
+
+
+def _joined(members: Sequence[Step]) -> Step:
+    """One launch for all, with the code of the longest of them."""
+    if len(members) == 1:
+        return members[0]
+    launches = [step for step in members if isinstance(step, KernelStep)]
+    longest = max(launches, key=lambda step: step.extent.constant or 0)
+    lengths = [{step.kernel.parameters[k].length for step in launches} for k in range(len(longest.kernel.parameters))]
+    parameters = tuple(
+        p if len(known) == 1 else p._replace(length=None)
+        for p, known in zip(longest.kernel.parameters, lengths, strict=True)
+    )
+    arguments = tuple(name for step in launches for name in step.arguments)
+    parts = tuple(step.extent for step in launches)
+    extent = sum(parts[1:], parts[0])
+    return KernelStep(replace(longest.kernel, parameters=parameters), arguments, extent, longest.work, parts)
