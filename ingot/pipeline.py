@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ingot.capture import Captured
-from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm import compile_kernels, prepack
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
@@ -140,6 +140,9 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")
     with stage(compilation, "schedule"):
         plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal)
+    if options.freeze:
+        with stage(compilation, "prepack"):
+            prepack(plan)
     with stage(compilation, "codegen"):
         compiled = compilation.compiled = compile_kernels(plan.kernels, [symbol for symbol, *_ in loops.symbols])
     with stage(compilation, "load"):

@@ -91,7 +91,9 @@ class Product:
     """A contraction, as `loops.ir.Contraction` has it but for its target: the kernel's only stage, which loops over
     `rows` and `columns`, reads the sum that belongs to its point as the scalar `name`.
 
-    A point of the parallel range is a block of `row_block` rows (flattened) by `column_block` columns.
+    A point of the parallel range is a block of `row_block` rows (flattened) by `column_block` columns. Where `panel` is
+    not 0, the right operand lies in panels of so many columns, side by side for each step of the reduction; the last
+    one is as large as the others.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Product:
     dtype: torch.dtype
     row_block: int
     column_block: int
+    panel: int = 0
 
     @property
     def row_blocks(self) -> Expr:

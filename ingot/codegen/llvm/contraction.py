@@ -55,14 +55,15 @@ class _ContractionEmitter(KernelEmitter):
         self.steps = extent if self.whole and extent else steps  # of the innermost loop, within one depth
         self.depth = -(-self.steps * self.tap_count // tile.lanes) * tile.lanes
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
-        packed = self.depth * product.column_block * tile.size
+        packed = 0 if product.panel else self.depth * product.column_block * tile.size
         sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
         self.scratch = integer(packed + sums + 8 * self.tap_count)
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.offsets = self.e.pointer(scratch, "i8", packed + sums)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
-        self.direct = rows <= FEW_ROWS and not self.taps and _coefficient(product.right, self.column) is ONE
+        packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
+        self.direct = rows <= FEW_ROWS and packs_rows
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -134,8 +135,9 @@ class _ContractionEmitter(KernelEmitter):
         """Pack the block's columns, tile width by tile width, then multiply and, after the last depth, finish tiles."""
         e, tile = self.e, self.tile
         start = last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
-        with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
-            self._pack(column, first[1], last[1], count)
+        if not self.product.panel:
+            with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
+                self._pack(column, first[1], last[1], count)
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
             panel = self._panel(column, first[1], last[1])
             stop = e.intrinsic("smin", (column + tile.width, last[1]))
@@ -171,6 +173,9 @@ class _ContractionEmitter(KernelEmitter):
     def _panel(self, column: Value, first: Value, last: Value) -> tuple[Value, Value]:
         """Where the columns of a tile begin, and the bytes from one step of a tap to the next."""
         e, tile = self.e, self.tile
+        if self.product.panel:
+            self.memory.bound[self.column] = column
+            return self._element(self.product.right), self._stride(self.product.right, self.inner)
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
         apart = e.constant(self.tap_count * tile.width * tile.size, "i64")
         if not self.direct:
@@ -262,13 +267,20 @@ def _taps(product: Product) -> tuple[Symbol, ...]:
     """The reduced loops of constant extent around the innermost one that lie within it in the right operand's memory,
     as the window of a convolution does within its channels: one depth packs them together."""
     taps: list[Symbol] = []
-    stride = ONE
+    stride = integer(product.panel or 1)
     for symbol in reversed(product.reduced[:-1]):
         if symbol.extent.constant is None or _coefficient(product.right, symbol) is not stride:
             break
         taps.insert(0, symbol)
         stride = stride * symbol.extent
     return tuple(taps) if _coefficient(product.right, product.reduced[-1]) is stride else ()
+
+
+def in_order(product: Product) -> tuple[Symbol, ...]:
+    """The reduced loops, outermost first, as the multiply-adds run through them."""
+    taps = _taps(product)
+    *outer, inner = product.reduced
+    return (*outer[: len(outer) - len(taps)], inner, *taps)
 
 
 def _steps(taps: int, lanes: int) -> int:

@@ -227,6 +227,24 @@ class Lowering:
         copy = TensorValue(value.sizes, strides or value.strides, value.dtype, value.load, cost=1, origin=self.origin)
         return self.realize(copy)
 
+    def relaid(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+        """`copied` for what is only read: that of a constant is a constant too."""
+        window = view_of(value)
+        constant = self.graph.constants.get(window.buffer) if window is not None else None
+        if window is None or constant is None:
+            return self.copied(value, strides)
+        strides = dense_strides(value.sizes, strides or value.strides)
+        numbers = [e.constant for e in (*window.sizes, *window.strides, *strides, window.offset)]
+        if None in numbers or constant.dtype is not value.dtype:
+            return self.copied(value, strides)
+        sizes, steps, laid = (tuple(e.constant or 0 for e in part) for part in (window.sizes, window.strides, strides))
+        source = torch.as_strided(constant, sizes, steps, constant.storage_offset() + (window.offset.constant or 0))
+        name = f"{window.buffer}_relaid{len(self.graph.constants)}"
+        self.graph.constants[name] = torch.empty_strided(sizes, laid, dtype=value.dtype).copy_(source)
+        spec = Spec(value.sizes, strides, value.dtype, torch.device("cpu"))
+        self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, strides, "constant", spec.device)
+        return stored(name, spec)
+
     def call(
         self,
         function: Any,

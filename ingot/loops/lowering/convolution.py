@@ -162,7 +162,7 @@ def _depthwise_of_vectors(
     lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
 ) -> TensorValue:
     """The window written out, over padded images; the weight is relaid so that a vector of channels is one load."""
-    taps = lw.copied(lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1])))
+    taps = lw.relaid(lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1])))
 
     def compute(index: Index) -> int:
         total: int | None = bias.load((index[1],)) if bias is not None else None
@@ -199,7 +199,7 @@ def _dense(
         left = _access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
     else:
         if few:  # channels innermost, as in the images: a row of the window is one loop
-            weight = lw.copied(weight, channels_last_strides(weight.sizes))
+            weight = lw.relaid(weight, channels_last_strides(weight.sizes))
         at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
         left = _access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
     buffer = lw.new_buffer(out, out.strides)
