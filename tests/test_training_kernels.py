@@ -70,6 +70,19 @@ def test_a_loss_is_one_kernel(loss: Callable[..., Tensor]) -> None:
     assert kernels(backward) == 1
 
 
+def test_cross_entropy_keeps_the_scores_alone() -> None:
+    """Neither the logarithms of the softmax nor their gradient's one-hot vectors are in memory: beside the scores there
+    is the gradient, and a number or two for each row."""
+    rows, classes = 64, 256
+    target = torch.randint(classes, (rows,))
+    forward, backward = programs(lambda x, w: F.cross_entropy(x @ w, target), wanted(rows, 8), wanted(8, classes))
+    assert called(forward) == [] and len(forward.plan.kernels) == 3  # the product, rows, their mean
+    for plan, most in ((forward.plan, 1), (backward.plan, 2)):
+        large = {b.name for b in plan.graph.buffers.values() if b.length.constant == rows * classes}
+        assert len(large.intersection(plan.places)) <= most
+    assert len(backward.plan.kernels) == 4  # two products, the loss's own gradient, rows
+
+
 def test_layer_norm() -> None:
     """One kernel over rows for the input's gradient, one over columns for the parameters'."""
     _, backward = programs(nn.LayerNorm(32), wanted(64, 32))

@@ -8,7 +8,7 @@ twice (it draws random numbers, or a library computes it) cannot be on the far s
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,7 +109,7 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
 
 def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Node], copied: set[Node]) -> list[Node]:
     """The values that are kept, in the graph's order. Those that are `held` anyway cost nothing, those that must be
-    `copied` cost twice."""
+    `copied` cost twice, those that only a kernel has in its registers a little more than those that are in memory."""
     wanted = _ancestors(gradients)
     network = Network()
     source, sink = network.node(), network.node()
@@ -121,7 +121,8 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
         if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
             network.edge(before[node], after[node])
         else:
-            network.edge(before[node], after[node], 1 if node in held else _bytes(node) * (1 + (node in copied)))
+            size = _bytes(node) if _is_stored(node, late) else _bytes(node) * 9 // 8
+            network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
         if node.op == "placeholder" or not _repeats(node):
             network.edge(source, before[node])
         for argument in node.all_input_nodes:
@@ -141,6 +142,29 @@ def _repeats(node: Node) -> bool:
         return False
     return torch.Tag.pointwise in node.target.tags or node.target in _CHEAP
 
+
+def _is_stored(node: Node, late: set[Node]) -> bool:
+    """Whether the forward has a value in memory in any case: a product or a library reads it, or makes it for several
+    readers."""
+    readers = list(_readers(node, late))
+    return any(map(_reads_memory, readers)) or (not _repeats(node) and len(readers) > 1)
+
+
+def _readers(node: Node, late: set[Node]) -> Iterator[Node]:
+    """What reads a value or a view of it in the forward."""
+    for user in node.users:
+        if user not in late:
+            yield from _readers(user, late) if is_view(user) else (user,)
+
+
+def _reads_memory(node: Node) -> bool:
+    if not isinstance(node.target, OpOverload) or _repeats(node) or node.target in _LOOKUPS:
+        return False
+    return _REDUCTION not in node.target.tags
+
+
+_REDUCTION = getattr(torch.Tag, "reduction", None)
+_LOOKUPS = {aten.index.Tensor, aten.gather.default, aten.index_select.default}
 
 _CHEAP = {
     aten.full.default,

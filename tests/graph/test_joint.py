@@ -70,6 +70,14 @@ def test_a_matmul_runs_once() -> None:
     assert products(parts.backward) == 2  # one for each gradient
 
 
+def test_scores_are_kept_as_they_are() -> None:
+    """Not their softmax, which the forward has in registers only."""
+    target = torch.arange(8) % 50
+    parts = cut(lambda x, w: F.cross_entropy(x @ w, target), wanted(8, 8), wanted(8, 50))
+    kept = [n for n in parts.forward.graph.nodes if n in {s.node for s in parts.forward.outputs[1:]}]
+    assert [n.target for n in kept if n.meta["val"].numel() == 400] == [aten.mm.default]
+
+
 def test_random_numbers_are_drawn_once() -> None:
     parts = cut(lambda x: F.dropout(x.sin(), 0.5), wanted(100))
     drawn = [n for n in parts.backward.graph.nodes if "bernoulli" in str(n.target)]

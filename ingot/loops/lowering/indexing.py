@@ -12,7 +12,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, rounded
+from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, rounded
 from ingot.loops.lowering.views import slice_start
 
 aten = torch.ops.aten
@@ -20,6 +20,8 @@ apply = ops.apply
 
 _OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
 INDEX_TYPES = (torch.int64, torch.int32)
+FEW = 8
+"""Places are few where there are this many times as many elements."""
 
 
 def strict(position: int, extent: Expr, fault: Fault) -> Any:
@@ -51,10 +53,12 @@ def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
 def looked_up(
     lw: Lowering, out: Spec, x: TensorValue, positions: Sequence[TensorValue], compute: Callable[[Index], int]
 ) -> TensorValue:
-    """A lazy value that reads `x` at places that other tensors name. `x` is not computed at each of them."""
+    """A lazy value that reads `x` at places that other tensors name. `x` is computed there where they are few, else in
+    memory before."""
     if any(p.dtype not in INDEX_TYPES for p in positions):
         raise NotLowered("an index that is not an integer")
-    if x.root.cost:
+    found, there = numel(out.sizes).constant, numel(x.sizes).constant
+    if x.root.cost and (found is None or there is None or found * FEW > there):
         lw.realize_root(x)
     return lw.computed(out, compute, [x, *positions], cost=2)
 
