@@ -16,7 +16,8 @@ MAX_MEMBERS = 64
 MAX_INSTRUCTIONS = 1500
 MIN_PARALLEL_POINTS = 8  # fewer outer points than this leave cores idle ...
 SERIAL_ELEMENTS = 1 << 16  # ... which matters from this many elements on
-SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty, which matters likewise
+SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty ...
+VECTOR_ELEMENTS = 1 << 12  # ... which matters from this many elements on
 COLUMNS = 16  # points that make a vector where neighbouring ones lie side by side
 CACHED_ELEMENTS = 1 << 16  # of the rows of a point, or of a vector of points, which are read more than once
 NEGLIGIBLE = 64  # bytes that are not worth a kernel of all that read them: one cache line
@@ -256,7 +257,7 @@ class _Fusion:
             return False
         rows = [estimate(product(s.extent for s in inner)) for inner in laid.inner]
         largest = estimate(product(s.extent for s in laid.outer)) * max(rows)
-        return largest > SERIAL_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
+        return largest > VECTOR_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
 
     @staticmethod
     def _in_order(first: list[int], members: list[Node], second: list[int], others: list[Node]) -> list[Node]:
