@@ -72,6 +72,20 @@ def test_other_targets_compile(name, register):
     assert len(compiled.object_code) > 1000
 
 
+def test_halves_are_rounded_to_whole_numbers_as_vectors():
+    half = torch.float16
+    kernel = flat(4096, [half], half, lambda x: ops.to(ops.apply("floor", ops.to(x, f32)), half))
+    text = compile_kernels([kernel], [], named("avx512"), load=False).assembly()
+    assert "vrndscaleps" in text and "roundss" not in text and "vrndscaless" not in text
+
+
+@pytest.mark.parametrize("features", ["", "+avx512bf16"])
+def test_brain_floats_are_rounded_by_an_instruction_where_there_is_one(features):
+    kernel = flat(4096, [f32], torch.bfloat16, lambda x: ops.to(x, torch.bfloat16))
+    text = compile_kernels([kernel], [], replace(named("avx512"), features=features), load=False).assembly()
+    assert ("vcvtneps2bf16" in text) == bool(features)
+
+
 @pytest.mark.skipif("avx2" not in host().features, reason="this machine cannot run AVX2 code")
 def test_avx2_code_runs():
     """The code for narrower vectors gives the results of this machine's own, to a rounding of the sums."""

@@ -66,7 +66,9 @@ def _to_float(a: Value, kind: str, want: str) -> Value:
     e = a.emitter
     if kind == "float":
         if BITS[a.type] < BITS[want]:
-            return e.cast("fpext", a, want)
+            wide = e.cast("fpext", a, want)
+            # else LLVM would round halves to whole numbers as they are, for which there is no instruction
+            return e.intrinsic("arithmetic.fence", (wide,)) if a.type == "half" else wide
         if (a.type, want) == ("double", "half"):  # as eager: through float
             return _to_half(e.cast("fptrunc", a, "float"))
         return e.cast("fptrunc", a, want) if want != "half" else _to_half(a)

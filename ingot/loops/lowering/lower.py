@@ -12,7 +12,7 @@ import torch.fx
 from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides
-from ingot.loops.ir import Buffer, LoopGraph, Origin, View
+from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention,
     contraction,
@@ -33,6 +33,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     views,
 )
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.cost import eager_is_faster
 from ingot.loops.lowering.library import call_aten
 from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import (
@@ -129,7 +130,7 @@ class _Walk:
     def lowered(self, node: torch.fx.Node, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
         func = node.target
         rule = RULES.get(func)
-        if rule is not None and _storable(args, outs):
+        if rule is not None and _storable(args, outs) and not self.is_eagers(node, outs, args, kwargs):
             if isinstance(outs, Spec) and ZERO in outs.sizes and not node.meta.get("may_raise"):
                 return creation.filled(self.lw, outs, 0)  # as good as any, and the rules need not think of it
             try:
@@ -144,6 +145,22 @@ class _Walk:
             args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         results = call_aten(self.lw, func, wanted, args, kwargs)
         return tuple(results) if listed is outs else results[0]
+
+    def is_eagers(self, node: torch.fx.Node, out: Any, args: Any, kwargs: Any) -> bool:
+        """Whether a node that would be a kernel of its own, a function of each element of what is in memory, is
+        predicted to be faster in eager's."""
+        if len(args) != 1 or kwargs or not isinstance(out, Spec) or not isinstance(args[0], TensorValue):
+            return False
+        elements = numel(out.sizes).constant
+        name = getattr(node.target, "name", str)().removeprefix("aten::")
+        if elements is None or not eager_is_faster(name, out.dtype, elements) or args[0].dtype is not out.dtype:
+            return False
+        buffer = args[0].root.buffer
+        graph = self.lw.graph
+        called = buffer is not None and any(buffer in n.writes() for n in graph.nodes if isinstance(n, Library))
+        given = buffer is not None and graph.buffers[buffer].role != "temporary"
+        kept = all(user is self.returned for user in node.users) and all(node is not n for _, n in self.aten.mutations)
+        return (called or given) and kept
 
     def laid_as_in_eager(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """The arguments with copies of those to which a pass gave another layout: a library's result may lie as its
