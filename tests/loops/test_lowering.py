@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+import ingot
 from ingot.codegen.reference import run_graph
 from ingot.graph.fakes import FakeContext
 from ingot.graph.record import trace
@@ -265,6 +266,14 @@ def test_reductions(name: str) -> None:
 @pytest.mark.parametrize("name", ["sum", "sum_dim", "mean", "softmax", "layer_norm", "amax", "var", "log_softmax"])
 def test_reductions_of_bf16(name: str) -> None:
     same(REDUCTIONS[name], t(6, 4, 5, dtype=bf16), tolerance=8e-3)
+
+
+@pytest.mark.parametrize("shape", [(3001,), (7, 501), (501, 7), (1 << 18,)])
+def test_products_are_rounded_once(shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 0.02 + 0.9901
+    fn = ingot.compile(lambda x: (x.prod(0), x.prod(-1), (x * 1).prod()))
+    for found, exact in zip(fn(x), (x.double().prod(0), x.double().prod(-1), x.double().prod()), strict=True):
+        torch.testing.assert_close(found, exact.float(), rtol=2**-23, atol=0)
 
 
 def test_reductions_of_ints() -> None:

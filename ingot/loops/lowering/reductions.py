@@ -64,7 +64,10 @@ def sum_(
 def prod(
     lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> TensorValue:
-    return reduce_rounded(lw, out, "prod", x, dims)
+    """In float64 for float32: each factor adds its rounding to the error, in whatever order they are multiplied."""
+    held = torch.float64 if out.dtype is torch.float32 else compute_dtype(out.dtype)
+    axes = dims_of(dims, len(x.sizes))
+    return lw.rounded_to(out, lw.reduce(out, "prod", x, axes, held, same))
 
 
 @lowers(aten.mean.default, aten.mean.dim)
