@@ -109,3 +109,52 @@ def test_a_bias_of_full_size_takes_no_sum() -> None:
 def test_an_embedding_is_filled_and_written() -> None:
     _, backward = programs(nn.Embedding(50, 8), torch.randint(50, (6, 7)))
     assert kernels(backward) == 2
+
+
+def test_batch_norm_and_relu() -> None:
+    """A channel's statistics, its values and what follows are one kernel each way; another counts the batches."""
+    model = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU())
+    forward, backward = programs(model, wanted(4, 16, 6, 6))
+    assert kernels(forward) == 2
+    assert kernels(backward) == 1
+
+
+def test_group_norm() -> None:
+    forward, backward = programs(nn.GroupNorm(4, 16), wanted(4, 16, 6, 6))
+    assert kernels(forward) == 1
+    assert kernels(backward) <= 2
+
+
+def test_a_convolution_is_all_that_is_called() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3))
+    _, backward = programs(model, wanted(2, 3, 10, 10))
+    assert called(backward) == 2 * ["aten.convolution_backward.default"]
+
+
+def test_an_mlp_with_gelu() -> None:
+    """Four products, what they need of the activation, and the sums for the biases; the activation's own gradient is
+    computed on the tiles of the product that it follows."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+    forward, backward = programs(model, wanted(32, 16))
+    assert kernels(forward) == 2
+    products = [k for k in backward.plan.kernels if any("mm" in op for op in k.origin.ops)]
+    assert called(backward) == [] and len(products) == 4
+    assert any("erf" in op for op in products[0].origin.ops + products[1].origin.ops)
+    assert len(backward.plan.kernels) <= 7
+
+
+def test_the_steps_of_a_recurrence_share_the_products_for_its_weights() -> None:
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.LSTMCell(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = None
+            for step in x.unbind():
+                state = self.cell(step, state)
+            return state[0]
+
+    _, backward = programs(Cells(), torch.randn(6, 4, 16))
+    products = sum(any("mm" in op for op in k.origin.ops) for k in backward.plan.kernels)
+    assert products == 5 + 2  # one for each state but the first, one for each weight

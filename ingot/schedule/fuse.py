@@ -416,7 +416,7 @@ def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol
     last = outer[-1] if outer else None
     beside = last is not None and any(
         linear is not None and last in linear[1] and linear[1][last].constant == 1
-        for linear in (index.linear((last,)) for _, index in _accesses(node))
+        for linear in (index.linear((last,)) for _, index in _accesses(node) if index.symbols.intersection(inner))
     )
     if not beside:
         return row <= CACHED_ELEMENTS
