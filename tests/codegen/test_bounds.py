@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,9 +14,11 @@ from ingot.codegen.llvm.memory import Memory
 from ingot.errors import OutOfBounds
 from ingot.loops import ops
 from ingot.loops.expr import Expr, integer, loop_symbol
-from ingot.loops.ir import Origin
+from ingot.loops.ir import Access, Origin
+from ingot.schedule.contraction import build_contraction
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Row, Store
 from tests.codegen.harness import body, launch, parameter, scalar, stage, with_lengths
+from tests.codegen.test_contraction import Case
 from tests.codegen.test_transposes import transposing
 
 f32, i64 = torch.float32, torch.int64
@@ -124,3 +128,40 @@ def test_a_wrong_index_of_a_whole_program_is_raised(monkeypatch):
         monkeypatch.setattr(Memory, "address", one_further)
         with pytest.raises(OutOfBounds, match="outside of its buffer"):
             ingot.compile(lambda x: x.flip(1) * 2)(x)
+
+
+CONTRACTIONS = [((37, 300, 50), "kn"), ((37, 300, 50), "nk"), ((5, 20, 70), "kn"), ((1, 7, 3), "nk")]
+
+
+@pytest.mark.parametrize("sizes, right", CONTRACTIONS, ids=str)
+def test_operands_of_contractions_are_checked(sizes, right):
+    m, k, n = sizes
+    kernel = Case(sizes, right=right).kernel()
+    extent = kernel.points.evaluate({})
+    lengths = [m * k, k * n, m * n]
+    assert not stray(kernel, *map(torch.zeros, lengths), extent=extent)
+    for position in range(3):
+        short = [length - (position == other) for other, length in enumerate(lengths)]
+        assert stray(kernel, *(torch.zeros(length + 1)[:length] for length in short), extent=extent)
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_contractions_that_begin_elsewhere(offset):
+    case = Case((37, 30, 50))
+    for side in ("left", "right"):
+        access = getattr(case.node, side)
+        moved = Access(access.buffer, access.index + offset)
+        kernel, _ = build_contraction([replace(case.node, **{side: moved})], set(), case.buffers)
+        whole = [torch.zeros(3000)[500 : 500 + size] for size in (37 * 30, 30 * 50, 37 * 50)]
+        assert stray(kernel, *whole, extent=kernel.points.evaluate({}))
+
+
+@pytest.mark.parametrize("window", [(1, 1), (3, 1), (3, 2)], ids=str)
+@pytest.mark.parametrize("freeze", [False, True])
+def test_convolutions_stay_inside(window, freeze, monkeypatch):
+    monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
+    model = torch.nn.Sequential(*(torch.nn.Conv2d(20, 20, *window, padding=window[0] // 2) for _ in range(3)))
+    x = torch.randn(2, 20, 15, 17)
+    with torch.no_grad():
+        found = ingot.compile(model, options={"freeze": freeze})(x)
+        torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)

@@ -31,7 +31,8 @@ FEW_ROWS = 32  # up to so many, a right operand whose columns are adjacent is re
 def emit_contraction(
     kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
 ) -> Function:
-    """The LLVM function of a kernel that has a product. `check_bounds` concerns the accesses of its stage."""
+    """The LLVM function of a kernel that has a product. With `check_bounds`, an access outside of a buffer of known
+    length reports `OutOfBounds`; of what a tile or a panel is made of, the first and the last element are checked."""
     assert kernel.product is not None
     return _ContractionEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
 
@@ -139,7 +140,7 @@ class _ContractionEmitter(KernelEmitter):
             with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
                 self._pack(column, first[1], last[1], count)
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
-            panel = self._panel(column, first[1], last[1])
+            panel = self._panel(column, first[1], last[1], count)
             stop = e.intrinsic("smin", (column + tile.width, last[1]))
             with e.loop(first[0], last[0], tile.rows, sure=True) as row:
                 sums = self.sums
@@ -156,6 +157,8 @@ class _ContractionEmitter(KernelEmitter):
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
         there, count = e.intrinsic("smin", (last - column, tile.width)), count * self.tap_count
         along_columns, inwards = (_coefficient(right, s) for s in (self.column, self.innermost))
+        step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
+        self._check(right, source, (there, step), (count, along))
         if inwards is ONE and along_columns is not ONE:
             name, text = transpose(tile.type, tile.width, tile.lanes * tile.size)
             e.declarations.add(text)
@@ -166,23 +169,25 @@ class _ContractionEmitter(KernelEmitter):
             return
         anyhow = self._shared(tiles.pack_any(tile))
         pack = self._shared(tiles.pack_rows(tile)) if along_columns is ONE else anyhow
-        step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
         values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
         e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {packed.text})")
 
-    def _panel(self, column: Value, first: Value, last: Value) -> tuple[Value, Value]:
+    def _panel(self, column: Value, first: Value, last: Value, count: Value) -> tuple[Value, Value]:
         """Where the columns of a tile begin, and the bytes from one step of a tap to the next."""
-        e, tile = self.e, self.tile
+        e, tile, right = self.e, self.tile, self.product.right
         if self.product.panel:
             self.memory.bound[self.column] = column
-            return self._element(self.product.right), self._stride(self.product.right, self.inner)
+            there, along = self._element(right), self._stride(right, self.inner)
+            self._check(right, there, (count, along), (tile.width * self.tap_count, tile.size))
+            return there, along
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
         apart = e.constant(self.tap_count * tile.width * tile.size, "i64")
         if not self.direct:
             return packed, apart
         self.memory.bound[self.column] = column
-        there, along = self._element(self.product.right), self._stride(self.product.right, self.inner)
+        there, along = self._element(right), self._stride(right, self.inner)
         whole = e.compare("sle", column + tile.width, last)
+        self._check(right, there, (count, along), (tile.width, tile.size), condition=whole)
         return e.select(whole, there, packed), e.select(whole, along, apart)
 
     def _multiply(
@@ -190,12 +195,15 @@ class _ContractionEmitter(KernelEmitter):
     ) -> None:
         """Rows that are not there are read as the last one."""
         e = self.e
-        pointers = []
+        left, pointers = self.product.left, []
+        step = self._stride(left, self.inner)
+        taps = [(s.extent.constant or 0, self._stride(left, s)) for s in self.taps]
         for r in range(self.tile.rows):
             at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
             self._bind_point(at, self.product.rows)
-            pointers.append(f"ptr {self._element(self.product.left).text}")
-        step = self._stride(self.product.left, self.inner)
+            pointer = self._element(left)
+            self._check(left, pointer, (count, step), *taps)
+            pointers.append(f"ptr {pointer.text}")
         helper = self._shared(tiles.multiply(self.tile, self.tap_count))
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
@@ -250,6 +258,18 @@ class _ContractionEmitter(KernelEmitter):
     def _stride(self, access: Access, symbol: Symbol) -> Value:
         """Bytes from one element to the next along a loop."""
         return self.memory.index(_coefficient(access, symbol) * self.tile.size)
+
+    def _check(
+        self, access: Access, first: Value, *spans: tuple[Value | int, Value | int], condition: Value | None = None
+    ) -> None:
+        """Where bounds are checked: the elements from `first` on, so many in each direction, so many bytes apart."""
+        if self.memory.fail_if is None:
+            return
+        last = first
+        for count, apart in spans:
+            last = self.e.pointer(last, "i8", (count - 1) * apart)
+        for pointer in (first, last):
+            self.memory.check(access.buffer, pointer, False, condition)
 
     def _shared(self, helper: tiles.Helper) -> str:
         """The name of a function that kernels of the module share; it will be in the module."""
