@@ -131,7 +131,8 @@ class Compiler:
         compilation = self._new_compilation(self._difference(slots))
         self.varying = self.varying.union(*(guards.changed_floats(slots) for guards in self.guards))
         if self.options.dynamic is None and self.options.is_native:
-            self.varying = self.varying.union(*(guards.changed_sizes(slots) for guards in self.guards))
+            for guards in self.guards:
+                self.varying = self.varying.union(guards.changed_sizes(slots), guards.changed_integers(slots))
         run: Run | None = None
         try:
             run = self._compile_sizes(compilation, slots, args, kwargs)
@@ -151,7 +152,7 @@ class Compiler:
     def _compile_sizes(
         self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Run:
-        """Compile with symbols for sizes that vary; where that cannot be done, for the sizes of this call."""
+        """Compile with symbols for sizes and integers that vary; where that cannot be done, for those of this call."""
         options, varying = self.options, self.varying
         fixed = frozenset(place for place in varying if not isinstance(place, Quantity))
         static = replace(options, dynamic=False)
@@ -163,6 +164,7 @@ class Compiler:
 
         if not options.dynamic and len(fixed) == len(varying) or self.fixed_sizes:
             return self._add_entry(compilation, capture(static, fixed), slots)
+        why: Exception
         try:
             captured = capture(options, varying)
             if captured.break_ is None:
@@ -171,10 +173,12 @@ class Compiler:
             alone = capture(static, fixed)
             if alone.break_ is not None and alone.ops <= captured.ops:  # not for the sake of the sizes
                 return self._add_entry(compilation, captured, slots)
-        except Unsupported as reason:
-            why, alone = reason, capture(static, fixed)
+        except BackendError:
+            raise
+        except Exception as problem:
+            why, alone = problem, capture(static, fixed)
         run = self._add_entry(compilation, alone, slots)
-        compilation.decisions.append(f"compiled for these sizes alone: {without_frames(why)}")
+        compilation.decisions.append(f"compiled for these sizes and integers alone: {without_frames(why)}")
         self.fixed_sizes = True
         return run
 

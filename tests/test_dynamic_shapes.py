@@ -75,7 +75,7 @@ def test_what_has_no_symbolic_rule_is_compiled_for_its_sizes():
     tracked = Tracked(lambda x: torch.fft.rfft(x).abs() + 1)
     assert counts(tracked, (4, 6), (4, 8), (4, 10), (4, 8)) == [1, 1, 1, 0]
     assert tracked.skips == [] and all(c.break_ is None for c in tracked.compiler.compilations)
-    alone = [line for line in tracked.compiler.compilations[1].decisions if line.startswith("compiled for these sizes")]
+    alone = [line for line in tracked.compiler.compilations[1].decisions if line.startswith("compiled for these")]
     assert len(alone) == 1
 
 
@@ -155,3 +155,78 @@ def test_views_of_one_storage_are_compiled_for_their_sizes():
             base = torch.randn(n, 6)
             tracked(base, base[:, :1])
     assert tracked.skips == []
+
+
+# -- integers ----------------------------------------------------------------------------------------------------------
+
+
+def branches(x: Tensor, n: int) -> Tensor:
+    y = x**2
+    return (n + 1) * y if n >= 0 else y / n
+
+
+def test_an_integer_that_varies_becomes_a_symbol_on_either_side_of_a_branch():
+    tracked, x = Tracked(branches), torch.randn(5)
+    with torch.no_grad():
+        assert [tracked(x, n) for n in (2, 3, 6, -3, -8, 100, 0, -1, 1, 1 << 61)] == [1, 1, 0, 1, 0, 0, 0, 0, 0, 0]
+        assert [tracked(x, n) for n in ((1 << 63) - 1, -(1 << 63), 5)] == [1, 1, 0]  # too large: for their values
+    assert tracked.skips == []
+
+
+INTEGERS = {
+    # what becomes of it, and programs of a tensor x, an integer tensor i and an int n
+    "symbol": """x * n|x + n - n * 2|x * (n // 2)|x * (n % 3)|x * -n|x / n|n / x|x // n|x % n|i * n|i + n * n|x * int(n)
+        x[:n]|x[n:]|x.roll(n, 1)|torch.full((2,), n) + x[0, 0]|torch.zeros(n) + n|torch.arange(n, n + 5)
+        x.clamp(max=n)|x.masked_fill(x > n, 0)|torch.where(x > n, x, n)|torch.where(i == n, 1, n)|x.add(x, alpha=n)
+        x.half() * n|x.bfloat16() + n|x.double() / n|x.int() + n|(x, n)|(x, n + 1, [n * 2], {"a": n})|x.tril(n)
+        x.sum() * n|x.add_(n)|x.fill_(n)|x * isinstance(n, int)|i * (n * 10**9)""",
+    "known": """x * n**2|x * (n << 1)|x * (n & 3)|x * (n ^ 5)|x * ~n|x * (7 // n)|x * (7 % n)|x**n|x.pow(n)|x * float(n)
+        x * (n + 0.5)|x * (n / 2)|x * max(n, 2)|x * divmod(n, 3)[0]|x.sum(n % 2)|x.unsqueeze(n % 2)|torch.tensor(n) + x
+        torch.tensor([n, n + 1])|x * {1: 2, 2: 3}.get(n, 4)|x * [5, 6, 7][n % 3]|x * (n in (1, 2, 3))|x * len(str(n))
+        x * hash(n)|x * len(range(n))|        x * n.bit_length()|(x, str(n), f"{n:3d}", n / 2, n == 3)
+        torch.cat([x] * n)|x * sum(range(n))|x * abs(n)
+        torch.nn.functional.one_hot(i % 3, n + 3)|torch.linspace(0, n, 5)|torch.topk(x, n % 4 + 1)[0]
+        torch.softmax(x, -1 - n % 2)|torch.remainder(i, n)|torch.nn.functional.pad(x, (n, 1))|x.split(n)[0]""",
+}
+
+
+CASES = [(kind, p.strip()) for kind, lines in INTEGERS.items() for line in lines.split("\n") for p in line.split("|")]
+
+
+@pytest.mark.parametrize("kind, program", CASES, ids=[program for _, program in CASES])
+def test_programs_of_an_integer(kind, program):
+    tracked = Tracked(eval(f"lambda x, i, n: ({program})"))
+    x, i = torch.arange(1.0, 13.0).reshape(3, 4), torch.arange(12).reshape(3, 4)
+    with torch.no_grad():
+        found = [tracked(x.clone(), i.clone(), n) for n in (2, 3, 5, 4, 7)]
+    assert tracked.skips == [] and found[0] == 1
+    assert kind != "symbol" or sum(found) <= 3
+
+
+@pytest.mark.parametrize("program", ["x * n", "x - n // 3", "i * n", "x * abs(n)", "x[n:]", "(x, -n)", "x.triu(n)"])
+def test_integers_of_either_sign_and_of_any_size(program):
+    tracked = Tracked(eval(f"lambda x, i, n: ({program})"))
+    x, i = torch.arange(1.0, 13.0).reshape(3, 4), torch.arange(12).reshape(3, 4)
+    with torch.no_grad():
+        for n in (1, 0, 5, -2, 1 << 40, -(1 << 62), (1 << 63) - 1, -1):
+            tracked(x, i, n)
+
+
+def test_a_counter_of_steps():
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.step += 1
+            return x / self.step + (1 - self.step)
+
+    eager, model = Counter(), Counter()
+    compiled = ingot.compile(model)
+    with torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(3)
+            torch.testing.assert_close(compiled(x), eager(x))
+            assert model.step == eager.step and type(model.step) is int
+        assert len(ingot.explain(compiled)(x).compilations) <= 3

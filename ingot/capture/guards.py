@@ -223,7 +223,7 @@ class Quantity(NamedTuple):
 
 
 Varying = frozenset[Source | Quantity]
-"""Floats, and sizes of tensors, that were seen to differ from call to call."""
+"""Floats, ints and sizes of tensors that were seen to differ from call to call."""
 
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
@@ -436,14 +436,21 @@ class GuardSet:
 
     def changed_floats(self, slots: Sequence[Any]) -> Iterator[Source]:
         """Where another float is now than the one that is relied on."""
+        return self._changed(float, slots)
+
+    def _changed(self, cls: type, slots: Sequence[Any]) -> Iterator[Source]:
         for guard in self:
-            if guard.kind is Kind.EQUALS and type(guard.data) is float and guard.differences(slots, self.symbols):
+            if guard.kind is Kind.EQUALS and type(guard.data) is cls and guard.differences(slots, self.symbols):
                 assert guard.source is not None
                 try:
-                    if type(guard.source.load(slots)) is float:
+                    if type(guard.source.load(slots)) is cls:
                         yield guard.source
                 except _LOST:
                     pass
+
+    def changed_integers(self, slots: Sequence[Any]) -> Iterator[Quantity]:
+        """Where another int is now than the one that is relied on."""
+        yield from (Quantity(source, "value") for source in self._changed(int, slots))
 
     def changed_sizes(self, slots: Sequence[Any]) -> Iterator[Quantity]:
         """Where a tensor has another size now than the one that is relied on, and all else that makes it what it is

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A placeholder of the captured graph: where its tensor is loaded from, and its fake."""
+    """A placeholder of the captured graph: where its tensor or integer is loaded from, and the fake tensor or SymInt
+    that stands for it."""
 
     source: Source
-    fake: FakeTensor
+    fake: Any
 
 
 class _Input(NamedTuple):
@@ -44,7 +45,7 @@ class _Input(NamedTuple):
 
 def fake_of(leaf: Any) -> Any:
     """What runs in place of a tensor or symbolic integer."""
-    return leaf.fake
+    return leaf.current if isinstance(leaf, SymIntValue) else leaf.fake
 
 
 class GraphRecorder:
@@ -55,6 +56,7 @@ class GraphRecorder:
         self.context, self.dynamic, self.autograd = context, dynamic, autograd
         self.graph = fx.Graph()
         self.inputs: list[_Input] = []
+        self.integers: dict[fx.Node, GraphInput] = {}
         self.writes = False
         self.steps = 0
         self._inside_opaque = False
@@ -90,6 +92,16 @@ class GraphRecorder:
         self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
         return made
 
+    def integer(self, session: Session, number: int, source: Source) -> SymIntValue:
+        """The value of an int from outside that varies from call to call."""
+        symbol, fake = self.context.shapes.integer(number, source.name)
+        session.guards.bind(symbol, Quantity(source, "value"), session.where)
+        with self.graph.inserting_before(self._first_operation()):
+            node = self.graph.placeholder(self._parameter(source))
+        node.meta.update(val=fake, where=session.where)
+        self.integers[node] = GraphInput(source, fake)
+        return SymIntValue.of_node(fake, node)
+
     def _guard(self, session: Session, tensor: torch.Tensor, fake: FakeTensor, source: Source) -> None:
         if any(isinstance(size, torch.SymInt) for size in (*fake.shape, *fake.stride())):
             expr = self.context.shapes.to_expr
@@ -100,7 +112,8 @@ class GraphRecorder:
 
     def _parameter(self, source: Source) -> str:
         """A name for a placeholder, unlike those of the others."""
-        name, taken = _identifier(source.name), {known.node.target for known in self.inputs}
+        name, nodes = _identifier(source.name), [*(known.node for known in self.inputs), *self.integers]
+        taken = {node.target for node in nodes}
         return next(n for n in itertools.chain([name], (f"{name}_{k}" for k in itertools.count(1))) if n not in taken)
 
     def _first_operation(self) -> fx.Node:
@@ -153,14 +166,17 @@ class GraphRecorder:
             IndexError,
             AssertionError,
             AttributeError,
+            OverflowError,
         ) as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", target)
             kind = Unsupported if isinstance(error, NotImplementedError) else EagerRaises
             raise kind(f"{name} raises {type(error).__name__}: {error}", session.where) from error
 
     def node_of(self, leaf: Any) -> Any:
-        """The node of a tensor or symbolic integer."""
-        return leaf.node(self) if isinstance(leaf, SymIntValue) else leaf.fx_node
+        """The node of a tensor or symbolic integer, or the number that guards say the latter is."""
+        if not isinstance(leaf, SymIntValue):
+            return leaf.fx_node
+        return leaf.current if isinstance(leaf.current, int) else leaf.node(self)
 
     def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> TensorValue:
         """The value of a result. An operation that gives back its argument gives the same value."""
@@ -231,11 +247,14 @@ class GraphRecorder:
         """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are
         dropped."""
         self.modes.close(self.graph)
-        self.graph.output(tuple(self.node_of(value) for value in outputs))
-        entries = {known.node: known.entry for known in self.inputs}
+        self.graph.output(tuple(v.node(self) if isinstance(v, SymIntValue) else self.node_of(v) for v in outputs))
+        entries = {known.node: known.entry for known in self.inputs} | self.integers
+        first = self._first_operation()
         for node in entries:
             if not node.users:
                 self.graph.erase_node(node)
+            elif node in self.integers:  # they come after the tensors
+                first.prepend(node)
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
         return fx.GraphModule(torch.nn.Module(), self.graph), used
 

@@ -5,7 +5,7 @@ Every body runs over whole index grids at once. Half-precision values are held a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -201,10 +201,12 @@ def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
 
 def _start(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> tuple[dict[Symbol, int], dict[str, torch.Tensor]]:
     """The value of every size symbol, and the memory there is before the first node."""
-    sizes = {
-        symbol: int(inputs[position].shape[dim] if kind == "size" else inputs[position].stride(dim))
-        for symbol, position, kind, dim in graph.symbols
+    read: dict[str, Callable[[Any, int], int]] = {
+        "size": lambda tensor, dim: tensor.shape[dim],
+        "stride": lambda tensor, dim: tensor.stride(dim),
+        "value": lambda number, _: number,
     }
+    sizes = {symbol: int(read[kind](inputs[position], dim)) for symbol, position, kind, dim in graph.symbols}
     given = [*zip(graph.inputs, inputs), *graph.constants.items()]
     return sizes, {name: flat_storage(tensor) for name, tensor in given}
 

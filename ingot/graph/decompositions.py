@@ -257,6 +257,8 @@ _POWERS: dict[float, Callable[[Tensor], Tensor]] = {
 
 @rule(aten.pow.Tensor_Scalar)
 def power(x: Tensor, exponent: Any) -> Tensor:
+    if isinstance(exponent, torch.SymInt):
+        return torch.pow(x, int(exponent))
     special = _POWERS.get(exponent)
     whole = not (x.is_floating_point() or x.is_complex())
     if (

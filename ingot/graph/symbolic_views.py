@@ -77,7 +77,7 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
 
 
 def _is_one(size: Any) -> bool:
-    return isinstance(size, int) and size == 1
+    return bool(size == 1)
 
 
 def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
@@ -90,6 +90,9 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
             out_sizes[d], strides[d] = size, stride
         elif _is_one(sizes[d]):
             strides[d] = stride
+    for d in reversed(range(missing)):
+        if _is_one(sizes[d]):
+            strides[d] = out_sizes[d + 1] * strides[d + 1] if d + 1 < len(sizes) else 1
     return out_sizes, strides, t.storage_offset()
 
 

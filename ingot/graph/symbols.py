@@ -39,6 +39,9 @@ class ShapeGuard(NamedTuple):
         return f"{self.left} {self.relation} {self.right}"
 
 
+INTEGERS = (-(1 << 62), 1 << 62)
+"""What integers that are computed with may be: kernels have 64 bits, and add sizes and indices to them."""
+
 _DECIDE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
@@ -79,6 +82,19 @@ class ShapeContext:
         self.hints[symbol] = hint
         self.sources[symbol] = (name, dim)
         return torch.SymInt(SizeNode(symbol, self))
+
+    def integer(self, hint: int, name: str) -> tuple[Symbol, torch.SymInt]:
+        """A new symbol for a Python int called `name`, that is `hint` in the present call."""
+        symbol = size_symbol(f"s{len(self.hints)}", *INTEGERS)
+        self.hints[symbol] = hint
+        self.sources[symbol] = (name, -1)
+        return symbol, torch.SymInt(SizeNode(symbol, self))
+
+    def keep_in_bounds(self, e: Expr) -> None:
+        """Rely on the expression's value being one of INTEGERS."""
+        for left, right in ((integer(INTEGERS[0]), e), (e, integer(INTEGERS[1]))):
+            if not self.holds(left, "<=", right):
+                raise Unsupported("an integer of more than 63 bits")
 
     def wrap(self, value: Expr | int) -> Any:
         """An int for a constant expression, else a SymInt."""

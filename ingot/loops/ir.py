@@ -290,8 +290,9 @@ def views_in(tree: Any) -> list[View]:
 class LoopGraph:
     """A program in loop IR.
 
-    `inputs` names the buffer of each tensor input, in graph order. `symbols` says where each size symbol is read:
-    (symbol, position among the inputs, "size" | "stride", dimension). `outputs` are what the program returns: a View
+    `inputs` names the buffer of each tensor input, in graph order; `integers` counts the int inputs, which come after
+    them. `symbols` says where each size symbol is read: (symbol, position among the inputs, "size" | "stride",
+    dimension), or (symbol, position, "value", 0) of an int. `outputs` are what the program returns: a View
     on a temporary (its storage then belongs to the user), a View on an input (an alias: eager's output shares the
     input's storage), or an Expr (a Python int). Writes to inputs are ordinary nodes whose target is an input buffer.
     `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
@@ -300,6 +301,7 @@ class LoopGraph:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
+    integers: int = 0
     symbols: list[tuple[Symbol, int, str, int]] = field(default_factory=list)
     outputs: list[View | Expr] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)

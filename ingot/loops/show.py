@@ -32,7 +32,9 @@ _INFIX = dict(
 def show(graph: LoopGraph) -> str:
     """The whole graph as text."""
     lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if b.role != "temporary"]
-    lines += [f"size {s} = {graph.inputs[p]}.{kind}({d})" for s, p, kind, d in graph.symbols]
+    for symbol, position, kind, dim in graph.symbols:
+        given = f"input {position}" if kind == "value" else f"{graph.inputs[position]}.{kind}({dim})"
+        lines.append(f"size {symbol} = {given}")
     for node in graph.nodes:
         lines += ["", *show_node(node, graph)]
     lines += ["", f"return {', '.join(_value(o) for o in graph.outputs)}"]

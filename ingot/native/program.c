@@ -122,17 +122,27 @@ static void give_back_frame(Program *program, Frame *frame) {
 
 /* -- sizes and places ----------------------------------------------------------------------------------------------------------- */
 
-static int read_symbols(const Program *program, Frame *frame) {
+static int read_symbol(const SymbolSource *symbol, PyObject *input, int64_t *value) {
     IngotTensorFacts facts;
+    if (symbol->what == SYMBOL_VALUE) {
+        *value = PyLong_AsLongLong(input);
+        return *value == -1 && PyErr_Occurred() ? -1 : 0;
+    }
+    if (ingot_tensor_facts(input, &facts) < 0)
+        return -1;
+    if (symbol->dim < 0 || symbol->dim >= facts.rank) {
+        PyErr_SetString(PyExc_ValueError, "an input has fewer dimensions than its program was compiled for");
+        return -1;
+    }
+    *value = (symbol->what == SYMBOL_STRIDE ? facts.strides : facts.sizes)[symbol->dim];
+    return 0;
+}
+
+static int read_symbols(const Program *program, Frame *frame, PyObject *const *inputs) {
     for (int i = 0; i < program->symbol_count; i++) {
-        const SymbolSource *symbol = &program->symbols[i];
-        if (ingot_tensor_facts(frame->tensors[symbol->input], &facts) < 0)
+        int64_t value;
+        if (read_symbol(&program->symbols[i], inputs[program->symbols[i].input], &value) < 0)
             return -1;
-        if (symbol->dim < 0 || symbol->dim >= facts.rank) {
-            PyErr_SetString(PyExc_ValueError, "an input has fewer dimensions than its program was compiled for");
-            return -1;
-        }
-        int64_t value = (symbol->is_stride ? facts.strides : facts.sizes)[symbol->dim];
         frame->prepared &= value == frame->values[i];
         frame->values[i] = value;
     }
@@ -306,7 +316,7 @@ static int run_steps_profiled(Program *program, Frame *frame) {
 
 /* `given`: NULL, or the list that holds the inputs, which is emptied. */
 static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject *given, PyObject **outputs) {
-    if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame) < 0)
+    if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame, inputs) < 0)
         return -1;
     if (given && PyList_SetSlice(given, 0, PyList_GET_SIZE(given), NULL) < 0)
         return -1;

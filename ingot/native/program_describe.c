@@ -111,14 +111,14 @@ static int read_parts(Program *program, PyObject *tuple, Reader reader, size_t s
 }
 
 static int read_symbol(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[] = {"size", "stride"};
+    static const char *const kinds[] = {"size", "stride", "value"};
     SymbolSource *symbol = part;
     PyObject *input, *kind;
     if (!PyArg_ParseTuple(object, "OOi", &input, &kind, &symbol->dim) ||
         read_position(input, program->input_count, "input of a symbol", &symbol->input) < 0)
         return -1;
-    symbol->is_stride = read_word(kind, kinds, 2, "what a symbol reads");
-    return symbol->is_stride < 0 ? -1 : 0;
+    symbol->what = read_word(kind, kinds, 3, "what a symbol reads");
+    return symbol->what < 0 ? -1 : 0;
 }
 
 static int read_expression(Program *program, PyObject *object, void *part) {

@@ -76,8 +76,10 @@ typedef struct {
 } Output;
 
 typedef struct {
-    int input, is_stride, dim;
+    int input, what, dim; /* `what` is a SYMBOL_...; a value is that of an int among the inputs */
 } SymbolSource;
+
+enum { SYMBOL_SIZE, SYMBOL_STRIDE, SYMBOL_VALUE };
 
 /* What one running call needs. A call takes a frame from its program's free list, so that threads never share one; what depends
    on the sizes alone stays in it from call to call. */

@@ -3,8 +3,9 @@
 The description that `ingot.native._native.Program` takes is one tuple, so that it can be printed and compared:
 
 ===========  =====================================================================================================
-inputs       how many tensors the program takes
-symbols      ((input, "size" | "stride", dimension), ...): where each size symbol is read at the start of a call
+inputs       how many tensors the program takes, and ints after them
+symbols      ((input, "size" | "stride", dimension) or (input, "value", 0), ...): where each size symbol is read at
+             the start of a call
 expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix`), evaluated when the symbols
              change. All sizes, strides, offsets and extents below are positions in the table of values: first the
              symbols, then the expressions.
@@ -187,7 +188,7 @@ class _Description:
         self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
         outputs = self.outputs()
         return (
-            len(graph.inputs),
+            len(graph.inputs) + graph.integers,
             tuple((position, kind, dim) for _, position, kind, dim in graph.symbols),
             tuple(postfix(expr, self.symbols) for expr in self.expressions),
             tuple(graph.constants.values()),

@@ -5,6 +5,7 @@ to NumPy, whose rules for types, rounding and warnings are its own. Functions of
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue
+from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorValue
 from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps
 
 if TYPE_CHECKING:
@@ -126,11 +127,28 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         array = session.realize(args[0]) if len(args) == 1 and not kwargs else None
         if not isinstance(array, ArrayValue):
-            return None
+            return _of_known_integers(session, args, kwargs)
         name = "clone" if copies else "detach"  # a tensor of its own
         return session.graph.call(session, "call_method", name, (array.tensor(session),), {})
 
     return rule
+
+
+def _of_known_integers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.tensor and the like of data with symbolic integers in it, of which torch would take 32 bits."""
+    found: list[SymIntValue] = []
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, SymIntValue):
+            found.append(value)
+        return None
+
+    with contextlib.suppress(NotConstant):
+        for value in (*args, *kwargs.values()):
+            session.deep(value).argument(leaf)
+    for value in found:
+        value.specialize(session)
+    return None
 
 
 FUNCTIONS[torch.from_numpy] = FUNCTIONS[torch.as_tensor] = _tensor_of_array(copies=False)

@@ -17,6 +17,7 @@ from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.graph.geometry import same_sizes
+from ingot.graph.symbols import to_expr
 
 if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
@@ -286,6 +287,14 @@ class TensorMethod(Value):
         return self.tensor.call_named(session, self.name, args, kwargs)
 
 
+_SYMBOLIC = {getattr(operator, name): getattr(operator, name) for name in "eq ne lt le gt ge".split()} | {
+    getattr(operator, prefix + name): getattr(operator, name)
+    for name in "add sub mul floordiv mod".split()
+    for prefix in ("", "i")
+}
+"""Operators of symbolic integers that give such, or a truth value."""
+
+
 class SymIntValue(Value):
     """An integer that varies between calls: a torch.SymInt, and how the graph computes it."""
 
@@ -297,6 +306,13 @@ class SymIntValue(Value):
         self.fake, self.recipe = fake, (op, target, args)
         self._node: fx.Node | None = None
 
+    @staticmethod
+    def of_node(fake: Any, node: fx.Node) -> SymIntValue:
+        """What a node of the graph gives."""
+        made = SymIntValue(fake, node.op, node.target, ())
+        made._node = node
+        return made
+
     def python_type(self) -> type:
         return int
 
@@ -306,10 +322,17 @@ class SymIntValue(Value):
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return leaf(self)
 
+    @property
+    def current(self) -> Any:
+        """The SymInt, or the number that guards say it is."""
+        known = to_expr(self.fake).constant
+        return self.fake if known is None else known
+
     def node(self, recorder: GraphRecorder) -> fx.Node:
         """Its node, made when it is first used."""
         if self._node is None:
             op, target, args = self.recipe
+            recorder.context.shapes.keep_in_bounds(to_expr(self.fake))
             known = [recorder.node_of(a) if isinstance(a, (TensorValue, SymIntValue)) else a for a in args]
             self._node = recorder.graph.create_node(op, target, tuple(known))
             self._node.meta.update(val=self.fake, where="")
@@ -326,6 +349,10 @@ class SymIntValue(Value):
         return bool(self.fake != 0)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        if function in (abs, operator.abs):
+            return self.unary(session, operator.neg) if self.fake < 0 else self
+        if function not in (operator.neg, operator.pos):
+            return ConstantValue(self.specialize(session)).unary(session, function)
         return SymIntValue(function(self.fake), "call_function", function, (self,))
 
     def binary(
@@ -338,8 +365,11 @@ class SymIntValue(Value):
         pair: tuple[Any, Any] = (self, other.object if isinstance(other, ConstantValue) else other)
         pair = pair[::-1] if reflected else pair
         operands = [p.fake if isinstance(p, SymIntValue) else p for p in pair]
-        if any(isinstance(p, float) for p in pair) or function in (operator.truediv, operator.pow):
-            operands = [int(p) if isinstance(p, torch.SymInt) else p for p in operands]
+        function = _SYMBOLIC.get(function, function)
+        divides = function in (operator.floordiv, operator.mod)  # by what is positive, in the algebra of sizes
+        if function not in _SYMBOLIC or float in map(type, pair) or divides and operands[1] <= 0:
+            known = [ConstantValue(int(p)) if isinstance(p, torch.SymInt) else ConstantValue(p) for p in operands]
+            return known[0].binary(session, function, known[1], False)
         result = function(*operands)
         if isinstance(result, torch.SymInt):
             return SymIntValue(result, "call_function", function, pair)
@@ -366,9 +396,7 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
             return ListValue(items, list)
         return TupleValue(items, type(result))
     if isinstance(result, torch.SymInt) and node is not None:
-        made = SymIntValue(result, node.op, node.target, ())
-        made._node = node
-        return made
+        return SymIntValue.of_node(result, node)
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise session.unsupported("an operation that gives a symbolic number")
     return session.wrap_constant(result)

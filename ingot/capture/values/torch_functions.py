@@ -11,7 +11,7 @@ from torch import overrides
 from torch.utils.checkpoint import checkpoint
 
 from ingot.capture import polyfills
-from ingot.capture.guards import Kind
+from ingot.capture.guards import Kind, Quantity
 from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
 from ingot.capture.sources import ArgSource, AttrSource, ConstSource, FunctionFieldSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
@@ -21,6 +21,7 @@ from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.numbers import OutsideNumber, with_number
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
+from ingot.graph.symbols import INTEGERS
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -286,6 +287,16 @@ def _is_scheduled(source: Source) -> bool:
         return False
     groups = source.base.base
     return isinstance(groups, AttrSource) and groups.key == "param_groups"
+
+
+@wraps(int)
+def wrap_int(session: Session, object_: Any, source: Source) -> Value:
+    """An int, compiled for its value unless that varies."""
+    varies = type(object_) is int and Quantity(source, "value") in session.varying
+    if varies and INTEGERS[0] <= object_ <= INTEGERS[1]:
+        session.guard(source, Kind.TYPE, int)
+        return session.graph.integer(session, object_, source)
+    return wrap_literal(session, object_, source)
 
 
 WRAPPERS.update(dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), wrap_literal))

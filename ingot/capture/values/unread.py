@@ -37,19 +37,23 @@ class UnreadNumber(Value):
         return "a count"
 
     def constant(self) -> Any:
-        session = self._session()
-        assert session is not None
-        return self.function(*[session.realize(operand).constant() for operand in self.operands])
+        return self.known().constant()
+
+    def specialize(self, session: Session) -> int:
+        """Its value in this call, which becomes a guard."""
+        return session.known(self.known())
 
     def known(self) -> Value:
-        """It as a constant, its value guarded."""
-        return ConstantValue(self.constant())
+        """It as a constant, its value guarded, or as a symbolic integer."""
+        session = self._session()
+        assert session is not None
+        return session.binary(self.function, *[session.realize(operand) for operand in self.operands])
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        return self.constant()
+        return self.known().argument(leaf)
 
     def truth(self, session: Session) -> bool:
-        return bool(self.constant())
+        return session.truth(self.known())
 
     def get_attribute(self, session: Session, name: str) -> Value:
         return self.known().get_attribute(session, name)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
@@ -206,18 +206,21 @@ def slice_scatter(
 
 
 @lowers(aten.tril.default)
-def tril(lw: Lowering, out: Spec, x: TensorValue, diagonal: int = 0) -> TensorValue:
-    return _triangle(lw, out, x, lambda i: compare("le", i[-1], i[-2] + diagonal))
+def tril(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
+    return _triangle(lw, out, x, "le", diagonal)
 
 
 @lowers(aten.triu.default)
-def triu(lw: Lowering, out: Spec, x: TensorValue, diagonal: int = 0) -> TensorValue:
-    return _triangle(lw, out, x, lambda i: compare("ge", i[-1], i[-2] + diagonal))
+def triu(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
+    return _triangle(lw, out, x, "ge", diagonal)
 
 
-def _triangle(lw: Lowering, out: Spec, x: TensorValue, inside: Callable[[Index], int]) -> TensorValue:
+def _triangle(lw: Lowering, out: Spec, x: TensorValue, relation: str, diagonal: int | Expr) -> TensorValue:
+    rows, columns = x.sizes[-2:]
+    within = maximum(minimum(diagonal, columns), -rows)  # those beyond the corners are all alike
+
     def compute(i: Index) -> int:
         value = x.load(i)
-        return apply("where", inside(i), value, ops.constant(0, ops.dtype_of(value)))
+        return apply("where", compare(relation, i[-1], i[-2] + within), value, ops.constant(0, ops.dtype_of(value)))
 
     return lw.computed(out, compute, [x], cost=2)

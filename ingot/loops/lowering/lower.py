@@ -191,7 +191,12 @@ class _Walk:
     def input(self, node: torch.fx.Node) -> Any:
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
-            return _to_expr(fake)
+            value = _to_expr(fake)
+            self.lw.graph.integers += 1
+            if isinstance(value, Symbol) and value not in self.known_symbols:
+                self.known_symbols.add(value)
+                self.lw.graph.symbols.append((value, self.aten.inputs.index(node), "value", 0))
+            return value
         spec = _spec(fake)
         graph, position = self.lw.graph, len(self.lw.graph.inputs)
         name = f"in{position}"

@@ -24,7 +24,7 @@ def roll(lw: Lowering, out: Spec, x: TensorValue, shifts: Sequence[int], dims: S
     moved = dict(zip((d % len(x.sizes) for d in dims), shifts))
     if len(moved) < len(dims):
         raise NotLowered("a dimension rolled twice")
-    inner = next((d for d in moved if x.strides[d] is ONE), None)
+    inner = next((d for d in moved if x.strides[d] is ONE and as_expr(moved[d]).constant is not None), None)
     if inner is not None:  # in two pieces, so that neighbours in memory stay neighbours
         size, shift = x.sizes[inner], as_expr(moved.pop(inner)) % x.sizes[inner]
         moves: list[tuple[Expr, Callable[[Expr], Expr]]]
