@@ -2,7 +2,8 @@
 
 A value that the backward reads is kept, or it is computed again from values that are. The cut that keeps the fewest
 bytes is a minimum cut of a network in which each value of the forward is an edge of its size; an op that must not run
-twice (it draws random numbers, or a library computes it) cannot be on the far side of the cut.
+twice (it draws random numbers, or a library computes it) cannot be on the far side of the cut, and one that is there
+costs a share of its size: of what takes about the same memory, what takes less work is chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.joint import Joint
-from ingot.graph.min_cut import Network
+from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
@@ -123,8 +124,7 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
         else:
             size = _bytes(node) if _is_stored(node, late) else _bytes(node) * 9 // 8
             network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
-        if node.op == "placeholder" or not _repeats(node):
-            network.edge(source, before[node])
+        network.edge(source, before[node], _work(node) if node.op != "placeholder" and _repeats(node) else INFINITE)
         for argument in node.all_input_nodes:
             if argument in after:
                 network.edge(after[argument], before[node])
@@ -178,6 +178,24 @@ _CHEAP = {
     aten.slice_scatter.default,
     aten.select_scatter.default,
 }
+
+
+_LIGHT = {
+    *_CHEAP,
+    *(getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")),
+    *(getattr(aten, name).Scalar for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+    *(getattr(aten, name).default for name in ("neg", "abs", "relu", "maximum", "minimum", "clamp")),
+    *(getattr(aten, name).default for name in ("logical_not", "logical_and", "logical_or")),
+    aten.where.self,
+}
+"""Ops that take no longer than reading what they give."""
+
+
+def _work(node: Node) -> int:
+    """What computing a value again costs, beside the bytes of what is kept."""
+    if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
+        return 0
+    return _bytes(node) // (256 if node.target in _LIGHT else 32)
 
 
 def _bytes(node: Node) -> int:

@@ -21,6 +21,9 @@ VECTOR_ELEMENTS = 1 << 12  # ... which matters from this many elements on
 COLUMNS = 16  # points that make a vector where neighbouring ones lie side by side
 CACHED_ELEMENTS = 1 << 16  # of the rows of a point, or of a vector of points, which are read more than once
 NEGLIGIBLE = 64  # bytes that are not worth a kernel of all that read them: one cache line
+SMALLEST_SHARE = 1 / 64  # of the lesser of two groups' traffic, that one kernel has to save ...
+FREE_TRAFFIC = 1 << 16  # ... where that is more bytes than this: a launch costs no more than that
+FAR = 16  # nodes between two groups: the earlier one would keep what it reads for long
 ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
 
 
@@ -106,6 +109,7 @@ class _Fusion:
         self.groups: dict[int, Group] = {}
         self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
         self.writers: dict[str, set[int]] = defaultdict(set)  # ... and those of them that write it
+        self._sizes: dict[str, float] = {}
         self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
         for k, before in enumerate(direct_dependencies(nodes)):
             group = self.groups[k] = self._single(k, nodes[k], before)
@@ -133,7 +137,7 @@ class _Fusion:
         return group
 
     def run(self) -> list[Group]:
-        for k in sorted(self.groups):
+        for k in sorted(self.groups, reverse=True):  # of two that are added, the later one adds: the earlier is done
             if k in self.groups and isinstance(self.groups[k].members[0], Contraction):
                 self._finish(self.groups[k])
         changed = True
@@ -196,7 +200,9 @@ class _Fusion:
 
     def score(self, first: Group, second: Group) -> float:
         """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile. A scatter stays
-        alone: what it writes is finished when all of it has run."""
+        alone: what it writes is finished when all of it has run. Two groups with much traffic of their own and next to
+        none in common stay apart, for what they read had to wait for both; of two that are far apart, the earlier one
+        does not wait to save next to nothing."""
         if any(getattr(m, "scatters", False) for g in (first, second) for m in g.members):
             return 0
         if len(first.members) + len(second.members) > MAX_MEMBERS:
@@ -208,11 +214,18 @@ class _Fusion:
             return 0
         written = (first.writes & second.touches) | (second.writes & first.reads)
         shared = sum(self._bytes(name) for name in (first.reads & second.reads) - written)
-        return sum(self._bytes(name) for name in written) + (shared if shared > NEGLIGIBLE else 0)
+        saved = sum(self._bytes(name) for name in written) + (shared if shared > NEGLIGIBLE else 0)
+        enough = max(saved / SMALLEST_SHARE, FREE_TRAFFIC)
+        earlier, later = sorted((first, second), key=lambda g: g.positions[0])
+        apart = later.positions[0] - earlier.positions[-1] > FAR
+        waiting = (earlier,) if apart else (earlier, later)
+        return saved if any(sum(map(self._bytes, g.touches)) <= enough for g in waiting) else 0
 
     def _bytes(self, name: str) -> float:
-        buffer = self.buffers[name]
-        return estimate(product(buffer.sizes)) * buffer.dtype.itemsize
+        if name not in self._sizes:
+            buffer = self.buffers[name]
+            self._sizes[name] = estimate(product(buffer.sizes)) * buffer.dtype.itemsize
+        return self._sizes[name]
 
     def keeps_parallelism(self, first: Group, second: Group, points: Expr) -> bool:
         """Whether the fused kernel still has work for all cores, or is too small to need them."""

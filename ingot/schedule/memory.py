@@ -16,7 +16,7 @@ from ingot.schedule.fuse import estimate
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 
 ALIGNMENT = 64
-LARGE = 1 << 16  # bytes of a temporary that a frugal plan does not put into the arena
+LARGE = 1 << 12  # bytes of a temporary that a frugal plan does not put into the arena
 ZERO = integer(0)
 
 Step = KernelStep | LibraryStep

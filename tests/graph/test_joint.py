@@ -58,6 +58,12 @@ def test_a_cheap_chain_is_computed_again() -> None:
     assert parts.saved == (Saved("input", 0),) and len(parts.forward.outputs) == 1
 
 
+def test_of_equal_sizes_what_takes_less_work_is_kept() -> None:
+    """The results of a product would do as well, but their tanh would be computed again."""
+    parts = cut(lambda x, w: (x @ w).tanh().sum(), wanted(4, 5), wanted(5, 6))
+    assert parts.forward.nodes_of(aten.tanh.default) and not parts.backward.nodes_of(aten.tanh.default)
+
+
 def test_an_input_that_eager_does_not_read_is_not_read_late() -> None:
     """The user may write to it in between."""
     parts = cut(lambda x, b: torch.exp(x + b), wanted(1000), wanted(1000))

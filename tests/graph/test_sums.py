@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.graph.passes.sums import accumulate
+from ingot.graph.passes.dead_code import remove_dead_code
+from ingot.graph.passes.products import join_products
+from ingot.graph.passes.sums import write_into_sums
 from tests.graph.tracing import traced
 
 aten = torch.ops.aten
@@ -14,7 +16,8 @@ aten = torch.ops.aten
 def summed(function, *inputs: Tensor):
     """The graph of a function after the pass, which gives what the function gives."""
     graph = traced(function, *inputs)
-    accumulate(graph)
+    for step in (join_products, write_into_sums, remove_dead_code):
+        step(graph)
     for found, expected in zip(graph.function()(*inputs), [function(*inputs)], strict=True):
         torch.testing.assert_close(found, expected)
     return graph

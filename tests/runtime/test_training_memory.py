@@ -33,13 +33,29 @@ def language() -> tuple[nn.Module, Tensor]:
     return model.requires_grad_(), torch.randint(256, (4, 64))
 
 
+class Recurrence(nn.Module):
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for part in x.unbind():
+            state = self.cell(part, state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+def lstm() -> tuple[nn.Module, Tensor]:
+    return Recurrence(nn.LSTMCell(64, 64)), torch.randn(8, 32, 64)
+
+
 def step(model: Callable[..., Tensor], parameters: list[Tensor], x: Tensor) -> None:
     for parameter in parameters:
         parameter.grad = None
     model(x).square().mean().backward()
 
 
-@pytest.mark.parametrize("make", [perceptron, images, language])
+@pytest.mark.parametrize("make", [perceptron, images, language, lstm])
 def test_a_step_holds_no_more_than_eagers(make: Callable[[], tuple[nn.Module, Tensor]]) -> None:
     model, x = make()
     parameters = list(model.parameters())

@@ -50,7 +50,7 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | No
             return None
     else:
         return None
-    weight = _transposed(right)
+    weight = transposed(right)
     return None if weight is None else (x, weight, bias)  # type: ignore[return-value]
 
 
@@ -61,7 +61,7 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
         return False
     x, right = node.args
     repeats = right.target is aten.expand.default and right.args[0].meta["val"].dim() == 2  # type: ignore[union-attr]
-    weight = _transposed(right.args[0]) if repeats else None  # type: ignore[union-attr]
+    weight = transposed(right.args[0]) if repeats else None  # type: ignore[union-attr]
     value = x.meta["val"]  # type: ignore[union-attr]
     if weight is None or not (str(value.shape[0]) == "1" or value.is_contiguous()):
         return False  # the rows of several batches are no matrix
@@ -84,7 +84,8 @@ def _is_bias(bias: Any, result: Any) -> bool:
     return bias.dim() == 1 and bias.dtype == result.dtype and str(bias.shape[0]) == str(result.shape[-1])
 
 
-def _transposed(node: Any) -> torch.fx.Node | None:
+def transposed(node: Any) -> torch.fx.Node | None:
+    """The matrix that a node is the transpose of."""
     swaps = (
         node.target is aten.t.default
         or (node.target is aten.transpose.int and {d % 2 for d in node.args[1:]} == {0, 1})

@@ -16,8 +16,10 @@ from ingot.graph.passes.layouts import choose_layouts
 from ingot.graph.passes.linear import recognize_linear
 from ingot.graph.passes.no_ops import remove_no_ops
 from ingot.graph.passes.ownership import own_outputs
-from ingot.graph.passes.sums import accumulate
+from ingot.graph.passes.products import join_products
+from ingot.graph.passes.sums import write_into_sums
 from ingot.graph.passes.verify import verify
+from ingot.graph.passes.windows import see_through_joins, see_through_writes
 
 Pass = Callable[[AtenGraph], None]
 
@@ -25,6 +27,7 @@ Passes = tuple[tuple[str, Pass], ...]
 
 # What keeps each value that is left as it was: of a joint graph, before it is cut.
 SIMPLIFICATIONS: Passes = (
+    ("see through writes", see_through_writes),
     ("remove dead code", remove_dead_code),
     ("ask for less", ask_for_less),
     ("remove no-ops", remove_no_ops),
@@ -43,7 +46,14 @@ _ENDING: Passes = (
 PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
 
 # Of a forward and a backward that are two graphs: another layout would be undone for each value that is kept.
-TRAINING_PASSES: Passes = (("accumulate in place", accumulate), *SIMPLIFICATIONS, *_RECOGNITION, *_ENDING)
+TRAINING_PASSES: Passes = (
+    *SIMPLIFICATIONS,
+    ("join products", join_products),
+    ("see through joins", see_through_joins),
+    ("add in place", write_into_sums),
+    *_RECOGNITION,
+    *_ENDING,
+)
 
 
 def run_passes(graph: AtenGraph, passes: Passes = PASSES) -> None:

@@ -146,6 +146,8 @@ def _scaled(lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue, bet
 
     value = lw.computed(out, compute, [result] if beta == 0 else [result, bias])
     value.finishes = True
+    if len(bias.sizes) > 1 and bias.sizes == out.sizes:
+        lw.realize(value)  # of a sum of products, each is added as soon as it is there
     return value
 
 
