@@ -532,34 +532,6 @@ def trace(x: Tensor) -> Tensor:
     return torch.sum(torch.diagonal(x))
 
 
-# -- losses ------------------------------------------------------------------------------------------------------------
-
-_REDUCE: tuple[Callable[[Tensor], Tensor], ...] = (lambda loss: loss, torch.mean, torch.sum)  # by ATen's number
-
-
-@rule(aten.mse_loss.default)
-@rounded_once
-def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    difference = x - target
-    return _REDUCE[reduction](difference * difference)
-
-
-@rule(aten.nll_loss_forward.default)
-def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> Any:
-    if weight is not None or x.dim() != 2 or _is_empty(x) or x.dtype in HALVES:
-        return NotImplemented
-    kept = target != ignored
-    index = torch.where(kept, target, 0)
-    index = torch.where(index < 0, x.shape[1], index)  # an IndexError, as for one too large
-    picked = x[torch.arange(x.shape[0], device=x.device), index]
-    losses = torch.where(kept, -picked, 0.0)
-    count = torch.sum(kept).to(x.dtype)
-    if reduction == 0:
-        return losses, x.new_zeros(())
-    total = torch.sum(losses)
-    return (total / count if reduction == 1 else total), count
-
-
 # -- transformers ------------------------------------------------------------------------------------------------------
 
 

@@ -20,12 +20,12 @@ aten = torch.ops.aten
 Mask = Sequence[bool]  # which gradients are wanted
 
 
-def _in_float32(number: float) -> float:
+def in_float32(number: float) -> float:
     """As eager's code holds some of its constants, for each type of tensor."""
     return torch.tensor(number, dtype=torch.float32).item()
 
 
-_SIXTH, _SMALLEST = _in_float32(1 / 6), _in_float32(1e-12)
+_SIXTH = in_float32(1 / 6)
 
 
 # -- activations -------------------------------------------------------------------------------------------------------
@@ -253,76 +253,6 @@ def batch_norm(
         (moment * factor).to(dtype) if mask[1] else None,
         total.to(dtype) if mask[2] else None,
     )
-
-
-# -- losses ------------------------------------------------------------------------------------------------------------
-
-
-def _averaged(x: Tensor, reduction: int) -> Any:
-    """The number of elements where the loss is their mean (which is reduction 1), else 1."""
-    return x.numel() if reduction == 1 else 1
-
-
-@rule(aten.mse_loss_backward.default)
-@rounded_once
-def mse_loss(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    return 2.0 / _averaged(x, reduction) * (x - target) * grad
-
-
-@rule(aten.smooth_l1_loss_backward.default)
-@rounded_once
-def smooth_l1_loss(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
-    difference, norm = x - target, 1.0 / _averaged(x, reduction)
-    inner = norm * difference * grad / beta if beta else norm * difference * grad
-    outer = torch.where(difference <= -beta, -norm * grad, norm * grad)
-    return torch.where(torch.abs(difference) >= beta, outer, inner)
-
-
-@rule(aten.huber_loss_backward.default)
-@rounded_once
-def huber_loss(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
-    difference, norm = x - target, 1.0 / _averaged(x, reduction)
-    outer = torch.where(difference <= -delta, -norm * grad * delta, norm * grad * delta)
-    return torch.where(torch.abs(difference) >= delta, outer, norm * difference * grad)
-
-
-@rule(aten.soft_margin_loss_backward.default)
-@rounded_once
-def soft_margin_loss(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    power = torch.exp(-target * x)
-    return grad * (-target * power / (1.0 + power) / _averaged(x, reduction))
-
-
-@rule(aten.binary_cross_entropy_backward.default)
-def binary_cross_entropy(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
-) -> Tensor:
-    if x.dtype in HALVES:
-        return NotImplemented  # eager rounds at each step, and float16 does not have the smallest denominator
-    inward = grad * (x - target) / torch.clamp((1 - x) * x, min=_SMALLEST)
-    if weight is not None:
-        inward = inward * weight
-    return inward / x.numel() if reduction == 1 else inward
-
-
-@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def nll_loss(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total: Tensor
-) -> Tensor:
-    """By comparison of each class with the target, so that nothing has to be in memory."""
-    if x.dim() < 2 or geometry.is_empty(x):
-        return NotImplemented
-    shape = (1, -1, *[1] * (x.dim() - 2))
-    classes, wanted = torch.arange(x.shape[1], device=x.device).view(shape), target.unsqueeze(1)
-    slope = -(grad / total if reduction == 1 else grad)
-    if reduction == 0:
-        slope = slope.unsqueeze(1)
-    if weight is not None:
-        slope = slope * weight.view(shape)
-    hit = torch.eq(classes, wanted)
-    if not isinstance(x.shape[1], int) or 0 <= ignored < x.shape[1]:
-        hit = torch.logical_and(hit, torch.ne(wanted, ignored))
-    return torch.where(hit, slope, 0)
 
 
 # -- what was read at places, or taken from them -----------------------------------------------------------------------

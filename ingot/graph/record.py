@@ -17,7 +17,13 @@ import torch.fx
 from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, Unsupported
-from ingot.graph import decompositions_backward, decompositions_places, geometry, meta  # noqa: F401  (rules)
+from ingot.graph import (  # noqa: F401  (they register rules)
+    decompositions_backward,
+    decompositions_losses,
+    decompositions_places,
+    geometry,
+    meta,
+)
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS

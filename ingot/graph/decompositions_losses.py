@@ -1,0 +1,138 @@
+"""Losses and their gradients, recorded as simpler ops. The rules of `decompositions.py` apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.graph import geometry
+from ingot.graph.decompositions import HALVES, rounded_once, rule
+from ingot.graph.decompositions_backward import in_float32
+
+aten = torch.ops.aten
+
+_SMALLEST = in_float32(1e-12)
+
+_REDUCE: tuple[Callable[[Tensor], Tensor], ...] = (lambda loss: loss, torch.mean, torch.sum)  # by ATen's number
+_MEAN = 1
+
+
+def _averaged(x: Tensor, reduction: int) -> Any:
+    """The number of elements where the loss is their mean, else 1."""
+    return x.numel() if reduction == _MEAN else 1
+
+
+# -- of differences ----------------------------------------------------------------------------------------------------
+
+
+@rule(aten.mse_loss.default)
+@rounded_once
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    difference = x - target
+    return _REDUCE[reduction](difference * difference)
+
+
+@rule(aten.mse_loss_backward.default)
+@rounded_once
+def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    return 2.0 / _averaged(x, reduction) * (x - target) * grad
+
+
+@rule(aten.smooth_l1_loss.default)
+@rounded_once
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Tensor:
+    distance = torch.abs(x - target)
+    if not beta:
+        return _REDUCE[reduction](distance)
+    inner = 0.5 * distance * distance / beta
+    return _REDUCE[reduction](torch.where(distance < beta, inner, distance - 0.5 * beta))
+
+
+@rule(aten.smooth_l1_loss_backward.default)
+@rounded_once
+def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    difference, norm = x - target, 1.0 / _averaged(x, reduction)
+    inner = norm * difference * grad / beta if beta else norm * difference * grad
+    outer = torch.where(difference <= -beta, -norm * grad, norm * grad)
+    return torch.where(torch.abs(difference) >= beta, outer, inner)
+
+
+@rule(aten.huber_loss.default)
+@rounded_once
+def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    distance = torch.abs(x - target)
+    outer = delta * (distance - 0.5 * delta)
+    return _REDUCE[reduction](torch.where(distance <= delta, 0.5 * distance * distance, outer))
+
+
+@rule(aten.huber_loss_backward.default)
+@rounded_once
+def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
+    difference, norm = x - target, 1.0 / _averaged(x, reduction)
+    outer = torch.where(difference <= -delta, -norm * grad * delta, norm * grad * delta)
+    return torch.where(torch.abs(difference) >= delta, outer, norm * difference * grad)
+
+
+# -- of probabilities --------------------------------------------------------------------------------------------------
+
+
+@rule(aten.soft_margin_loss_backward.default)
+@rounded_once
+def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    power = torch.exp(-target * x)
+    return grad * (-target * power / (1.0 + power) / _averaged(x, reduction))
+
+
+@rule(aten.binary_cross_entropy_backward.default)
+def binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    if x.dtype in HALVES:
+        return NotImplemented  # eager rounds at each step, and float16 does not have the smallest denominator
+    inward = grad * (x - target) / torch.clamp((1 - x) * x, min=_SMALLEST)
+    if weight is not None:
+        inward = inward * weight
+    return inward / x.numel() if reduction == _MEAN else inward
+
+
+@rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> Any:
+    """(loss, sum of the weights of the classes that count) of logarithms of probabilities (n, class, ...)."""
+    if x.dim() < 2 or geometry.is_empty(x) or x.dtype in HALVES:
+        return NotImplemented
+    kept = target != ignored
+    index = torch.where(kept, target, 0)
+    picked = -torch.gather(x, 1, index.unsqueeze(1)).squeeze(1)
+    if weight is None:
+        total = torch.sum(kept).to(x.dtype)
+    else:
+        weights = torch.index_select(weight, 0, index.reshape(-1)).view(index.shape)
+        picked, total = picked * weights, torch.sum(torch.where(kept, weights, 0.0))
+    losses = torch.where(kept, picked, 0.0)
+    if reduction == 0:
+        return losses, x.new_zeros(())
+    summed = torch.sum(losses)
+    return (summed / total if reduction == _MEAN else summed), total
+
+
+@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total: Tensor
+) -> Tensor:
+    """By comparison of each class with the target, so that nothing has to be in memory."""
+    if x.dim() < 2 or geometry.is_empty(x):
+        return NotImplemented
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    classes, wanted = torch.arange(x.shape[1], device=x.device).view(shape), target.unsqueeze(1)
+    slope = -(grad / total if reduction == _MEAN else grad)
+    if reduction == 0:
+        slope = slope.unsqueeze(1)
+    if weight is not None:
+        slope = slope * weight.view(shape)
+    hit = torch.eq(classes, wanted)
+    if not isinstance(x.shape[1], int) or 0 <= ignored < x.shape[1]:
+        hit = torch.logical_and(hit, torch.ne(wanted, ignored))
+    return torch.where(hit, slope, 0)
