@@ -62,6 +62,22 @@ def test_rounding_is_judged_by_float64():
     compared(lambda x, a, k: x.flip(0).cumsum(0)[-1], lambda x, a, k: x.sum(), x)
 
 
+def test_eager_may_have_two_answers():
+    """Its code for scalars and its code for vectors differ where a quotient overflows; nothing else passes for one."""
+    x = torch.full((70,), 3e38)
+    call = (x, (torch.full((70,), 0.75),), {})
+
+    def eager(x, args, kwargs):
+        return torch.fmod(x, *args)
+
+    exact = Ran.of(eager, call)
+    exact.leaves = [torch.fmod(x.double(), 0.75).float()]
+    compare(exact, Ran.of(eager, call), eager, call, elementwise=True)
+    exact.leaves = [exact.leaves[0] + 0.25]
+    with pytest.raises(Different):
+        compare(exact, Ran.of(eager, call), eager, call, elementwise=True)
+
+
 def test_layouts_keep_the_values():
     call = (torch.rand(2, 3, 4, 5), (X,), {})
     found = dict(variants([call], "pointwise"))

@@ -185,7 +185,7 @@ def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
 
 @rule(aten.linalg_cross.default)
 def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    if x.is_complex() or _is_empty(x) or _is_empty(other):
+    if x.is_complex():
         return NotImplemented
 
     def turned(t: Tensor, steps: int) -> Tensor:
@@ -196,10 +196,12 @@ def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 @rule(aten.isin.Tensor_Tensor)
 def isin(x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """By comparison with each of few; eager, too, sorts where they are many."""
-    count = members.numel()
-    if not isinstance(count, int) or not 0 < count <= 32:
+    """By comparison with each of few, or where few comparisons are made; eager, too, sorts where they are many."""
+    count, pairs = members.numel(), members.numel() * x.numel()
+    if not isinstance(count, int) or (count > 32 and not (isinstance(pairs, int) and pairs <= 1 << 15)):
         return NotImplemented
+    if count == 0:
+        return torch.full(x.shape, invert, dtype=torch.bool, device=x.device)
     found = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
     return torch.logical_not(found) if invert else found
 
@@ -215,13 +217,6 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
         return NotImplemented
     shifted = x.unsqueeze(-1) + torch.arange(0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device)
     return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
-
-
-@rule(aten.addcmul.default)
-@of_one_float_type
-@rounded_once
-def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    return x + (a * b if value == 1 else value * a * b)
 
 
 @rule(aten.addcdiv.default)
@@ -314,8 +309,12 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
 @rule(aten.logsumexp.default)
 @rounded_once
 def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    if _is_empty(x) or not x.is_floating_point():
+    if x.is_complex():
         return NotImplemented
+    if not x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+    if _is_empty(x):
+        return torch.log(torch.sum(torch.exp(x), dim, keepdim))
     top = torch.amax(x, dim, keepdim=True)
     top = torch.where(torch.abs(top) == math.inf, 0.0, top)
     total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=True)) + top
@@ -394,9 +393,9 @@ def batch_norm(
         return NotImplemented  # eager raises
     mean, variance = (m.view(-1) for m in _moments(widened(x), dims))
     if running_mean is not None:
-        running_mean.copy_(momentum * mean + (1 - momentum) * running_mean)
+        running_mean.copy_(momentum * mean + (1 - momentum) * widened(running_mean))
     if running_var is not None:
-        running_var.copy_(momentum * (variance * (count / (count - 1))) + (1 - momentum) * running_var)
+        running_var.copy_(momentum * (variance * (count / (count - 1))) + (1 - momentum) * widened(running_var))
     scale = torch.rsqrt(variance + eps)
     stats = weight.dtype if weight is not None else x.dtype
     return _normalized(x, mean, scale, weight, bias), mean.to(stats), scale.to(stats)
@@ -467,18 +466,20 @@ def var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: boo
 
 @rule(aten.std_mean.correction)
 def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    if _refuses(x):
+    if x.is_complex():
         return NotImplemented
+    if _is_empty(x):
+        variance, mean = torch.var_mean(x, dim, correction=correction, keepdim=keepdim)
+        return torch.sqrt(variance), mean
     variance, mean = _variance(widened(x), dim, correction, keepdim)
     return torch.sqrt(variance).to(x.dtype), mean.to(x.dtype)
 
 
 @rule(aten.linalg_vector_norm.default)
 def vector_norm(x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    if _refuses(x) or (dtype is not None and dtype.is_complex):
+    if not x.is_floating_point() or (dtype is not None and dtype.is_complex):
         return NotImplemented
-    result = _norm(widened(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim)
-    return result if result is NotImplemented else result.to(dtype or x.dtype)
+    return _norm(widened(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim).to(dtype or x.dtype)
 
 
 def _norm(x: Tensor, order: float, dims: list[int], keepdim: bool) -> Tensor:
@@ -491,8 +492,6 @@ def _norm(x: Tensor, order: float, dims: list[int], keepdim: bool) -> Tensor:
         return extreme(torch.abs(x), dims, keepdim=keepdim)
     if order == 1:
         return torch.sum(torch.abs(x), dims, keepdim=keepdim)
-    if x.dtype is torch.float64:
-        return NotImplemented  # there is no pow of doubles
     return torch.pow(torch.sum(torch.pow(torch.abs(x), order), dims, keepdim=keepdim), 1 / order)
 
 
@@ -521,8 +520,6 @@ def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
 
 @rule(aten.aminmax.default)
 def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
-    if _is_empty(x):
-        return NotImplemented
     dims = _dims(x, dim)
     return torch.amin(x, dims, keepdim=keepdim), torch.amax(x, dims, keepdim=keepdim)
 

@@ -169,6 +169,17 @@ def _draws_in_memory_order() -> bool:
         return not torch.equal(laid, plain)
 
 
+def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
+    """Of these eager draws other numbers where the elements have gaps between them than where they lie together."""
+
+    def draw(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not geometry.is_dense(target.shape, target.stride()):
+            raise Unsupported(f"{form} into a tensor with gaps between its elements")
+        return form(target, *args, **kwargs)
+
+    return draw
+
+
 # In-place op -> what it writes, where that does not depend on what was there before
 OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.copy_.default: _copied,
@@ -176,6 +187,8 @@ OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.fill_.Scalar: _filled,
     aten.zero_.default: lambda target: _filled(target, 0),
     aten.bernoulli_.float: _drawn,
+    aten.normal_.default: _drawn_whole(aten.normal_functional.default),
+    aten.exponential_.default: _drawn_whole(aten.exponential.default),
 }
 
 

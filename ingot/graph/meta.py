@@ -276,12 +276,25 @@ def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     sizes = (x.shape[0], channels, *spatial)
     if rank == 1:  # eager computes a contiguous one as an image of height 1, whose strides may happen to be such
         x = (x if x.is_contiguous() else _fresh(x.shape, x.dtype)).unsqueeze(2)
-        if geometry.like_channels_last(x) or geometry.like_channels_last(weight.unsqueeze(2)):
+        wide = [[1, *stride], [0, *padding], [1, *dilation], transposed, [0, *output_padding], groups]
+        if _convolved_channels_last(x, weight.unsqueeze(2), wide):
             strides = geometry.channels_last((*sizes[:2], 1, *sizes[2:]))
             return _fresh(sizes, x.dtype, (*strides[:2], strides[3]))
         return _fresh(sizes, x.dtype)
-    last = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
+    last = _convolved_channels_last(x, weight, [stride, padding, dilation, transposed, output_padding, groups])
     return _fresh(sizes, x.dtype, geometry.channels_last(sizes) if last else None)
+
+
+def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> bool:
+    """Whether eager's convolution gives its result channels last: where an operand lies so, and the kernel that it
+    chooses for these sizes knows of that layout."""
+    likely = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
+    if not likely or any(isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())):
+        return likely
+    real = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)]
+    backend = torch._C._select_conv_backend(*real, None, *settings, None)
+    chosen: Any = torch._C._conv_determine_backend_memory_format  # whose stub knows one argument of its three
+    return chosen(*real, backend) in (torch.channels_last, torch.channels_last_3d)
 
 
 def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -442,6 +455,10 @@ def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
     whole = not any(isinstance(v, (float, torch.SymFloat)) for v in (start, end, step))
     dtype = bound["dtype"] or (torch.int64 if whole else torch.get_default_dtype())
+    if dtype is torch.int64 and not whole:  # eager truncates the numbers before it counts
+        start, end, step, whole = int(start), int(end), int(step), True
+        if step == 0:
+            raise EagerRaises("arange with a step of 0")
     count = -((start - end) // step) if whole else math.ceil((end - start) / step)
     return _fresh((count,), dtype)
 

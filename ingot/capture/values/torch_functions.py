@@ -324,6 +324,10 @@ def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported("side effect: the random state is read or set (torch.manual_seed and its kin)")
 
 
+def _resized(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    raise session.unsupported("a tensor is resized, which changes the object itself")
+
+
 def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.call(session.builtin(polyfills.masked_input), args, kwargs)
 
@@ -349,6 +353,7 @@ for _function in (
     torch.cuda.manual_seed,
 ):
     SPECIAL_FUNCTIONS[_function] = _random_state
+FUNCTIONS.update(dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, torch._resize_output_), _resized))
 
 _CHECKPOINT_OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "early_stop"})
 """Those that say how the backward pass is to run the function again."""

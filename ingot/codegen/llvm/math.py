@@ -83,6 +83,12 @@ EXP2_QUICK = (
     0.0001546144469856913, 0.0013400428177615838, 0.009618056678524637, 0.05550327226670302, 0.24022650922288757,
     0.6931472067028326, 1.0,
 )  # fmt: skip
+# (2 (atanh(s)/s - 1) / s^2 - 2/3) / s^2 in s^2, and what the double nearest to 2/3 lacks
+LOG_TAIL = (
+    0.11723178623876518, 0.11706236339491206, 0.1333480469384731, 0.1538459496251843, 0.18181818335392802,
+    0.22222222221655885, 0.28571428571429364, 0.4,
+)  # fmt: skip
+TWO_THIRDS_LOW = 3.700743415417188e-17
 # (sin(x)/x - 1) / x^2 and (cos(x) - 1 + x^2/2) / x^4 in x^2 on |x| <= pi/4
 SIN = {
     "float": (2.7249104732618434e-6, -1.9840079767163843e-4, 8.333331905305386e-3, -0.1666666716337204),
@@ -125,8 +131,9 @@ LOG_ERFC = (
 )  # fmt: skip
 # log2(erfc(x / sqrt(2)) / 2) on [0, 5.5] and 2^r on |r| <= 1/2: for float, good to 1e-7 in x erfc(x / sqrt(2)) / 2
 LOG2_TAIL = (
-    -1.1353678246450727e-06, 1.9240667825215496e-05, -9.389443584950641e-05, -0.0003456312988419086,
-    0.007310159970074892, -0.05264511704444885, -0.4591667652130127, -1.1511093378067017, -1.0,
+    1.6066375299044528e-07, -3.895539852190722e-06, 3.75423116220255e-05, -0.0001531685320326073,
+    -0.000247547361692985, 0.007232064350280366, -0.052622508928227216, -0.4591650507075917, -1.1511104826190712,
+    -1.0,
 )  # fmt: skip
 EXP2_SHORT = (
     0.0013276472454890609, 0.009675541892647743, 0.05550713092088699, 0.24022120237350464, 0.6931469440460205, 1.0,
@@ -365,14 +372,74 @@ def _quick_exp2(x: Value) -> Value:
     return polynomial(x - k, EXP2_QUICK) * _power_of_two(n, "double")
 
 
-def power(x: Value, y: Value) -> Value:
-    """x**y: of floats by way of double; of doubles the C library's, element by element. C's special cases."""
+def _quick_power(x: Value, y: Value) -> Value:
+    """x**y of floats, x >= 0, by way of double."""
     e = x.emitter
-    if x.type == "double":
-        return e.intrinsic("pow", (x, y))
+    product = at_least(at_most(e.cast("fpext", y, "double") * _quick_log2(x), 160.0), -160.0)
+    return e.cast("fptrunc", _quick_exp2(product), "float")
+
+
+def _product(a: Value, b: Value) -> tuple[Value, Value]:
+    """a * b as a sum."""
+    product = a * b
+    return product, a.emitter.fma(a, b, -product)
+
+
+def _sum(a: Value, b: Value) -> tuple[Value, Value]:
+    """a + b as a sum, where a is zero or the larger of them."""
+    total = a + b
+    return total, b - (total - a)
+
+
+def _long_log(x: Value) -> tuple[Value, Value]:
+    """log of a finite double > 0 as a sum, good to 2**-63 of itself: k ln2 + 2 s + s^3 (2/3 + ...) for s = f / (2 + f),
+    every term of it a sum."""
+    e, form = x.emitter, FORMATS["double"]
+    tiny = e.compare("olt", x, form.smallest)
+    bits = e.bits(e.select(tiny, x * 2.0**54, x))
+    exponent = e.binary("ashr", bits - form.sqrt_half_bits, form.mantissa)
+    f = e.cast("bitcast", bits - (exponent << form.mantissa), "double") - 1.0
+    k = e.cast("sitofp", exponent - e.select(tiny, e.constant(54, form.integer), 0), "double")
+    divisor = f + 2.0
+    s = f / divisor
+    s_low = (e.fma(-s, divisor, f) - s * (f - (divisor - 2.0))) / divisor
+    z, z_low = _product(s, s)
+    z_low = e.fma(s * 2.0, s_low, z_low)
+    tail = polynomial(z, LOG_TAIL)
+    rest, rest_low = _product(z, tail)
+    factor, factor_low = _sum(e.constant(2.0 / 3.0, "double"), rest)
+    factor_low = factor_low + (e.fma(z_low, tail, rest_low) + TWO_THIRDS_LOW)
+    cube, cube_low = _product(s, z)
+    cube_low = cube_low + e.fma(s, z_low, s_low * z)
+    third, third_low = _product(cube, factor)
+    third_low = third_low + e.fma(cube, factor_low, cube_low * factor)
+    twos, twos_low = _product(k, e.constant(form.ln2[0], "double"))
+    high, low = _sum(twos, s * 2.0)
+    high, lower = _sum(high, third)
+    return high, low + lower + (e.fma(k, form.ln2[1], twos_low) + e.fma(s_low, 2.0, third_low))
+
+
+def _long_power(x: Value, y: Value) -> Value:
+    """x**y of doubles, x >= 0: the exponential of a product that is kept as a sum."""
+    e = x.emitter
+    log_high, log_low = _long_log(x)
+    low, high = FORMATS["double"].exp_range
+    product, rest = _product(y, log_high)
+    bounded = at_least(at_most(product, high), low)
+    rest = e.select(e.compare("oeq", bounded, product), e.fma(y, log_low, rest), 0.0)
+    r, k, n = _reduce_exp(bounded)
+    result = _scale(_expm1_small(r + rest) + 1.0, k, n)
+    at_end = e.compare("oeq", x, 0.0) | e.compare("oeq", x, inf)
+    falls = e.compare("oeq", x, 0.0) ^ e.compare("olt", y, 0.0)
+    result = e.select(at_end, e.select(falls, e.constant(0.0, "double"), inf), result)
+    return e.select(e.compare("uno", x, y), nan, result)
+
+
+def power(x: Value, y: Value) -> Value:
+    """x**y with C's special cases."""
+    e = x.emitter
     magnitude = absolute(x)
-    product = at_least(at_most(e.cast("fpext", y, "double") * _quick_log2(magnitude), 160.0), -160.0)
-    result = e.cast("fptrunc", _quick_exp2(product), "float")
+    result = (_quick_power if x.type == "float" else _long_power)(magnitude, y)
     whole = e.compare("oeq", e.intrinsic("trunc", (y,)), y)
     half = y * 0.5
     odd = whole & e.compare("one", e.intrinsic("trunc", (half,)), half)

@@ -67,6 +67,8 @@ def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
 @lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
     start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else 1)
+    if out.dtype in ops.INTS:
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)) and out.dtype in ops.INTS:
         return lw.computed(out, lambda index: ops.index(index[0] * step + start, out.dtype), [], cost=0)
     if any(isinstance(v, Expr) for v in (start, step)):

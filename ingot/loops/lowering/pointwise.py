@@ -268,9 +268,11 @@ def _sign(x: int) -> int:
 
 
 def _addcmul(x: int, a: int, b: int, *, value: float = 1) -> int:
-    if value == 1:
-        return apply("add", x, apply("mul", a, b))
-    return apply("add", x, apply("mul", apply("mul", _number(x, value), a), b))
+    """x + value * a * b, the last two steps in one rounding, as in eager's kernels."""
+    scaled = a if value == 1 else apply("mul", _number(x, value), a)
+    if ops.dtype_of(x) in ops.FLOATS:
+        return apply("fma", scaled, b, x)
+    return apply("add", x, apply("mul", scaled, b))
 
 
 def _addcdiv(x: int, a: int, b: int, *, value: float = 1) -> int:
@@ -487,9 +489,10 @@ def _log_add_exp(power: str, scale: float | None) -> Scalar:
 
     def scalar(a: int, b: int) -> int:
         tail = apply("log1p", apply(power, apply("neg", apply("abs", apply("sub", a, b)))))
-        tail = tail if scale is None else apply("mul", tail, _like(tail, scale))
+        most = apply("maximum", a, b)
+        total = apply("add", most, tail) if scale is None else apply("fma", tail, _like(tail, scale), most)
         both = apply("logical_and", apply("isinf", a), apply("eq", a, b))
-        return apply("where", both, a, apply("add", apply("maximum", a, b), tail))
+        return apply("where", both, a, total)
 
     return scalar
 
@@ -523,36 +526,42 @@ def _hardshrink(x: int, limit: float = 0.5) -> int:
 
 @lowers(aten.round.decimals)
 def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 0) -> TensorValue:
-    """Each step is rounded, and so is the power of ten."""
-    power = rounded_number(float(10 ** min(abs(decimals), 300)), out.dtype)
+    power = float(10 ** min(abs(decimals), 300))
     there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
 
     def scalar(value: int) -> int:
         if decimals == 0:
             return apply("round", value)
-        whole = apply("round", rounded(apply(there, value, _like(value, power)), out.dtype))
-        return apply(back, rounded(whole, out.dtype), _like(value, power))
-
-    return pointwise(lw, out, scalar, [x], [out.dtype])
-
-
-@lowers(aten.sinc.default)
-def _sinc(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
-    """sin(pi x) / (pi x); each step is rounded, and so is pi."""
-
-    def scalar(value: int) -> int:
-        angle = rounded(apply("mul", value, _like(value, rounded_number(math.pi, out.dtype))), out.dtype)
-        quotient = apply("div", rounded(apply("sin", angle), out.dtype), angle)
-        return apply("where", apply("eq", value, _like(value, 0)), _like(value, 1), quotient)
+        return apply(back, apply("round", apply(there, value, _like(value, power))), _like(value, power))
 
     return pointwise(lw, out, scalar, [x], [out.dtype])
 
 
 @lowers(aten.nextafter.default)
 def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
-    if out.dtype in ops.HALVES:
-        raise NotLowered("the neighbour of a half")
-    return pointwise(lw, out, _simple("nextafter"), [x, y], [out.dtype] * 2)
+    scalar = _half_neighbour(torch.finfo(out.dtype)) if out.dtype in ops.HALVES else _simple("nextafter")
+    return pointwise(lw, out, scalar, [x, y], [out.dtype] * 2)
+
+
+def _half_neighbour(limits: torch.finfo) -> Scalar:
+    """The half next to x towards y, as a float that rounds to it: between 1/2 and 3/2 of the last place from x."""
+
+    def scalar(x: int, y: int) -> int:
+        last = apply("mul", apply("abs", x), _like(x, 0.625 * limits.eps))
+        last = apply("maximum", last, _like(x, 0.625 * limits.smallest_normal * limits.eps))
+        up = apply("gt", y, x)
+        near = apply("where", up, apply("add", x, last), apply("sub", x, last))
+        near = apply("where", apply("isinf", x), apply("copysign", _like(x, limits.max), x), near)
+        near = apply("where", apply("eq", x, y), y, near)
+        unknown = apply("logical_or", apply("isnan", x), apply("isnan", y))
+        return apply("where", unknown, apply("add", x, y), near)
+
+    return scalar
+
+
+def _sinc(x: int) -> int:
+    angle = apply("mul", x, _like(x, math.pi))
+    return apply("where", apply("eq", x, _like(x, 0)), _like(x, 1), apply("div", apply("sin", angle), angle))
 
 
 def _entropy(x: int) -> int:
@@ -615,6 +624,7 @@ def _build_table() -> dict[Any, Row]:
     row("softshrink", _softshrink, 1)
     row("hardshrink", _hardshrink, 1)
     row("special_entr", _entropy, 1)
+    row("sinc", _sinc, 1)
     row("add.Tensor add.Scalar", _add, 2, "summed")
     row("sub.Tensor sub.Scalar", _sub, 2, "summed")
     row("rsub.Tensor rsub.Scalar", _rsub, 2, "summed")

@@ -1,7 +1,8 @@
-"""Bessel functions: computed in double for what is stored in 32 bits or less, called in ATen for doubles, where they
-would need intermediate results in more than double precision. `polygamma` has its row here as it takes the order first.
+"""Bessel functions, computed in double, with shorter polynomials for what is stored in 32 bits or less. `polygamma`
+has its row here as it takes the order first.
 
-The polynomials are fits of the functions named beside them, good to a relative 1e-9 or better unless noted.
+The polynomials are fits of the functions named beside them, good to a relative 1e-9 or better, those for doubles to
+2**-56.
 """
 
 from __future__ import annotations
@@ -42,6 +43,35 @@ I1_LARGE = (
     536.3929189540918, -311.7568659987734, 66.13769722013424, -7.817768534883968, 0.3752551596694886,
     -0.07563858099639995, -0.04053274363912258, -0.046754876615206276, -0.1496033402950983, 0.398942280392104,
 )  # fmt: skip
+# the same for doubles
+I0_SMALL_WIDE = (
+    3.6454386812677436e-27, 4.940670282542572e-25, 1.35095827969477e-22, 2.5698743857514957e-20,
+    4.3600362269175774e-18, 6.275862820937522e-16, 7.594079950279469e-14, 7.594056846699174e-12,
+    6.151187413177668e-10, 3.936759885673581e-08, 1.9290123457790406e-06, 6.944444444424399e-05,
+    0.0017361111111113758, 0.027777777777777565, 0.2500000000000001, 1.0, 1.0,
+)  # fmt: skip
+I1_SMALL_WIDE = (
+    2.0903513298308396e-28, 3.1590697545594773e-26, 8.963806609001204e-24, 1.837156865691237e-21,
+    3.3535043207335216e-19, 5.22994881944532e-17, 6.903701192957936e-15, 7.594057567711265e-13,
+    6.834652632309533e-11, 4.920949859540306e-09, 2.755731922452985e-07, 1.1574074074063174e-05,
+    0.0003472222222222366, 0.006944444444444433, 0.08333333333333334, 0.5, 1.0,
+)  # fmt: skip
+I0_LARGE_WIDE = (
+    -5.600643591189384e+18, 8.305822238247505e+18, -5.741051601541834e+18, 2.455800821052574e+18,
+    -7.28113071478553e+17, 1.5884371689407466e+17, -2.642698484193498e+16, 3430474150302842.5, -352684459522730.44,
+    28995309493732.324, -1917066463932.758, 102176673569.71931, -4387504292.305902, 151252291.96833244,
+    -4158078.529055365, 90234.60260369422, -1520.1922406015099, 20.269336815758873, 0.041867553052489785,
+    0.09186835338785593, 0.044736440760098806, 0.029219421543987153, 0.02805062906637483, 0.04986778505019367,
+    0.3989422804014327,
+)  # fmt: skip
+I1_LARGE_WIDE = (
+    5.82176194070419e+18, -8.645989645738646e+18, 5.985262190246717e+18, -2.5644311395643663e+18,
+    7.616431529148128e+17, -1.664668800226937e+17, 2.7749920723754812e+16, -3609740806140345.5, 371934534752526.6,
+    -30648893660896.82, 2031309776937.209, -108538151249.31473, 4672744610.898563, -161511049.8588042,
+    4451918.858415646, -96867.10626189086, 1635.9950951583075, -21.920601704189888, -0.0682130798642775,
+    -0.11210814099335882, -0.0575194369046085, -0.04090718507851543, -0.04675104845804639, -0.14960335515055315,
+    0.3989422804014327,
+)  # fmt: skip
 
 
 def _number(value: float) -> int:
@@ -67,9 +97,15 @@ def _square(x: int) -> int:
 # -- Bessel functions --------------------------------------------------------------------------------------------------
 
 
-def _bessel(order: int, scaled: bool) -> Function:
+_NEAR_AND_FAR = {  # by the order, and whether doubles are stored
+    (0, False): (I0_SMALL, I0_LARGE), (1, False): (I1_SMALL, I1_LARGE),
+    (0, True): (I0_SMALL_WIDE, I0_LARGE_WIDE), (1, True): (I1_SMALL_WIDE, I1_LARGE_WIDE),
+}  # fmt: skip
+
+
+def _bessel(order: int, scaled: bool, wide: bool) -> Function:
     """I0 or I1, or either times e^-|x|."""
-    near, far = (I0_SMALL, I0_LARGE) if order == 0 else (I1_SMALL, I1_LARGE)
+    near, far = _NEAR_AND_FAR[order, wide]
 
     def function(x: int) -> int:
         a = apply("abs", x)
@@ -89,30 +125,30 @@ def _bessel(order: int, scaled: bool) -> Function:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_FUNCTIONS: dict[torch._ops.OpOverload, Function] = {
-    aten.i0.default: _bessel(0, scaled=False),
-    aten.special_i0e.default: _bessel(0, scaled=True),
-    aten.special_i1.default: _bessel(1, scaled=False),
-    aten.special_i1e.default: _bessel(1, scaled=True),
+_BESSEL: dict[torch._ops.OpOverload, tuple[int, bool]] = {  # the order, and whether it is scaled
+    aten.i0.default: (0, False),
+    aten.special_i0e.default: (0, True),
+    aten.special_i1.default: (1, False),
+    aten.special_i1e.default: (1, True),
 }
 
 
-def in_double(lw: Lowering, out: Spec, x: TensorValue, function: Function) -> TensorValue:
-    """`function` of values that are no doubles themselves, rounded once."""
-    if out.dtype is torch.float64 or not out.dtype.is_floating_point:
-        raise NotLowered("a special function of doubles")
+def _lower_bessel(lw: Lowering, out: Spec, x: TensorValue, kind: tuple[int, bool]) -> TensorValue:
+    """The function in double, rounded once."""
+    stored = out.dtype if out.dtype is torch.float64 else torch.float32
+    function = _bessel(*kind, wide=stored is torch.float64)
 
     def scalar(value: int) -> int:
-        return ops.to(function(ops.to(value, torch.float64)), torch.float32)
+        return ops.to(function(ops.to(value, torch.float64)), stored)
 
     return pointwise(lw, out, scalar, [x], [out.dtype])
 
 
 def _register() -> None:
-    for overload, function in _FUNCTIONS.items():
+    for overload, kind in _BESSEL.items():
 
-        def rule(lw: Lowering, out: Spec, x: TensorValue, _function: Function = function) -> TensorValue:
-            return in_double(lw, out, x, _function)
+        def rule(lw: Lowering, out: Spec, x: TensorValue, _kind: tuple[int, bool] = kind) -> TensorValue:
+            return _lower_bessel(lw, out, x, _kind)
 
         lowers(overload)(rule)
 

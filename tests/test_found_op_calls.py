@@ -1,0 +1,149 @@
+"""Calls of single ops, found by `python -m tests.op_database`, that once did something else compiled than in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import ingot
+from tests.op_outcome import Ran, compare, made
+
+f16, f32, f64, bf16 = torch.float16, torch.float32, torch.float64, torch.bfloat16
+LAST_3D = torch.channels_last_3d
+
+
+def check(function: Callable[..., Any], *args: Any, native: bool = False) -> None:
+    """The compiled call does what eager's does; `native`: and calls nothing in ATen."""
+
+    def call(first: Any, rest: Any, named: Any) -> Any:
+        return function(first, *rest)
+
+    compiled, arguments = ingot.compile(call), (args[0], args[1:], {})
+    compare(Ran.of(compiled, arguments), Ran.of(call, arguments), call, arguments)
+    assert not native or made(compiled).kind == "native"
+
+
+def halves(dtype: torch.dtype) -> torch.Tensor:
+    """All of them."""
+    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+STEPS = [(0, 2, 0.5), (2.1, -2.9, -1.0), (0.0, -8.000001, -4.0), (1.9, 5, 1), (0, 5, 1.9), (-0.5, 3.9, 1), (0, 1, -0.5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, f32], ids=str)
+@pytest.mark.parametrize("steps", STEPS, ids=str)
+def test_arange_of_broken_numbers(steps: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Eager truncates the start and the step of integers, and of int64 the end as well, before it counts."""
+    check(lambda x: torch.arange(*steps, dtype=dtype), torch.ones(1))
+
+
+EXACT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sinc": torch.sinc,
+    "round down": lambda x: torch.round(x, decimals=-3),
+    "round": lambda x: torch.round(x, decimals=1),
+    "round up": lambda x: torch.round(x, decimals=5),
+    "next": lambda x: torch.nextafter(x, x.flip(0)),
+    "next to zero": lambda x: torch.nextafter(x, torch.zeros_like(x)),
+    "next to infinity": lambda x: torch.nextafter(x, torch.full_like(x, float("inf"))),
+}
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("name", EXACT)
+def test_all_halves(name: str, dtype: torch.dtype) -> None:
+    x = halves(dtype)
+    ours, theirs = ingot.compile(EXACT[name])(x), EXACT[name](x)
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    known = ~theirs.isnan()
+    assert torch.equal(ours[known].view(torch.int16), theirs[known].view(torch.int16))
+
+
+@pytest.mark.parametrize("value", [1, 0.7])
+@pytest.mark.parametrize("dtype", [f32, f64, bf16], ids=str)
+def test_addcmul_rounds_as_eager(dtype: torch.dtype, value: float) -> None:
+    """The last product and the sum are one rounding, and overflow together."""
+    x, a, b = torch.randn(3, 1003, dtype=dtype)
+    x[0], a[0], b[0] = float("inf"), torch.finfo(dtype).max, -2.5
+
+    def function(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addcmul(x, a, b, value=value)
+
+    ours, theirs = ingot.compile(function)(x, a, b), function(x, a, b)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, bf16], ids=str)
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("convolve", [F.conv3d, F.conv_transpose3d])
+def test_layout_of_convolutions(convolve: Callable[..., torch.Tensor], batched: bool, dtype: torch.dtype) -> None:
+    """Not every kernel of eager's knows of channels last."""
+    x = torch.randn(2, 4, 5, 6, 7, dtype=dtype).contiguous(memory_format=LAST_3D)
+    check(convolve, x if batched else x[0], torch.randn(4, 4, 3, 3, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize("sizes", [(5, 4, 3), (2, 2)])
+def test_a_resized_tensor(sizes: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, like: torch.Tensor) -> Any:
+        y = torch.resize_as_(x.clone(), like)
+        return y.shape, y.stride()
+
+    check(function, torch.randn(3, 4, 5).permute(2, 1, 0), torch.ones(sizes))
+
+
+@pytest.mark.parametrize("draw", [torch.Tensor.normal_, torch.Tensor.exponential_])
+@pytest.mark.parametrize("part", [slice(None), slice(1, None, 2)], ids=["whole", "gaps"])
+def test_draws_into_gaps(draw: Callable[..., torch.Tensor], part: slice) -> None:
+    check(lambda x: draw(x[:, part]) * 2, torch.zeros(5, 40))
+
+
+@pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
+def test_bessel_functions_of_doubles(name: str) -> None:
+    x = torch.cat([torch.linspace(-20, 20, 1001, dtype=f64), torch.tensor([-0.0, 8, -8, 700], dtype=f64)])
+    check(getattr(torch.special, name), x, native=True)
+
+
+def test_powers_of_doubles() -> None:
+    """Within an ulp of eager's from one end of the range to the other; C's special cases are eager's."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.exp(torch.empty(20_000, dtype=f64).uniform_(-300, 300, generator=generator))
+    y = torch.empty(20_000, dtype=f64).uniform_(-700, 700, generator=generator) / x.log().abs()
+    ends = [0, 1, 2, 3, 0.5, float("inf"), 1e308, 5e-324, 1e-310, 1074, 1 - 2**-53, 1 + 2**-52]
+    table = torch.tensor([*ends, *(-n for n in ends), float("nan")], dtype=f64)
+    compiled = ingot.compile(torch.pow)
+    for a, b in ((x, y), torch.meshgrid(table, table, indexing="ij")):
+        ours, theirs = compiled(a, b), torch.pow(a, b)
+        assert torch.allclose(ours, theirs, rtol=2**-51, atol=0, equal_nan=True)
+        assert torch.equal(ours.signbit() | ours.isnan(), theirs.signbit() | theirs.isnan())
+
+
+NOTHING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "std_mean": lambda x: torch.std_mean(x, 1, correction=-1),
+    "logsumexp": lambda x: torch.logsumexp(x, 0),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, 2, 1),
+    "cross": lambda x: torch.linalg.cross(x, x, dim=1),
+    "isin": lambda x: torch.isin(torch.ones(2), x),
+    "not isin": lambda x: torch.isin(torch.ones(2), x, invert=True),
+    "aminmax": lambda x: torch.aminmax(x, dim=1),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_reductions_of_nothing(name: str) -> None:
+    check(NOTHING[name], torch.empty(0, 3), native=True)
+
+
+def test_logsumexp_of_integers() -> None:
+    check(lambda x: torch.logsumexp(x, 1), torch.arange(-6, 6).view(3, 4), native=True)
+
+
+def test_running_statistics_are_rounded_once() -> None:
+    x, mean, var = torch.tensor([[-7.9375], [3.6094]]), torch.tensor([-8.5]), torch.tensor([1.7656])
+    check(
+        lambda x, mean, var: F.batch_norm(x, mean, var, training=True, momentum=0.3),
+        *(t.to(bf16) for t in (x, mean, var)),
+    )
