@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import Expr, product
+from ingot.loops.expr import Expr
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
@@ -286,30 +286,12 @@ def _lerp(start: int, end: int, weight: int) -> int:
     return apply("where", apply("lt", apply("abs", weight), _like(weight, 0.5)), near, far)
 
 
-_FEW = 16
-"""Elements up to which a power of doubles is computed one by one; of more, ATen computes several at once."""
-
-
-@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def _pow(lw: Lowering, out: Spec, x: Operand, exponent: Operand) -> TensorValue:
-    _refuse_powers_of_many_doubles(out)
-    return pointwise(lw, out, _simple("pow"), [x, exponent], [out.dtype] * 2)
-
-
-def _refuse_powers_of_many_doubles(out: Spec) -> None:
-    count = product(out.sizes).constant
-    if out.dtype is torch.float64 and (count is None or count > _FEW):
-        raise NotLowered("powers of many doubles")
-
-
 @lowers(aten.pow.Tensor_Scalar)
 def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> TensorValue:
     """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly any."""
     if isinstance(exponent, Expr):
         raise NotLowered("a symbolic exponent")
     special = _POWERS.get(float(exponent))
-    if special is None:
-        _refuse_powers_of_many_doubles(out)
     if out.dtype is torch.float16 and abs(exponent) == 0.5:
         special = None
 
@@ -652,6 +634,7 @@ def _build_table() -> dict[Any, Row]:
     row("addcmul", _addcmul, 3)
     row("addcdiv", _addcdiv, 3)
     row("lerp.Scalar lerp.Tensor", _lerp, 3, "scaled")
+    row("pow.Tensor_Tensor pow.Scalar", _simple("pow"), 2)
     row("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self", _times_log("log"), 2)
     row("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", _times_log("log1p"), 2)
     return table
