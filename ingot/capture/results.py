@@ -51,6 +51,7 @@ from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descripto
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.unread import UnreadNumber
+from ingot.graph.fakes import is_leaf
 from ingot.native import _native
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
-        if value.fake.requires_grad and value.fake.is_leaf:
+        if value.fake.requires_grad and is_leaf(value.fake):
             reason = self.session.unsupported(f"{value.describe()} was made a leaf, and is alive at the end of a graph")
             reason.step = value.leaf_since
             raise reason

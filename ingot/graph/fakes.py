@@ -235,7 +235,7 @@ class FakeContext(Mode):
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
         wrapped.is_outside, wrapped.is_wanted = True, tensor.requires_grad
-        if tensor.requires_grad and not _is_leaf(tensor):
+        if tensor.requires_grad and not is_leaf(tensor):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
             wrapped.meta, wrapped.is_outside, wrapped.is_wanted = inner, True, True
@@ -283,7 +283,7 @@ def _asked(fake: torch.Tensor, name: str) -> Any:
         raise Unsupported(why, skip=True) from None
 
 
-def _is_leaf(tensor: torch.Tensor) -> bool:
+def is_leaf(tensor: torch.Tensor) -> bool:
     try:
         return tensor.is_leaf
     except RuntimeError:  # torch refuses to say, for a view under no_grad that was written

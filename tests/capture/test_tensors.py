@@ -220,7 +220,7 @@ def attributes_set(x: Tensor, y: Tensor, z: Tensor) -> Any:
     return made, made.tag, z.tag, hasattr(y, "tag")  # type: ignore[attr-defined]
 
 
-@broken("", fresh=True)
+@whole(fresh=True)
 def gradients_asked_for(x: Tensor, y: Tensor) -> Any:
     z = (x + 1).requires_grad_()
     x.requires_grad_(True)
@@ -359,7 +359,7 @@ def checkpointed(x: Tensor, y: Tensor) -> Any:
     return checkpoint(helper, x, y, use_reentrant=False) * 2
 
 
-@broken("", fresh=True)
+@whole(fresh=True)
 def derivatives(x: Tensor, y: Tensor) -> Any:
     with torch.enable_grad():
         a = x.detach().requires_grad_()
