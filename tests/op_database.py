@@ -252,6 +252,17 @@ class Row:
         self.called.update(set(what.called))
         self.left.update(set(what.left))
 
+    def __str__(self) -> str:
+        """One line of the table."""
+        notes = [f"{name.removeprefix('aten.')} x{count}" for name, count in self.called.most_common(3)]
+        notes += [f"{why} x{count}" for why, count in self.left.most_common(2)]
+        wrong = self.calls - self.equal
+        return (
+            f"{self.name:<44.44} {self.category:<9} {self.calls:>6} {f'{wrong} WRONG' if wrong else 'equal':>10} "
+            f"{self.native:>6} native {self.aten:>6} ATen {self.eager:>6} eager {self.seconds:>6.1f} s  "
+            f"{'; '.join(notes)}"
+        )
+
     @property
     def native_dtypes(self) -> list[bool]:
         """For each dtype that is not complex, whether all calls of it were lowered natively."""
@@ -259,14 +270,15 @@ class Row:
         return [set(kinds) == {"native"} for kinds in real]
 
 
-def run_op(name: str, info: Any, dtypes: list[torch.dtype], most: int | None = None) -> Row:
-    """All calls of an op with these dtypes."""
+def run_op(name: str, info: Any, options: argparse.Namespace) -> Row:
+    """All calls of an op."""
     row = Row(name, category(name, info))
+    dtypes = [d for d in dtypes_of(info) if not options.dtypes or short(d) in options.dtypes]
     start = time.perf_counter()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         for dtype in dtypes:
-            _run_samples(row, info, dtype, most)
+            _run_samples(row, info, dtype, options.samples)
     row.seconds = time.perf_counter() - start
     return row
 
@@ -365,7 +377,7 @@ class _QuickCode:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def work(names: Connection, infos: dict[str, Any], options: argparse.Namespace) -> None:
+def work(names: Connection, infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any) -> None:
     """A worker: runs the ops that are named to it, one after the other, and answers with each row."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch warns of much
     torch.set_num_threads(1)
@@ -373,29 +385,28 @@ def work(names: Connection, infos: dict[str, Any], options: argparse.Namespace) 
         name = names.recv()
         if name is None:
             return
-        dtypes = [d for d in dtypes_of(infos[name]) if not options.dtypes or short(d) in options.dtypes]
         try:
-            row = run_op(name, infos[name], dtypes, options.samples)
+            row = run(name, infos[name], options)
         except Exception:
-            row = Row(name, category(name, infos[name]), calls=1, failures=[f"{name}: {traceback.format_exc()}"])
+            row = row_of(name, calls=1, failures=[f"{name}: {traceback.format_exc()}"])
         names.send(row)
 
 
 class Worker:
     """A process that runs one op after the other; it is started again where an op ends it."""
 
-    def __init__(self, infos: dict[str, Any], options: argparse.Namespace) -> None:
-        self.infos, self.options = infos, options
+    def __init__(self, *given: Any) -> None:
+        self.given, self.row_of = given, given[-1]
         self.start()
 
     def start(self) -> None:
         processes = multiprocessing.get_context("fork")  # the database takes seconds to import
         self.names, other = multiprocessing.Pipe()
-        self.process = processes.Process(target=work, args=(other, self.infos, self.options), daemon=True)
+        self.process = processes.Process(target=work, args=(other, *self.given), daemon=True)
         self.process.start()
         other.close()
 
-    def run(self, name: str) -> Row:
+    def run(self, name: str) -> Any:
         self.names.send(name)
         try:
             return self.names.recv()
@@ -403,21 +414,20 @@ class Worker:
             self.process.join()
         status = self.process.exitcode
         self.start()
-        row = Row(name, category(name, self.infos[name]), calls=1)
-        row.failures.append(f"{name}: the process ended with status {status}")
-        return row
+        return self.row_of(name, calls=1, failures=[f"{name}: the process ended with status {status}"])
 
     def close(self) -> None:
         self.names.send(None)
         self.process.join()
 
 
-def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace) -> list[Row]:
+def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any) -> list[Any]:
+    """The rows that `run` makes of the ops; `row_of(name, calls=, failures=)` is that of one that it cannot."""
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
-        workers.put(Worker(infos, options))
+        workers.put(Worker(infos, options, run, row_of))
 
-    def one(name: str) -> Row:
+    def one(name: str) -> Any:
         worker = workers.get()
         try:
             return worker.run(name)
@@ -428,23 +438,12 @@ def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(one, names):
             rows.append(row)
-            print(row_text(row), flush=True)
+            print(row, flush=True)
             for failure in row.failures[: options.failures]:
                 print(f"    {failure}", flush=True)
     for _ in range(options.jobs):
         workers.get().close()
     return rows
-
-
-def row_text(row: Row) -> str:
-    """One line of the table."""
-    notes = [f"{name.removeprefix('aten.')} x{count}" for name, count in row.called.most_common(3)]
-    notes += [f"{why} x{count}" for why, count in row.left.most_common(2)]
-    wrong = row.calls - row.equal
-    return (
-        f"{row.name:<44.44} {row.category:<9} {row.calls:>6} {f'{wrong} WRONG' if wrong else 'equal':>10} "
-        f"{row.native:>6} native {row.aten:>6} ATen {row.eager:>6} eager {row.seconds:>6.1f} s  {'; '.join(notes)}"
-    )
 
 
 def summary(rows: list[Row]) -> str:
@@ -481,7 +480,7 @@ def main() -> int:
     if options.shard:
         part, parts = map(int, options.shard.split("/"))
         names = list(itertools.islice(names, part - 1, None, parts))
-    rows = run_all(names, infos, options)
+    rows = run_all(names, infos, options, run_op, lambda name, **found: Row(name, category(name, infos[name]), **found))
     print(summary(rows))
     return int(any(row.failures for row in rows))
 

@@ -424,6 +424,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     "layer norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b).exp(), ((3, 4), (4,), (4,))),
     "convolution": (lambda x, w: F.conv2d(x, w, padding=1).tanh(), ((1, 2, 4, 4), (3, 2, 3, 3))),
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), ((1, 3, 4),) * 3),
+    "abs": (lambda x, w: x.abs() * w, ((3,), (3,))),
     "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2])), ((3, 4),)),
 }
 
@@ -447,6 +448,30 @@ def test_gradients_of_gradients(name: str) -> None:
         return first, [torch.zeros(()) if g is None or not g.any() else g for g in third]
 
     both(program)
+
+
+def test_zeros_without_memory() -> None:
+    """Autograd makes such tensors, as a gradient that is zero everywhere."""
+
+    def program(wrap: Any) -> Any:
+        zeros = torch._efficientzerotensor(3, dtype=torch.float64)
+        x = wanted(3)
+        y = wrap(lambda x: x.sin())(x)
+        return torch.autograd.grad(y, x, zeros), wrap(lambda z: z + 1)(zeros)
+
+    both(program, ingot.compile)
+
+
+def test_gradients_as_complex_numbers_see_them() -> None:
+    """Gradients that share memory, one as pairs of floats and one as complex numbers."""
+
+    def program(wrap: Any) -> Any:
+        x, y = wanted(), wanted()
+        tangent = torch.randn((), dtype=torch.complex128, requires_grad=True)
+        first = torch.autograd.grad(wrap(torch.complex)(x, y), [x, y], tangent, create_graph=True)
+        return first, torch.autograd.grad(first, tangent, [torch.ones_like(g) for g in first])
+
+    both(program, ingot.compile)
 
 
 def test_third_derivatives() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,7 @@ from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
+from ingot.graph.custom import CustomGradient
 from ingot.graph.fakes import FakeContext, FakeTensor
 
 if TYPE_CHECKING:
@@ -197,6 +198,74 @@ class GraphRecorder:
         node.meta.update(val=None, where=session.where)
         return node
 
+    # -- the backward of a function that has its own ------------------------------------------------------------------
+
+    @property
+    def last(self) -> fx.Node:
+        """The last node so far; the graph's root where there is none."""
+        return self.graph._root.prev
+
+    def begin_part(self, session: Session, outputs: Sequence[TensorValue]) -> list[TensorValue]:
+        """Begins a part of the graph that becomes a graph of its own, and gives the tangents of some tensors, which are
+        its arguments."""
+        self.modes.reach(self.graph, session.where)
+        tangents = []
+        for output in outputs:
+            like = output.fake
+            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+                fake = FakeTensor(torch.empty(like.shape, dtype=like.dtype, device="meta"), like.device)
+            node = self.graph.call_function(_tangent)
+            node.meta.update(val=fake, where=session.where)
+            tangents.append(TensorValue(fake, node))
+        return tangents
+
+    def end_part(
+        self, session: Session, tangents: Sequence[TensorValue], results: Sequence[TensorValue | None]
+    ) -> tuple[fx.GraphModule, list[fx.Node]]:
+        """Takes the nodes since `begin_part` out of the graph: that of the `results`, which takes what it needs of the
+        nodes before, and then the tangents; and those nodes."""
+        self.modes.reach(self.graph, session.where)
+        first = tangents[0].fx_node
+        nodes = [first]
+        while nodes[-1].next is not self.graph._root:
+            nodes.append(nodes[-1].next)
+        inside = set(nodes)
+        roots = [result.fx_node for result in results if result is not None]
+        needed = [n for node in nodes for n in node.all_input_nodes] + roots
+        kept = [n for n in dict.fromkeys(needed) if n not in inside]
+        part, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+        for node in (*kept, *(t.fx_node for t in tangents)):
+            copies[node] = part.placeholder(node.name)
+            copies[node].meta.update(val=node.meta["val"], where=session.where)
+        for node in nodes[len(tangents) :]:
+            copies[node] = part.node_copy(node, lambda n: copies[n])
+        part.output(tuple(None if r is None else copies[r.fx_node] for r in results))
+        for node in reversed(nodes):
+            self.graph.erase_node(node)
+        self._first = None
+        tensors = [*(n.meta["val"] for n in kept), *(t.fake for t in tangents)]
+        if not all(isinstance(t, FakeTensor) for t in tensors):
+            raise session.unsupported("a backward that reads what is no tensor")
+        return fx.GraphModule(torch.nn.Module(), part), kept
+
+    def give_history(
+        self,
+        session: Session,
+        target: CustomGradient,
+        inputs: Sequence[TensorValue],
+        outputs: Sequence[TensorValue],
+        kept: Sequence[fx.Node],
+    ) -> None:
+        """Adds the node of a function that has a backward of its own: from here on the outputs are what it gives."""
+        self.modes.reach(self.graph, session.where)
+        fakes = ([v.fake for v in inputs], [v.fake for v in outputs], [n.meta["val"] for n in kept])
+        result = self._run(session, "call_function", target, list(fakes), {})
+        nodes = ([v.fx_node for v in inputs], [v.fx_node for v in outputs], list(kept))
+        node = self.graph.call_function(target, nodes)  # type: ignore[arg-type]
+        node.meta.update(val=result, where=session.where)
+        for k, output in enumerate(outputs):
+            output.fx_node = self.item(node, k, output.fake)
+
     @contextmanager
     def opaque(self) -> Iterator[None]:
         """Inside, operations belong to a function that is one node. Where the graph is traced, and the function with
@@ -257,6 +326,10 @@ class GraphRecorder:
                 first.prepend(node)
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
         return fx.GraphModule(torch.nn.Module(), self.graph), used
+
+
+def _tangent() -> None:
+    """Stands for an argument of a part of the graph."""
 
 
 def _is_argument(source: Source) -> bool:

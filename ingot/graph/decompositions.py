@@ -640,6 +640,11 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None, device: Any = None, *
     return _filled(x, x.shape, value, dtype, device)
 
 
+@rule(aten._efficientzerotensor.default)
+def efficientzerotensor(size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return torch.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
 @rule(aten.new_zeros.default)
 def new_zeros(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     return _filled(x, size, 0, dtype, device)

@@ -299,6 +299,8 @@ def _refuse_exotic(tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided
         else "it is a conjugate or negative view"
         if tensor.is_conj() or tensor.is_neg()
+        else "it is zero without memory"
+        if tensor._is_zerotensor()
         else "it is quantized"
         if tensor.is_quantized
         else "it is nested"

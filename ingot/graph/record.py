@@ -192,12 +192,24 @@ class Recorder(Mode):
         return result
 
     def _as_eager(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-        """A decomposition's results with the strides that the op itself would give them."""
+        """A decomposition's results with the strides that the op itself would give them, and memory of their own where
+        it gives that: autograd would take an argument that comes back for what was computed of it."""
         expected = run_fake(op, args, kwargs)
+        views = op._schema.name.startswith("aten::unsafe_") or any(r.alias_info for r in op._schema.returns)
+        taken = {storage_key(t) for t in meta.tensors_in((args, kwargs)) if isinstance(t, FakeTensor) and not views}
+
+        def one(e: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+            r = _checked(op, e, r)
+            if storage_key(r) in taken:
+                r = aten.clone.default(r)
+            if not views:
+                taken.add(storage_key(r))
+            return r
+
         with self:
             if isinstance(result, torch.Tensor):
-                return _checked(op, expected, result)
-            return tuple(None if e is None or r is None else _checked(op, e, r) for e, r in zip(expected, result))
+                return one(expected, result)
+            return tuple(None if e is None or r is None else one(e, r) for e, r in zip(expected, result))
 
     def _with_literals(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):

@@ -37,7 +37,12 @@ class Window:
             base = base.detach()
         elif kind == "output" and self.offset == 0 and base.shape == self.sizes and base.stride() == self.strides:
             return base
-        if base.dtype != self.dtype:
+        if base.dtype.is_complex and not self.dtype.is_complex:
+            base = torch.view_as_real(base)
+        elif self.dtype.is_complex and not base.dtype.is_complex:
+            pairs, steps = (*self.sizes, 2), (*(2 * stride for stride in self.strides), 1)
+            return torch.view_as_complex(base.as_strided(pairs, steps, base.storage_offset() + 2 * self.offset))
+        elif base.dtype != self.dtype:
             base = base.view(self.dtype)
         return base.as_strided(self.sizes, self.strides, base.storage_offset() + self.offset)
 
@@ -58,7 +63,8 @@ class Tangent:
             return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).zero_()
         if given.layout is not torch.strided:
             given = given.to_dense()
-        if given.stride() == self.strides and not given.is_conj() and not given.is_neg():
+        plain = not (given.is_conj() or given.is_neg() or given._is_zerotensor())
+        if plain and given.stride() == self.strides:
             return given
         return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).copy_(given)
 

@@ -1,34 +1,61 @@
-"""torch.autograd.Function: where no gradients are wanted, calling one comes to its forward."""
+"""torch.autograd.Function: where no gradients are wanted, calling one comes to its forward. Where they are, its
+backward is captured as well, as a graph of its own (`ingot.graph.custom`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.utils.hooks import BackwardHook
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
+from ingot.graph.ambient import Modes
+from ingot.graph.custom import CustomGradient
+from ingot.graph.differentiation import without_autocast
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
+_ONCE = once_differentiable(len).__code__
+_BASE = torch.autograd.Function
 
-def forward_only(cls: Any, *args: Any) -> Any:
-    """Inlined in place of `Function.apply`."""
-    context = FunctionCtx()
-    context.needs_input_grad = tuple([False for _ in args])  # type: ignore[attr-defined]
+# -- inlined -----------------------------------------------------------------------------------------------------------
+
+
+def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
+    """What `Function.apply` does: the context, what it gives, and what the context was told."""
+    context: Any = FunctionCtx()
+    context.needs_input_grad = needed
     with torch.no_grad():
-        if cls.setup_context is torch.autograd.Function.setup_context:
+        if cls.setup_context is _BASE.setup_context:
             result = cls.forward(context, *args)
         else:
             result = cls.forward(*args)
             cls.setup_context(context, args, result)
     dirty = getattr(context, "dirty_tensors", ())
     if isinstance(result, tuple):
-        return tuple([_returned(part, args, dirty) for part in result])
-    return _returned(result, args, dirty)
+        result = tuple([_returned(part, args, dirty) for part in result])
+    else:
+        result = _returned(result, args, dirty)
+    return context, result, len(dirty) > 0, getattr(context, "non_differentiable", ())
+
+
+def forward_only(cls: Any, *args: Any) -> Any:
+    """Inlined in place of `Function.apply` where no gradients are wanted."""
+    return run_forward(cls, tuple([False for _ in args]), *args)[1]
+
+
+def run_backward(cls: Any, context: Any, *tangents: Any) -> Any:
+    """The gradients as a tuple."""
+    context.saved_tensors = tuple(getattr(context, "to_save", ()))
+    gradients = cls.backward(context, *tangents)
+    return gradients if isinstance(gradients, tuple) else (gradients,)
 
 
 def _returned(part: Any, args: Any, dirty: Any) -> Any:
@@ -45,12 +72,105 @@ def _is_among(part: Any, tensors: Any) -> bool:
     return False
 
 
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
 def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    values = [session.realize(arg) for arg in args]
+    function, *values = [session.realize(arg) for arg in args]
     given = values + [session.realize(value) for value in kwargs.values()]
-    if torch.is_grad_enabled() and any(isinstance(v, TensorValue) and v.fake.requires_grad for v in given):
-        raise session.unsupported(f"gradients are wanted through {values[0].describe()}", skip=True)
-    return session.call(session.builtin(forward_only), values, kwargs)
+    if not (torch.is_grad_enabled() and any(map(_wants_gradient, given))):
+        return session.call(session.builtin(forward_only), [function, *values], kwargs)
+    if kwargs:
+        raise session.unsupported(f"{function.describe()}.apply with keywords, where gradients are wanted")
+    return _with_gradients(session, function, session.known(function), values)
 
 
-SPECIAL_FUNCTIONS[torch.autograd.Function.apply.__func__] = _apply  # type: ignore[attr-defined]
+SPECIAL_FUNCTIONS[_BASE.apply.__func__] = _apply  # type: ignore[attr-defined]
+
+
+def _wants_gradient(value: Value) -> bool:
+    return isinstance(value, TensorValue) and value.fake.requires_grad
+
+
+def _with_gradients(session: Session, function: Value, cls: type, args: list[Value]) -> Value:
+    """The forward's operations, and the node that gives its outputs a history."""
+    if cls.__module__ == BackwardHook.__module__:
+        raise session.unsupported("hooks on the backward of a module", skip=True)
+    if cls.vjp is not _BASE.vjp:  # type: ignore[attr-defined]
+        raise session.unsupported(f"{function.describe()}, which has a vjp")
+    needed = TupleValue([ConstantValue(_wants_gradient(arg)) for arg in args], tuple)
+    before = session.graph.last
+    made = session.call(session.builtin(run_forward), [function, needed, *args], {})
+    context, result, writes, constant = [session.realize(part) for part in session.unpacked(made)]
+    if session.truth(writes):
+        raise session.unsupported(f"{function.describe()} writes its arguments, and gradients are wanted")
+    parts = [session.realize(part) for part in (result.items if isinstance(result, SequenceValue) else [result])]
+    outputs = [part for part in parts if isinstance(part, TensorValue)]
+    if len({id(part) for part in outputs}) < len(outputs) or not all(before < part.fx_node for part in outputs):
+        raise session.unsupported(f"{function.describe()} returns what it has not made")
+    apart = {id(session.realize(tensor)) for tensor in session.unpacked(constant)}
+    inputs = [arg for arg in args if isinstance(arg, TensorValue)]
+
+    def backward(tangents: list[TensorValue]) -> list[TensorValue | None]:
+        remaining = iter(tangents)
+        given = [next(remaining) if isinstance(part, TensorValue) else ConstantValue(None) for part in parts]
+        found = session.unpacked(session.call(session.builtin(run_backward), [function, context, *given], {}))
+        return _of_tensors(session, function, args, [session.realize(gradient) for gradient in found])
+
+    graph, kept = _captured_backward(session, function, outputs, backward)
+    node = CustomGradient(
+        cls.__name__, graph, frozenset(k for k, part in enumerate(outputs) if id(part) in apart), _is_once(cls)
+    )
+    session.graph.give_history(session, node, inputs, outputs, kept)
+    return result
+
+
+def _of_tensors(
+    session: Session, function: Value, args: list[Value], gradients: list[Value]
+) -> list[TensorValue | None]:
+    """The gradients of the tensors among the arguments. Raises Unsupported for what autograd may refuse."""
+    found: list[TensorValue | None] = []
+    for k, gradient in enumerate(gradients):
+        is_tensor = k < len(args) and isinstance(args[k], TensorValue)
+        if isinstance(gradient, TensorValue) != is_tensor and not _is_none(gradient):
+            raise session.unsupported(f"{function.describe()} gives a gradient of what is no tensor")
+        if is_tensor:
+            found.append(gradient if isinstance(gradient, TensorValue) else None)
+    if len(gradients) < len(args):
+        raise session.unsupported(f"{function.describe()} gives too few gradients")
+    return found
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.object is None
+
+
+def _captured_backward(
+    session: Session, function: Value, outputs: list[TensorValue], backward: Callable[..., list[TensorValue | None]]
+) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]]:
+    """The graph of the backward, and the nodes of the forward that it reads. It may change nothing else."""
+    recorder, modes = session.graph, Modes.now()
+    effects = session.effects.mark()
+    without_autocast(modes).set()
+    recorder.modes.changed()
+    tangents = recorder.begin_part(session, outputs)
+    try:
+        found = backward(tangents)
+    finally:
+        without_autocast(modes).set()
+        recorder.modes.changed()
+    if session.effects.since(effects) != 0:
+        raise session.unsupported(f"the backward of {function.describe()} has effects")
+    part = recorder.end_part(session, tangents, found)
+    modes.set()
+    recorder.modes.changed()
+    return part
+
+
+def _is_once(cls: Any) -> bool:
+    function = cls.backward
+    while function is not None:
+        if getattr(function, "__code__", None) is _ONCE:
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False

@@ -1,0 +1,296 @@
+"""torch.autograd.Function inside compiled functions, where gradients are wanted: forward and backward are captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+import ingot
+from tests.test_differentiation import both, wanted
+
+
+class Cube(Function):
+    """x^3 times a number; its gradient is wrong by a factor of 2, which tells whether it is used."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x * x * x * factor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return 6 * gradient * x * x * ctx.factor, None
+
+
+class Exp(Function):
+    """Keeps its result; with setup_context."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.exp()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gradient * y * 3
+
+
+class Parts(Function):
+    """Several arguments and results, some of which have no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, names: list[str], y: Tensor) -> Any:
+        largest, where = x.max(0)
+        ctx.mark_non_differentiable(where)
+        product, masked = x * y, y.relu()
+        ctx.save_for_backward(x, y, largest, product)
+        return largest, where, masked, product, len(names)
+
+    @staticmethod
+    def backward(ctx: Any, of_largest: Tensor, of_where: Tensor, of_masked: Tensor, of_product: Tensor, _: None) -> Any:
+        x, y, largest, product = ctx.saved_tensors
+        of_x = of_largest * (x == largest) + of_product * y + product if ctx.needs_input_grad[0] else None
+        of_y = of_masked * (y > 0) + of_product * x if ctx.needs_input_grad[2] else None
+        return of_x, None, of_y
+
+
+class Reversed(Function):
+    """The gradient is turned around; returns its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class Straight(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Once(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos() * 2
+
+
+class Recomputed(Function):
+    """What a reversible layer does: the backward runs the forward again, and differentiates it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return (x @ w).tanh()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, w = [t.detach().requires_grad_() for t in ctx.saved_tensors]
+        with torch.enable_grad():
+            y = (x @ w).tanh()
+        return torch.autograd.grad(y, (x, w), gradient)
+
+
+class Writes(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+class Counts(Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        Counts.calls += 1
+        return gradient * 2
+
+
+class NoGradient(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+def cube(x: Tensor, y: Tensor) -> Any:
+    return Cube.apply(x.sin(), 2.0).exp() * y
+
+
+def exponential(x: Tensor, y: Tensor) -> Any:
+    return Exp.apply(x * y)
+
+
+def parts(x: Tensor, y: Tensor) -> Any:
+    return Parts.apply(x.sin(), ["a", "b"], y)
+
+
+def parts_of_one(x: Tensor, y: Tensor) -> Any:
+    return Parts.apply(x.detach(), ["a", "b"], y)[:1]
+
+
+def turned(x: Tensor, y: Tensor) -> Any:
+    return Reversed.apply(x) * y, Straight.apply(x * 3) + y
+
+
+def recomputed(x: Tensor, y: Tensor) -> Any:
+    return Recomputed.apply(x, y.t())
+
+
+def once(x: Tensor, y: Tensor) -> Any:
+    return Once.apply(x) * y
+
+
+def no_gradient(x: Tensor, y: Tensor) -> Any:
+    return NoGradient.apply(x) * y
+
+
+def nested(x: Tensor, y: Tensor) -> Any:
+    return Exp.apply(Cube.apply(Reversed.apply(x), 0.1) * y).sum()
+
+
+FUNCTIONS = [cube, exponential, parts, parts_of_one, turned, recomputed, once, no_gradient, nested]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_gradients(function: Any) -> None:
+    def program(wrap: Any) -> Any:
+        x, y = wanted(3, 4), wanted(3, 4)
+        compiled = wrap(function)
+        for _ in range(2):
+            results = compiled(x, y)
+            heads = [r for r in (results if isinstance(results, tuple) else [results])
+                     if isinstance(r, Tensor) and r.requires_grad]  # fmt: skip
+            if heads:
+                torch.autograd.backward(heads, [torch.randn_like(h) for h in heads])
+        return results, x.grad, y.grad
+
+    both(program)
+
+
+@pytest.mark.parametrize("function", [cube, exponential, turned, nested], ids=lambda f: f.__name__)
+def test_second_derivatives(function: Any) -> None:
+    def program(wrap: Any) -> Any:
+        x, y = wanted(3, 4), wanted(3, 4)
+        results = wrap(function)(x, y)
+        results = results if isinstance(results, tuple) else (results,)
+        first = torch.autograd.grad([r.sum() for r in results], (x, y), create_graph=True)
+        sizes = [g.square().sum() for g in first if g.requires_grad]
+        return results, first, torch.autograd.grad(sizes, (x, y)) if sizes else None
+
+    both(program)
+
+
+def test_gradients_inside() -> None:
+    def program(wrap: Any) -> Any:
+        def function(x: Tensor, y: Tensor) -> Any:
+            z = cube(x, y)
+            (first,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+            return z, first
+
+        x, y = wanted(3, 4), wanted(3, 4)
+        z, first = wrap(function)(x, y)
+        (z.sum() + first.square().sum()).backward()
+        return z, first, x.grad, y.grad
+
+    both(program)
+
+
+def test_differentiable_once() -> None:
+    for f in (once, ingot.compile(once)):
+        x = wanted(3)
+        (first,) = torch.autograd.grad(f(x, x).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.sum().backward()
+
+
+@pytest.mark.parametrize("function", [Writes, Counts], ids=lambda f: f.__name__)
+def test_left_to_eager(function: Any) -> None:
+    def program(wrap: Any) -> Any:
+        Counts.calls = 0
+        x = wanted(3)
+        y = wrap(lambda x: function.apply(x * 1).sin())(x)
+        y.sum().backward()
+        return y, x.grad, Counts.calls
+
+    both(program, ingot.compile)
+
+
+def test_under_autocast() -> None:
+    class Product(Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cpu")
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x @ w
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cpu")
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return gradient @ w.t(), x.t() @ gradient
+
+    def program(wrap: Any) -> Any:
+        x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = wrap(lambda x, w: Product.apply(x, w))(x, w)
+        y.float().sum().backward()
+        return y, x.grad, w.grad
+
+    both(program, ingot.compile)
+
+
+def test_a_module_with_one() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4, dtype=torch.float64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Exp.apply(self.inner(Straight.apply(x) + x).tanh())
+
+    def program(wrap: Any) -> Any:
+        layer = wrap(Layer())
+        x = wanted(3, 4)
+        layer(x).sum().backward()
+        return [p.grad for p in layer.parameters()], x.grad
+
+    both(program)
