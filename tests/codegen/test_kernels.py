@@ -362,3 +362,17 @@ def test_positions_of_every_width(columns):
     out = torch.zeros(3, dtype=i64)
     assert launch(kernel, [x, out], [(0, extent)]) == 0
     assert torch.equal(out, x.argmax(1))
+
+
+@pytest.mark.parametrize(("length", "paired"), [(100, True), (1024, True), (64, False), (1025, False)])
+def test_short_rows_are_computed_two_at_a_time(length, paired):
+    """And give the same bits as one at a time, as a range of one row is."""
+    kernel = softmax(5, length, False)
+    compiled = compile_kernels([kernel], [])
+    assert compiled.scratch_bytes(kernel).constant == -(-4 * length * (1 + paired) // 64) * 64
+    x = torch.randn(5, length, generator=torch.Generator().manual_seed(0))
+    together, apart = torch.zeros(5, length), torch.zeros(5, length)
+    assert launch(kernel, [x, together], [(0, 5)], compiled=compiled) == 0
+    assert launch(kernel, [x, apart], [(k, k + 1) for k in range(5)], compiled=compiled) == 0
+    assert torch.equal(together, apart)
+    torch.testing.assert_close(together, x.softmax(1))

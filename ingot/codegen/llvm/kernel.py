@@ -32,8 +32,18 @@ EXPENSIVE = frozenset(TABLE) & set(
     "lgamma digamma sigmoid gelu pow atan2".split()
 )
 TILE_BYTES = 64  # of a transposed block along the tile loop: a cache line
+PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
 ROW_BYTES = 1 << 18  # of rows of scratch memory for columns that are computed side by side
 BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
+
+
+class _Row(NamedTuple):
+    """What differs between outer points that are computed together: their indices, where their rows of scratch memory
+    lie, and what was reduced."""
+
+    bound: dict[Symbol, Value]
+    bases: dict[str, Value]
+    scalars: dict[str, Value]
 
 
 class Function(NamedTuple):
@@ -190,6 +200,7 @@ class KernelEmitter:
         self.errors: list[Fault] = []
         self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
+        self.rows = [_Row({}, self.memory.base, self.scalars)]  # those that are computed together
         self.scratch: Expr = ZERO
         self.registers = max(1, self.e.lanes // lanes_of_register(kernel, target))
         self.present = self.e.constant(self.e.lanes, "i64")  # lanes in range
@@ -237,7 +248,9 @@ class KernelEmitter:
             if copies > 1:
                 memory.per_lane.add(row.name)
             memory.lengths[row.name] = as_expr(row.length) * copies
-            self.scratch = self.scratch + (as_expr(row.length) * (row.dtype.itemsize * copies) + 63) // 64 * 64
+            together = 2 if self._is_paired() else 1
+            size = as_expr(row.length) * (row.dtype.itemsize * copies * together)
+            self.scratch = self.scratch + (size + 63) // 64 * 64
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
@@ -247,6 +260,11 @@ class KernelEmitter:
         shared, rest = kernel.loops[: kernel.parallel], kernel.loops[kernel.parallel :]
         if kernel.tile is not None:
             self._tiles(begin, end, shared)
+        elif self._is_paired():
+            middle = begin + ((end - begin) & -2)
+            for start, stop, together in ((begin, middle, 2), (middle, end, 1)):
+                with e.loop(start, stop, together, sure=False) as point:
+                    self._together([point + k for k in range(together)], shared)
         elif kernel.vector is None or kernel.vector not in shared:
             with e.loop(begin, end, 1, sure=True) as point:
                 self._bind_point(point, shared)
@@ -255,6 +273,36 @@ class KernelEmitter:
             self._points(kernel.vector, begin, end, None)
         else:
             self._divided_vector_loop(begin, end, shared)
+
+    def _is_paired(self) -> bool:
+        """Whether two outer points are computed at a time: each has rows so short that the end of a reduction, where
+        few lanes are left, and what waits for it take longer than the rest."""
+        kernel = self.kernel
+        stores = [store for stage in kernel.stages for store in stage.stores]
+        counts = [product(s.extent for s in stage.loops).constant for stage in kernel.stages if stage.loops]
+        return (
+            kernel.vector is None
+            and len(counts) > 1
+            and kernel.parallel == len(kernel.loops)
+            and None not in counts
+            and PAIRED_ROWS[0] < max(count or 0 for count in counts) <= PAIRED_ROWS[1]
+            and not any(store.scatters for store in stores)
+            and (kernel.points.constant or 2) > 1
+        )
+
+    def _together(self, points: Sequence[Value], loops: Sequence[Symbol]) -> None:
+        """Run the stages for several outer points, each stage for all of them."""
+        memory, own, alone = self.memory, self.memory.base, self.rows
+        self.rows = []
+        for number, point in enumerate(points):
+            self._bind_point(point, loops)
+            bases = dict(own)
+            for row in self.kernel.rows if number else ():
+                type = REPRESENTATIONS[row.dtype].memory
+                bases[row.name] = self.e.pointer(bases[row.name], type, memory.index(as_expr(row.length)))
+            self.rows.append(_Row({loop: memory.bound[loop] for loop in loops}, bases, {}))
+        self._run_stages()
+        self.rows, memory.base = alone, own
 
     def _bind_point(self, point: Value, loops: Sequence[Symbol]) -> None:
         """Bind the indices of collapsed `loops` for the number `point`."""
@@ -427,27 +475,33 @@ class KernelEmitter:
 
     def _stage(self, stage: Stage) -> None:
         if not stage.loops:
-            self._body(stage, [], 0, None)
+            self._bodies(stage, [[] for _ in self.rows], 0, None)
             return
         across = self.kernel.vector is None
         wide_level = self._wide_level(stage)
         unroll = max(1, choose_unroll((stage,)) // self.registers)
         reductions = [
-            _Reduction(
-                self.e, spec, stage.body.instructions[spec.value].dtype,
-                self.e.lanes, unroll, wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
-                self._position_type(stage),
-            )
-            for spec in stage.reductions
+            [
+                _Reduction(
+                    self.e, spec, stage.body.instructions[spec.value].dtype, self.e.lanes, unroll,
+                    wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
+                    self._position_type(stage),
+                )
+                for spec in stage.reductions
+            ]
+            for _ in self.rows
         ]  # fmt: skip
 
         def flush() -> None:
-            for reduction in reductions:
-                reduction.flush()
+            for of_row in reductions:
+                for reduction in of_row:
+                    reduction.flush()
 
         self._stage_loops(stage, 0, reductions, unroll, wide_level, flush)
-        for reduction in reductions:
-            self.scalars[reduction.spec.name] = reduction.result(across)
+        for row, of_row in zip(self.rows, reductions, strict=True):
+            self._enter(row)
+            for reduction in of_row:
+                self.scalars[reduction.spec.name] = reduction.result(across)
 
     def _wide_level(self, stage: Stage) -> int | None:
         """The loop level whose completion empties the accumulators of sums into wider ones; None for sums short enough
@@ -469,7 +523,7 @@ class KernelEmitter:
         self,
         stage: Stage,
         level: int,
-        reductions: list[_Reduction],
+        reductions: list[list[_Reduction]],
         unroll: int,
         wide: int | None,
         flush: Callable[[], None],
@@ -486,7 +540,7 @@ class KernelEmitter:
                 extent,
                 size,
                 unroll,
-                lambda copy: self._body(stage, reductions, copy, memory.mask),
+                lambda copy: self._bodies(stage, reductions, copy, memory.mask),
                 block,
                 flush,
             )
@@ -502,7 +556,7 @@ class KernelEmitter:
                 flush()
 
     def _columns(
-        self, stage: Stage, loop: Symbol, reductions: list[_Reduction], unroll: int, block: int | None,
+        self, stage: Stage, loop: Symbol, reductions: list[list[_Reduction]], unroll: int, block: int | None,
         flush: Callable[[], None],
     ) -> None:  # fmt: skip
         """The last loop of a stage where an outer one fills the vectors: `unroll` iterations at a time, then single
@@ -519,7 +573,7 @@ class KernelEmitter:
             with e.loop(first, end, step, sure, known_once=once) as index:
                 for copy in range(step):
                     self.memory.bound[loop] = index + copy
-                    self._body(stage, reductions, copy, None)
+                    self._bodies(stage, reductions, copy, None)
 
         sure_whole = sure and (size is not None or unroll == 1)
         if block is None:
@@ -530,6 +584,17 @@ class KernelEmitter:
                 flush()
         if unroll > 1 and (size is None or size % unroll):
             rounds(middle, extent, 1, size is not None, once=size is not None and size % unroll == 1)
+
+    def _enter(self, row: _Row) -> None:
+        """Have what follows computed for one of the rows that are computed together."""
+        self.memory.bound.update(row.bound)
+        self.memory.base, self.scalars = row.bases, row.scalars
+
+    def _bodies(self, stage: Stage, reductions: list[list[_Reduction]], copy: int, mask: Value | None) -> None:
+        """One evaluation of the body for each of the rows that are computed together."""
+        for row, of_row in zip(self.rows, reductions, strict=True):
+            self._enter(row)
+            self._body(stage, of_row, copy, mask)
 
     def _body(self, stage: Stage, reductions: list[_Reduction], copy: int, mask: Value | None) -> None:
         """One evaluation of the body; `mask` says which lanes count in the reductions."""
