@@ -158,3 +158,13 @@ def test_the_steps_of_a_recurrence_share_the_products_for_its_weights() -> None:
     _, backward = programs(Cells(), torch.randn(6, 4, 16))
     products = sum(any("mm" in op for op in k.origin.ops) for k in backward.plan.kernels)
     assert products == 5 + 2  # one for each state but the first, one for each weight
+
+
+def test_sums_over_rows_and_columns_go_along_memory() -> None:
+    """The gradient of LayerNorm's input goes over rows, that of its parameters over columns, and each kernel's vectors
+    lie along memory."""
+    _, backward = programs(nn.LayerNorm(256), wanted(512, 256))
+    rows = [k for k in backward.plan.kernels if k.loops[0].extent.constant == 512]
+    columns = [k for k in backward.plan.kernels if k.loops[-1].extent.constant == 256 and k not in rows]
+    assert len(rows) == 1 and rows[0].vector is None
+    assert columns and all(k.vector is k.loops[-1] for k in columns)

@@ -419,8 +419,8 @@ def choose_vector_loop(outer: Sequence[Symbol], stages: Sequence[Stage], rows: s
             continue
         for e in _stage_indices(s, rows):
             linear = e.linear([outer[-1], s.loops[-1]])
-            if linear is None:
-                continue
+            if linear is None or len(linear[1]) < 2:
+                continue  # one for each, which lies well either way
             along_inner += linear[1].get(s.loops[-1], ZERO).constant == 1
             along_outer += linear[1].get(outer[-1], ZERO).constant == 1
     return outer[-1] if along_outer > along_inner else None

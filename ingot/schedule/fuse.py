@@ -248,7 +248,9 @@ class _Fusion:
             for a, b in self._arrangements(first, second):
                 members = self._in_order(first.positions, a, second.positions, b)
                 laid = overlay(members, points)  # type: ignore[arg-type]
-                if laid is not None and self._no_conflict(laid) and not self._leaves_vectors_empty(laid):
+                if laid is None or not self._no_conflict(laid) or self._leaves_vectors_empty(laid):
+                    continue
+                if self._meet(first, second, laid):
                     return points, laid, members
         return None
 
@@ -262,6 +264,18 @@ class _Fusion:
             moved = _reordered(reducing, other)
             if moved is not None:
                 yield (first.members, moved) if first.reduces else (moved, second.members)
+
+    def _meet(self, first: Group, second: Group, laid: Overlay) -> bool:
+        """Whether one of two groups reads what the other writes, or the largest of what both read is read at the same
+        outer points: loops that go over it in different orders save nothing."""
+        if first.writes & second.touches or second.writes & first.touches:
+            return True
+        largest = max(first.reads & second.reads, key=self._bytes)
+        loads: tuple[set[Expr], set[Expr]] = set(), set()
+        for position, m in zip(sorted([*first.positions, *second.positions]), laid.members):
+            found = loads[position in second.positions]
+            found.update(i.attrs[1] for i in m.body.loads if i.attrs[0] == largest)
+        return any(relation(a, b, laid.outer) is not None for a in loads[0] for b in loads[1])
 
     @staticmethod
     def _leaves_vectors_empty(laid: Overlay) -> bool:
