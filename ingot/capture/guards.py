@@ -29,7 +29,7 @@ from ingot.capture.facts import (
     read_global_state,
     same_constant,
 )
-from ingot.capture.sources import Source, dict_keys, find_in_class
+from ingot.capture.sources import Source, dict_keys, find_in_class, shown
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
 
@@ -140,14 +140,15 @@ _LOST = (LookupError, AttributeError, TypeError)
 def _short(value: object) -> str:
     """A value for one line of the report."""
     if isinstance(value, type) or callable(value):
-        return getattr(value, "__qualname__", None) or repr(value)
+        return getattr(value, "__qualname__", None) or shown(value)
     if isinstance(value, ModuleType):
         return f"module {value.__name__}"
     if isinstance(value, CodeType):
         return f"that of {value.co_filename}:{value.co_firstlineno}"
     if isinstance(value, torch.Tensor):
         return f"a {type(value).__qualname__} {tuple(value.shape)}"
-    text = repr(value) if is_plain_constant(value) or isinstance(value, (tuple, _Missing)) else object.__repr__(value)
+    plain = is_plain_constant(value) or isinstance(value, (tuple, _Missing))
+    text = shown(value) if plain else object.__repr__(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -297,7 +298,7 @@ def _names(sources: Iterable[Source]) -> str:
 
 
 _TEXTS: dict[Kind, Callable[[Guard], str]] = {
-    Kind.ABSENT_KEY: lambda guard: f"{guard.data!r} not in {guard.name}",
+    Kind.ABSENT_KEY: lambda guard: f"{shown(guard.data)} not in {guard.name}",
     Kind.TENSOR: lambda guard: f"{guard.name}: {guard.data}",
     Kind.SAME: lambda guard: f"{guard.name} is {guard.data.name}",
     Kind.DISTINCT: lambda guard: f"{guard.name} is not {guard.data.name}",

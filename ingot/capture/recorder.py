@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
@@ -64,6 +66,8 @@ class GraphRecorder:
         self.modes = ModeTracker()
         self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
+        self._values: dict[fx.Node, torch.Tensor] = {}  # the real tensors, by placeholder
+        self._parameters: set[str] = set()  # the names of placeholders
         self.by_fake: dict[int, TensorValue] = {}
         self._first: fx.Node | None = None
 
@@ -91,6 +95,7 @@ class GraphRecorder:
         made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
         self.by_fake[id(fake)] = made
         self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
+        self._values[node] = tensor
         return made
 
     def integer(self, session: Session, number: int, source: Source) -> SymIntValue:
@@ -113,9 +118,11 @@ class GraphRecorder:
 
     def _parameter(self, source: Source) -> str:
         """A name for a placeholder, unlike those of the others."""
-        name, nodes = _identifier(source.name), [*(known.node for known in self.inputs), *self.integers]
-        taken = {node.target for node in nodes}
-        return next(n for n in itertools.chain([name], (f"{name}_{k}" for k in itertools.count(1))) if n not in taken)
+        name = _identifier(source.name)
+        names = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(1)))
+        made = next(n for n in names if n not in self._parameters)
+        self._parameters.add(made)
+        return made
 
     def _first_operation(self) -> fx.Node:
         """The node before which inputs are declared: the graph's root as long as there is no operation."""
@@ -278,7 +285,7 @@ class GraphRecorder:
 
     def value_of(self, tensor: TensorValue) -> torch.Tensor:
         """The real tensor of this call behind an input."""
-        return next(known.value for known in self.inputs if known.node is tensor.fx_node)
+        return self._values[tensor.fx_node]
 
     def guard_memory(self, session: Session) -> None:
         """States how the inputs share memory, when an operation may write one, or its `.grad` is set: which are apart,
@@ -325,7 +332,7 @@ class GraphRecorder:
             elif node in self.integers:  # they come after the tensors
                 first.prepend(node)
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
-        return fx.GraphModule(torch.nn.Module(), self.graph), used
+        return _LazyGraphModule(torch.nn.Module(), self.graph), used
 
 
 def _tangent() -> None:
@@ -340,7 +347,7 @@ def _is_argument(source: Source) -> bool:
 
 
 def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "input"
+    return re.sub(r"\W", "_", name).strip("_") or "input"
 
 
 _IN_PLACE_OPERATORS = {

@@ -15,6 +15,8 @@ from types import CellType, FunctionType
 from typing import Any, Literal, dataclass_transform
 from weakref import WeakValueDictionary
 
+import torch
+
 # Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the user's runs here.
 _VALUE_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 
@@ -115,7 +117,7 @@ class ConstSource(Source):
     def name(self) -> str:
         if type(self.value) is dict and "__name__" in self.value:
             return f"the globals of {self.value['__name__']}"
-        return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or repr(self.value)
+        return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or shown(self.value)
 
     @property
     def step(self) -> Step:
@@ -206,6 +208,13 @@ class AttrSource(Source):
         return object.__getattribute__(owner, self.key)
 
 
+def shown(value: Any) -> str:
+    """An object in a report: tensors without what is in them, which takes long to write."""
+    if type(value) is tuple and any(isinstance(item, torch.Tensor) for item in value):
+        return f"({', '.join(map(shown, value))})"
+    return f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+
+
 _NOTHING = object()
 _MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
@@ -224,7 +233,7 @@ class ItemSource(Source):
         if isinstance(table, AttrSource) and table.key in _MODULE_TABLES and type(self.key) is str:
             owner = table.base.name  # self._modules["h"]._modules["0"] is written self.h[0]
             return f"{owner}[{self.key}]" if self.key.isdecimal() else f"{owner}.{self.key}"
-        return f"{table.name}[{self.key!r}]"
+        return f"{table.name}[{shown(self.key)}]"
 
     @property
     def step(self) -> Step:

@@ -154,20 +154,6 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def _one_float_type(*tensors: Tensor) -> bool:
-    return tensors[0].dtype.is_floating_point and all(t.dtype is tensors[0].dtype for t in tensors)
-
-
-def of_one_float_type(function: Rule) -> Rule:
-    """Leave calls whose tensors are of several types, or of integers, to the lowering."""
-
-    @wraps(function)
-    def wrapper(*tensors: Tensor, **kwargs: Any) -> Any:
-        return function(*tensors, **kwargs) if _one_float_type(*tensors) else NotImplemented
-
-    return wrapper
-
-
 @rule(aten.deg2rad.default)
 def deg2rad(x: Tensor) -> Tensor:
     return x * (math.pi / 180)
@@ -219,26 +205,6 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
     return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
 
 
-@rule(aten.addcdiv.default)
-@of_one_float_type
-@rounded_once
-def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    return x + (a if value == 1 else value * a) / b
-
-
-@rule(aten.lerp.Scalar)
-@rounded_once
-def lerp(start: Tensor, end: Tensor, weight: float) -> Tensor:
-    return start + weight * (end - start) if abs(weight) < 0.5 else end - (end - start) * (1 - weight)
-
-
-@rule(aten.lerp.Tensor)
-@rounded_once
-def lerp_tensor(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    span = end - start
-    return torch.where(torch.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))
-
-
 # The exponents that eager's kernel treats apart: it rounds bfloat16 after each step.
 _POWERS: dict[float, Callable[[Tensor], Tensor]] = {
     2.0: lambda x: x * x,
@@ -273,12 +239,9 @@ def square(x: Tensor) -> Tensor:
     return x * x
 
 
-@rule(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
-    """other - alpha * x, which for a number is the same as -alpha * x + other, to the bit."""
-    if isinstance(other, Tensor):
-        return torch.sub(other, x, alpha=alpha)
-    return torch.neg(x) + other if alpha == 1 else x * -alpha + other
+@rule(aten.rsub.Tensor)
+def rsub(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
+    return torch.sub(other, x, alpha=alpha)
 
 
 # -- softmax and norms -------------------------------------------------------------------------------------------------

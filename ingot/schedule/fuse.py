@@ -111,6 +111,7 @@ class _Fusion:
         self.writers: dict[str, set[int]] = defaultdict(set)  # ... and those of them that write it
         self._sizes: dict[str, float] = {}
         self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
+        self.after: dict[int, set[int]] = defaultdict(set)  # group -> those that wait for it
         for k, before in enumerate(direct_dependencies(nodes)):
             group = self.groups[k] = self._single(k, nodes[k], before)
             if group.fusible:
@@ -121,6 +122,7 @@ class _Fusion:
             self.ancestors[k] = sum(1 << b for b in before)
             for b in before:
                 self.ancestors[k] |= self.ancestors[b]
+                self.after[b].add(k)
         self.needs = dict(self.ancestors)  # node -> bit set of the nodes that run before it
         self.failing = {k for k, node in enumerate(nodes) if _may_fail(node)}
         self.writing = {k for k, node in enumerate(nodes) if any(buffers[n].role == "input" for n in node.writes())}
@@ -366,12 +368,25 @@ class _Fusion:
         new.before = (new.before | gone.before) - {new.id, gone.id}
         ancestors = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~both
         self.ancestors[new.id] = ancestors
-        for g in self.groups.values():
-            if g is not new and self.ancestors[g.id] & both:
-                self.ancestors[g.id] = (self.ancestors[g.id] | ancestors) & ~(1 << gone.id) | 1 << new.id
-                if gone.id in g.before:
-                    g.before = g.before - {gone.id} | {new.id}
+        for b in gone.before - {new.id}:
+            self.after[b] = self.after[b] - {gone.id} | {new.id}
+        for a in self.after[gone.id] - {new.id}:
+            self.groups[a].before = self.groups[a].before - {gone.id} | {new.id}
+        self.after[new.id] = (self.after[new.id] | self.after.pop(gone.id)) - {new.id, gone.id}
+        for g in self._followers(new):
+            self.ancestors[g] = (self.ancestors[g] | ancestors) & ~(1 << gone.id) | 1 << new.id
         return new
+
+    def _followers(self, group: Group) -> set[int]:
+        """The groups that run after one."""
+        found: set[int] = set()
+        waiting = list(self.after[group.id])
+        while waiting:
+            k = waiting.pop()
+            if k not in found:
+                found.add(k)
+                waiting.extend(self.after[k] - found)
+        return found
 
     def _ordered(self) -> list[Group]:
         """The groups in dependency order, keeping program order where there is a choice. What writes inputs comes late:

@@ -25,7 +25,8 @@ def own_outputs(graph: AtenGraph) -> None:
             elif borrowed(node) or "layout" in node.meta or owners.setdefault(node, spec.storage) != spec.storage:
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
-    mutated = {graph.inputs[position] for position, _ in graph.mutations}
+    inputs = graph.inputs
+    mutated = {inputs[position] for position, _ in graph.mutations}
     values = [_clone(graph, n) if _reads_through(n, mutated) else n for _, n in graph.mutations]
     graph.rewire(outputs, values)
 

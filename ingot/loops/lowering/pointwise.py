@@ -286,6 +286,16 @@ def _lerp(start: int, end: int, weight: int) -> int:
     return apply("where", apply("lt", apply("abs", weight), _like(weight, 0.5)), near, far)
 
 
+def _lerp_by(start: int, end: int, weight: float) -> int:
+    """With a weight that is known, one of the two forms."""
+    if isinstance(weight, Expr):
+        raise NotLowered("a symbolic weight")
+    gap = apply("sub", end, start)
+    if abs(weight) < 0.5:
+        return apply("fma", _number(gap, weight), gap, start)
+    return apply("sub", end, apply("mul", gap, _number(gap, 1 - weight)))
+
+
 @lowers(aten.pow.Tensor_Scalar)
 def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> TensorValue:
     """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly any."""
@@ -633,7 +643,8 @@ def _build_table() -> dict[Any, Row]:
     row("threshold", _threshold, 1)
     row("addcmul", _addcmul, 3)
     row("addcdiv", _addcdiv, 3)
-    row("lerp.Scalar lerp.Tensor", _lerp, 3, "scaled")
+    row("lerp.Tensor", _lerp, 3, "scaled")
+    row("lerp.Scalar", _lerp_by, 2)
     row("pow.Tensor_Tensor pow.Scalar", _simple("pow"), 2)
     row("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self", _times_log("log"), 2)
     row("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", _times_log("log1p"), 2)
