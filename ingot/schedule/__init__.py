@@ -55,7 +55,7 @@ def _step(group: Group, graph: LoopGraph, internal: set[str]) -> KernelStep | Li
     if isinstance(first, Library):
         return LibraryStep(first)
     if isinstance(first, Attention):
-        return attention_step(first)
+        return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
         kernel, arguments = build_contraction(group.members, internal, graph.buffers)
         return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))

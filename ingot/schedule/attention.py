@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ingot.loops.expr import integer
-from ingot.loops.ir import Attention, View
+from ingot.loops.ir import Attention, Buffer, View
 from ingot.schedule.kernel import AttentionKernel, Operand, Parameter
 from ingot.schedule.plan import KernelStep
 
@@ -13,8 +16,8 @@ NANOSECONDS_PER_OPERATION = 1 / 120  # of one core, a multiplication and an addi
 NANOSECONDS_PER_WEIGHT = 0.5
 
 
-def attention_step(node: Attention) -> KernelStep:
-    """The launch that computes the node."""
+def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxyType({})) -> KernelStep:
+    """The launch that computes the node; the lengths of its parameters are those of `buffers`."""
     batches, heads, queries, width = map(_int, node.query.sizes)
     _, key_heads, keys, value_width = map(_int, node.value.sizes)
     names = list(dict.fromkeys(v.buffer for v in (*node.operands, node.target)))
@@ -27,7 +30,13 @@ def attention_step(node: Attention) -> KernelStep:
         "attention",
         node.origin,
         tuple(
-            Parameter(f"p{k}", node.query.dtype, name in node.reads(), name == node.target.buffer)
+            Parameter(
+                f"p{k}",
+                node.query.dtype,
+                name in node.reads(),
+                name == node.target.buffer,
+                buffers[name].length if name in buffers else None,
+            )
             for k, name in enumerate(names)
         ),
         (batches, heads, queries, keys, width, value_width),

@@ -18,6 +18,8 @@ from ingot.loops.ir import Access, Origin
 from ingot.schedule.contraction import build_contraction
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Row, Store
 from tests.codegen.harness import body, launch, parameter, scalar, stage, with_lengths
+from tests.codegen.test_attention import case as attention_case
+from tests.codegen.test_attention import masks
 from tests.codegen.test_contraction import Case
 from tests.codegen.test_transposes import transposing
 
@@ -165,3 +167,27 @@ def test_convolutions_stay_inside(window, freeze, monkeypatch):
     with torch.no_grad():
         found = ingot.compile(model, options={"freeze": freeze})(x)
         torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal, mask", [(False, "dense"), (True, "of one row"), (False, "columns of another")])
+@pytest.mark.parametrize("sizes", [(2, 4, 2, 17, 65, 20, 24), (1, 1, 1, 130, 129, 64, 64)], ids=str)
+def test_operands_of_attention_are_checked(sizes, causal, mask):
+    batches, heads, _, queries, keys, _, _ = sizes
+    step, tensors = attention_case(*sizes, mask=masks(batches, heads, queries, keys)[mask], causal=causal)
+    extent, kernel = step.extent.constant, step.kernel
+    compact = [memory_of(t) for t in tensors]
+    assert not stray(kernel, *compact, extent=extent)
+    operands = (kernel.query, kernel.key, kernel.value, kernel.mask, kernel.target)
+    names = ("query", "key", "value", "mask", "target")
+    for name, operand in zip(names, operands, strict=True):
+        for offset in (-(10**6), 10**6):
+            moved = replace(kernel, **{name: operand._replace(offset=operand.offset + offset)})
+            assert stray(moved, *compact, extent=extent), name
+    for position in (step.arguments.index(name) for name in ("packed", "out")):
+        short = [t[: len(t) // 2] if other == position else t for other, t in enumerate(compact)]
+        assert stray(kernel, *short, extent=extent)
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A flat tensor of the memory behind one."""
+    return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0).clone()

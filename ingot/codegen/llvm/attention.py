@@ -17,7 +17,9 @@ from ingot.codegen.llvm import math
 from ingot.codegen.llvm.emitter import Emitter, Value, Variable
 from ingot.codegen.llvm.kernel import Function
 from ingot.codegen.llvm.target import Target
+from ingot.errors import OutOfBounds
 from ingot.loops.expr import integer
+from ingot.loops.ir import Fault
 from ingot.schedule.kernel import AttentionKernel, Operand
 
 CHUNK = 64  # keys
@@ -31,13 +33,16 @@ def tile_rows(vectors: int, vector_bytes: int) -> int:
     return max(1, min(16, (REGISTERS[vector_bytes] - 2 - vectors) // vectors))
 
 
-def emit_attention(kernel: AttentionKernel, target: Target) -> Function:
-    return _AttentionEmitter(kernel, target).function()
+def emit_attention(kernel: AttentionKernel, target: Target, check_bounds: bool = False) -> Function:
+    """The LLVM function of attention. With `check_bounds`, an access outside of a buffer of known length reports
+    `OutOfBounds`."""
+    return _AttentionEmitter(kernel, target, check_bounds).function()
 
 
 class _AttentionEmitter:
-    def __init__(self, kernel: AttentionKernel, target: Target) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: AttentionKernel, target: Target, check_bounds: bool) -> None:
+        self.kernel, self.check_bounds = kernel, check_bounds
+        self.faults: list[Fault] = []
         self.lanes = target.vector_bytes // 4
         self.bytes = target.vector_bytes
         self.e = Emitter(self.lanes, target.vector_bytes)
@@ -57,15 +62,16 @@ class _AttentionEmitter:
             f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n" for k in range(count)
         )
         lines = "\n  ".join(e.entry + e.scopes[0].lines)
+        fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.faults)))
         text = (
-            f"define internal void @KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
-            f"i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{\n  {lines}\n  ret void\n}}\n"
+            f"define internal i32 @KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
+            f"i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{\n  {lines}\n  ret i32 0\n{fails}}}\n"
             "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
             "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
-            f"{loads}  call void @KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
-            "i64 %begin, i64 %end, ptr %scratch)\n  br label %done\ndone:\n  ret i32 0\n}\n"
+            f"{loads}  %status = call i32 @KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
+            "i64 %begin, i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 0\n}\n"
         )
-        return Function(text, frozenset(e.declarations), (), integer(self.scratch_bytes()))
+        return Function(text, frozenset(e.declarations), tuple(self.faults), integer(self.scratch_bytes()))
 
     def scratch_bytes(self) -> int:
         return 4 * (self.block * self.scratch_rows + self.lanes * REGISTERS[self.bytes])
@@ -126,6 +132,22 @@ class _AttentionEmitter:
         text = f"{self.vector} {value.text}, ptr {pointer.text}, i32 4, <{self.lanes} x i1> {self.first_lanes(count)}"
         return self.e.line(f"call void @{name}({text})")
 
+    def check(self, operand: Operand, pointer: Value, count: int = 1) -> Value:
+        """`pointer`; where bounds are checked, `count` elements from there on must be within the operand's buffer."""
+        length = self.kernel.parameters[operand.parameter].length
+        if not self.check_bounds or length is None or length.constant is None:
+            return pointer
+        e, buffer = self.e, self.value(f"%p{operand.parameter}", "ptr")
+        fault = Fault(OutOfBounds, f"a kernel touches memory outside of its buffer {buffer.text[1:]}")
+        if fault not in self.faults:
+            self.faults.append(fault)
+        offset = e.cast("ptrtoint", pointer, "i64") - e.cast("ptrtoint", buffer, "i64") + 4 * (count - 1)
+        first, last = (e.compare("uge", at, 4 * length.constant) for at in (offset - 4 * (count - 1), offset))
+        fine = e.name("fine")
+        e.line(f"br i1 {(first | last).text}, label %fail{self.faults.index(fault)}, label %{fine}, !prof !0")
+        e.line(f"{fine}:")
+        return pointer
+
     # -- one block of queries ----------------------------------------------------------------------------------------
 
     def point(self, point: Value) -> None:
@@ -145,25 +167,26 @@ class _AttentionEmitter:
         seen = self.number(self.keys)
         if kernel.causal:
             seen = self.smaller(seen, first + self.block)
-        self.transpose(self.at(kernel.query, batch, head), kernel.query.strides[2], first, self.width, self.scratch(0))
+        self.transpose(kernel.query, self.at(kernel.query, batch, head), first, self.width, self.scratch(0))
         mask = None
         if kernel.mask is not None:
             mask = self.at(kernel.mask, batch, head)
             if kernel.mask.strides[2]:
-                self.transpose(mask, kernel.mask.strides[2], first, self.keys, self.scratch(self.mask_row))
+                self.transpose(kernel.mask, mask, first, self.keys, self.scratch(self.mask_row))
         largest = self.scores(self.at(kernel.key, batch, key_head), mask, first, seen)
         self.exponentials(largest, seen)
         self.products(self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen)
 
-    def transpose(self, source: Value, stride: int, first: Value, columns: int, target: Value) -> None:
-        """`block` rows of the source from row `first` on, of `columns` elements each, to rows of `block` elements. The
-        last row of all stands for those behind it."""
-        e, lanes, last = self.e, self.lanes, self.number(self.queries - 1)
+    def transpose(self, operand: Operand, source: Value, first: Value, columns: int, target: Value) -> None:
+        """`block` rows of the operand's array at `source` from row `first` on, of `columns` elements each, to rows of
+        `block` elements. The last row of all stands for those behind it."""
+        e, lanes, last, stride = self.e, self.lanes, self.number(self.queries - 1), operand.strides[2]
         with e.loop(self.number(0), self.number(self.block), lanes, sure=True, known_once=self.vectors == 1) as group:
             rows = [e.pointer(source, "float", self.smaller(first + group + k, last) * stride) for k in range(lanes)]
 
             def tile(column: Value, count: int) -> None:
-                loaded = [self.load_first(e.pointer(row, "float", column), count) for row in rows]
+                pointers = [self.check(operand, e.pointer(row, "float", column), count) for row in rows]
+                loaded = [self.load_first(pointer, count) for pointer in pointers]
                 for k, turned in enumerate(self.transposed(loaded)[:count]):
                     self.store(turned, e.pointer(target, "float", (column + k) * self.block + group))
 
@@ -237,7 +260,8 @@ class _AttentionEmitter:
                 at = e.pointer(queries, "float", (start + u) * self.block)
                 query = [self.load(e.pointer(at, "float", v * self.lanes), aligned=True) for v in range(self.vectors)]
                 for r, row in enumerate(sums):
-                    key = self.load_scalar(e.pointer(e.pointer(keys, "float", start), "float", r * stride + u))
+                    pointer = e.pointer(e.pointer(keys, "float", start), "float", r * stride + u)
+                    key = self.load_scalar(self.check(self.kernel.key, pointer))
                     for variable, vector in zip(row, query):
                         variable.store(e.fma(key, vector, variable.load()))
 
@@ -252,7 +276,8 @@ class _AttentionEmitter:
                 row = e.pointer(self.scratch(self.mask_row), "float", key * self.block + vector * self.lanes)
                 added = self.load(row, aligned=True)
             else:
-                added = self.load_scalar(e.pointer(mask, "float", key * kernel.mask.strides[3]))
+                pointer = e.pointer(mask, "float", key * kernel.mask.strides[3])
+                added = self.load_scalar(self.check(kernel.mask, pointer))
             score = e.select(e.compare("uno", added, added), score, added) if kernel.replaces else score + added
         if kernel.causal:
             query = self.smaller(e.iota("i64") + (first + vector * self.lanes), self.number(self.queries - 1))
@@ -326,7 +351,8 @@ class _AttentionEmitter:
             sums = [[self.zero_variable() for _ in pieces] for _ in range(rows)]
             with e.loop(*keys, 1, sure=True) as key:
                 at = e.pointer(values, "float", key * strides[0])
-                loaded = [self.load_first(e.pointer(at, "float", v * self.lanes), n) for v, n in enumerate(pieces)]
+                pointers = [e.pointer(at, "float", v * self.lanes) for v in range(len(pieces))]
+                loaded = [self.load_first(self.check(self.kernel.value, p, n), n) for p, n in zip(pointers, pieces)]
                 beside = e.pointer(weights, "float", key * self.block)
                 for r, row in enumerate(sums):
                     weight = self.load_scalar(e.pointer(beside, "float", r))
@@ -340,4 +366,5 @@ class _AttentionEmitter:
             line = self.smaller(first + query + r, self.number(self.queries - 1)) * strides[1]
             for v, (variable, n) in enumerate(zip(row, pieces)):
                 total = self.load(totals[r][v], aligned=True) if several else variable.load()
-                self.store_first(total * share, e.pointer(e.pointer(target, "float", line), "float", v * self.lanes), n)
+                pointer = e.pointer(e.pointer(target, "float", line), "float", v * self.lanes)
+                self.store_first(total * share, self.check(self.kernel.target, pointer, n), n)

@@ -127,7 +127,7 @@ def compile_kernels(
 
 def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> Function:
     if isinstance(kernel, AttentionKernel):
-        return emit_attention(kernel, target)
+        return emit_attention(kernel, target, check_bounds)
     emit = emit_kernel if kernel.product is None else emit_contraction
     return emit(kernel, symbols, target, check_bounds)
 
@@ -136,7 +136,8 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
     """The kernel with its name and origin dropped and its buffers named by position: equal for equal code, which
     depends on the buffers' lengths if those are checked."""
     if isinstance(kernel, AttentionKernel):
-        return replace(kernel, name="", origin=Origin(()))
+        declared = kernel.parameters if keep_lengths else tuple(p._replace(length=None) for p in kernel.parameters)
+        return replace(kernel, name="", origin=Origin(()), parameters=declared)
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
         r.name: f"r{k}" for k, r in enumerate(kernel.rows)
     }
