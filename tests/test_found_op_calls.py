@@ -147,3 +147,17 @@ def test_running_statistics_are_rounded_once() -> None:
         lambda x, mean, var: F.batch_norm(x, mean, var, training=True, momentum=0.3),
         *(t.to(bf16) for t in (x, mean, var)),
     )
+
+
+def test_row_numbers_are_made_up_in_their_range() -> None:
+    """LAPACK counts rows from one, and goes where it is told to."""
+    matrix = torch.randn(4, 4, dtype=f64)
+    factors, pivots = torch.linalg.ldl_factor(matrix + matrix.mT)
+    check(torch.linalg.ldl_solve, factors, pivots, torch.randn(4, 2, dtype=f64))
+    check(torch.linalg.lu_solve, *torch.linalg.lu_factor(matrix), torch.randn(4, 2, dtype=f64))
+    check(torch.lu_unpack, *torch.linalg.lu_factor(matrix))
+
+
+@pytest.mark.parametrize("margins", [(-5, 1), (-5, 6), (6, -5), (-2, -3), (-2, -2), (-4, 3)], ids=str)
+def test_padding_that_takes_away(margins: tuple[int, int]) -> None:
+    check(lambda x: F.pad(x, margins), torch.randn(3, 4))

@@ -121,6 +121,15 @@ def _flip(x: Tensor, dims: Sequence[int]) -> str:
     return _bad_dims(x, dims)
 
 
+def _pad(x: Tensor, pad: Sequence[Any], **_: Any) -> str:
+    """Negative padding takes elements away at both ends before others are added."""
+    for size, before, after in zip(reversed(x.shape), pad[::2], pad[1::2]):
+        numbers = (size, before, after)
+        if all(isinstance(n, int) for n in numbers) and size + min(before, 0) + min(after, 0) < 0:
+            return "padding that takes away more elements than there are"
+    return ""
+
+
 def _repeat(x: Tensor, repeats: Sequence[Any]) -> str:
     return "" if len(repeats) >= x.dim() else "fewer repeats than dimensions"
 
@@ -230,6 +239,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::roll": _roll,
     "aten::flip": _flip,
     "aten::repeat": _repeat,
+    "aten::constant_pad_nd": _pad,
     "aten::masked_fill": _masked_fill,
     "aten::index_fill": _index_fill,
     "aten::fill": _index_fill,

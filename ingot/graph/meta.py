@@ -28,6 +28,7 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 Tensor = torch.Tensor
 
+_COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
 _PROBE_LIMIT = 1 << 24  # elements that a real run for the sake of its result's geometry may take
 
 
@@ -511,9 +512,12 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if sum(t.numel() for t in tensors) > _PROBE_LIMIT:
         raise Unsupported(f"{op} has no shape rule and is too large to be tried out")
 
+    bound = bind(op, args, kwargs)
+    ones = [t for name, t in bound.items() if name in _COUNTED_FROM_ONE]
+
     def filled(t: Tensor) -> Tensor:
         real = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
-        return real.fill_(1 if t.is_floating_point() or t.is_complex() else 0)
+        return real.fill_(1 if t.is_floating_point() or t.is_complex() or any(t is one for one in ones) else 0)
 
     on_cpu = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
     try:
