@@ -3,6 +3,9 @@
 Dispatch overhead is the time of a compiled call whose backend returns outputs that were computed beforehand
 (`lambda *inputs: outs`), less the time of calling that lambda. Ingot and torch.compile take turns in one process, under
 no_grad; the figures are medians, the ratio is Ingot's overhead over torch.compile's, with its 90% interval.
+
+With gradients, whole calls of the 8-element function are compared, each compiled by its compiler's own backend (which
+takes a C++ compiler): the forward that records them, and the forward with its backward.
 """
 
 from __future__ import annotations
@@ -131,6 +134,43 @@ def measure(subject: Subject, rounds: int) -> Finding:
     )
 
 
+def forward(function: Callable[..., Any]) -> Callable[[], Any]:
+    """A call of the 8-element function that records gradients."""
+    x, y = torch.randn(8, requires_grad=True), torch.randn(8)
+    return lambda: function(x, y)
+
+
+def forward_and_backward(function: Callable[..., Any]) -> Callable[[], Any]:
+    x, y, gradient = torch.randn(8, requires_grad=True), torch.randn(8), torch.ones(8)
+
+    def step() -> None:
+        function(x, y).backward(gradient)
+        x.grad = None
+
+    return step
+
+
+WITH_GRADIENTS = {"8 elements, gradients recorded": forward, "8 elements and their backward": forward_and_backward}
+
+
+def measure_gradients(name: str, rounds: int) -> Finding:
+    """Seconds of whole calls, in turns."""
+    torch._dynamo.reset()
+    function, _ = eight_elements()
+    calls = {}
+    for compile in (ingot.compile, torch.compile):
+        compiled = compile(function)
+        forward_and_backward(compiled)()  # the backward is compiled when it is first asked for
+        calls[compile] = timeit.Timer(WITH_GRADIENTS[name](compiled))
+    numbers = {compile: max(1, round(SAMPLE / (timer.timeit(200) / 200))) for compile, timer in calls.items()}
+    seconds: tuple[list[float], list[float]] = [], []
+    for _ in range(rounds):
+        for taken, (compile, timer) in zip(seconds, calls.items()):
+            taken.append(timer.timeit(numbers[compile]) / numbers[compile])
+    ratio = ratio_interval(np.array(seconds[0]), np.array(seconds[1]))
+    return Finding(name, 0, 0, 2, *seconds, ratio, 0.4)
+
+
 def table(findings: Sequence[Finding]) -> Table:
     shown = Table(title=f"Dispatch overhead in us, Python {platform.python_version()}, torch {torch.__version__}")
     shown.add_column("call", no_wrap=True)
@@ -155,11 +195,18 @@ def main(argv: list[str] | None = None) -> int:
     """Measures and prints; the exit status is 1 where a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatch", description=__doc__)
     parser.add_argument("--rounds", type=positive, default=60, help="rounds of taking turns (%(default)s)")
-    parser.add_argument("--only", choices=SUBJECTS, action="append", help="one of the calls; may be repeated")
+    parser.add_argument(
+        "--only", choices=[*SUBJECTS, *WITH_GRADIENTS], action="append", help="one of the calls; may be repeated"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     arguments = parser.parse_args(argv)
-    with torch.no_grad():
-        findings = [measure(SUBJECTS[name], arguments.rounds) for name in arguments.only or SUBJECTS]
+    findings = []
+    for name in arguments.only or [*SUBJECTS, *WITH_GRADIENTS]:
+        if name in WITH_GRADIENTS:
+            findings.append(measure_gradients(name, arguments.rounds))
+            continue
+        with torch.no_grad():
+            findings.append(measure(SUBJECTS[name], arguments.rounds))
     Console(width=None if sys.stdout.isatty() else 120).print(table(findings))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(found) for found in findings]))

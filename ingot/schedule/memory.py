@@ -7,6 +7,7 @@ large temporaries own theirs as well, and inputs that nobody else holds die with
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from ingot.schedule.fuse import estimate
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 
 ALIGNMENT = 64
-LARGE = 1 << 12  # bytes of a temporary that a frugal plan does not put into the arena
+LARGE = 1 << 10  # bytes of a temporary that a frugal plan does not put into the arena
 ZERO = integer(0)
 
 Step = KernelStep | LibraryStep
@@ -122,15 +123,15 @@ def _first_fit(lives: Sequence[Life], sizes: dict[str, int]) -> tuple[dict[str, 
     """The lowest offset for each buffer, largest first, that no buffer alive at the same time overlaps; and the
     total."""
     offsets: dict[str, Expr] = {}
-    placed: list[tuple[int, int, Life]] = []
+    placed: list[tuple[int, int, int, int]] = []  # begin, end, first and last step, by their beginning
     for life in sorted(lives, key=lambda life: -sizes[life.buffer]):
         at, size = 0, sizes[life.buffer]
-        for low, high, other in sorted(placed, key=lambda p: p[0]):
-            if life.overlaps(other) and low < at + size and at < high:
+        for low, high, first, last in placed:
+            if first <= life.last and life.first <= last and low < at + size and at < high:
                 at = high
-        placed.append((at, at + size, life))
+        insort(placed, (at, at + size, life.first, life.last))
         offsets[life.buffer] = integer(at)
-    return offsets, max((high for _, high, _ in placed), default=0)
+    return offsets, max((high for _, high, *_ in placed), default=0)
 
 
 def _peak(
@@ -141,12 +142,14 @@ def _peak(
     for name in graph.inputs:
         if name not in alive:
             base = base + buffer_bytes(graph.buffers[name])
-    held = [life for name, life in alive.items() if places[name].kind != "arena"]
-    most: Expr = ZERO
-    for k in range(len(steps) + 1):
-        total = sum((buffer_bytes(graph.buffers[h.buffer]) for h in held if h.first <= k <= h.last), ZERO)
-        if most.constant is not None and total.constant is not None:
-            most = integer(max(most.constant, total.constant))
-        else:
-            most = max(most, total, key=estimate)
+    changes: list[Expr] = [ZERO] * (len(steps) + 2)  # what is held at each step beside the step before
+    for name, life in alive.items():
+        if places[name].kind != "arena":
+            size = buffer_bytes(graph.buffers[name])
+            changes[life.first] += size
+            changes[life.last + 1] -= size
+    total = most = ZERO
+    for change in changes:
+        total = total + change
+        most = max(most, total, key=estimate)
     return base + most
