@@ -168,3 +168,37 @@ def test_sums_over_rows_and_columns_go_along_memory() -> None:
     columns = [k for k in backward.plan.kernels if k.loops[-1].extent.constant == 256 and k not in rows]
     assert len(rows) == 1 and rows[0].vector is None
     assert columns and all(k.vector is k.loops[-1] for k in columns)
+
+
+def attention(causal: bool) -> Callable[..., Tensor]:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = (t.unflatten(2, (2, 16)).transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(*heads, is_causal=causal).transpose(1, 2).flatten(2)
+
+    return attend
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_over_few_keys_is_five_products(causal: bool) -> None:
+    inputs = [wanted(3, rows, 32) for rows in (21, 40, 40)]
+    _, backward = programs(attention(causal), *inputs)
+    assert kernels(backward) <= 6  # and the sums over rows
+
+
+def test_attention_over_many_keys_is_called() -> None:
+    """Its scores are not in memory all at once."""
+    _, backward = programs(attention(True), *[wanted(1, 65, 32) for _ in range(3)])
+    assert len(called(backward)) == 1
+
+
+def test_gradients_of_attention_go_no_further_from_float64_than_eagers() -> None:
+    torch.manual_seed(0)
+    inputs = [wanted(2, 64, 32) for _ in range(3)]
+    weight = torch.randn(2, 64, 32)
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    best = torch.autograd.grad(attention(True)(*exact), exact, weight.double())
+    found, eager = (
+        torch.autograd.grad(f(*inputs), inputs, weight) for f in (ingot.compile(attention(True)), attention(True))
+    )
+    assert [t.stride() for t in found] == [t.stride() for t in eager]
+    assert error(found, best) <= max(1.1 * error(eager, best), 4 * torch.finfo(torch.float32).eps)
