@@ -94,13 +94,12 @@ def lanes_of_register(kernel: Kernel, target: Target) -> int:
 
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:
-    """Lanes that fill a vector register, or four where they take the place of several accumulators; fewer where the
-    vector loops are shorter."""
+    """Lanes that fill a vector register, or four where columns are reduced: they take the place of several accumulators
+    and go through memory in wider steps. Fewer where the vector loops are shorter."""
     lanes = lanes_of_register(kernel, target)
     if kernel.vector is not None:
         vector_loops = [kernel.vector]
-        looping = any(s.loops for s in kernel.stages)
-        if looping and (_rows_fit(kernel.rows, 4 * lanes) if kernel.rows else cost(kernel.stages) < 15):
+        if any(s.loops for s in kernel.stages) and _rows_fit(kernel.rows, 4 * lanes):
             lanes *= 4
     else:
         vector_loops = [s.loops[-1] for s in kernel.stages if s.loops]
@@ -111,7 +110,7 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
 
 
 def _rows_fit(rows: Sequence[Row], copies: int) -> bool:
-    """Whether the cache holds so many copies of the rows: memory is then walked through in wider steps."""
+    """Whether the cache holds so many copies of the rows."""
     lengths = [row.length.constant for row in rows]
     return None not in lengths and copies * sum((n or 0) * r.dtype.itemsize for n, r in zip(lengths, rows)) <= ROW_BYTES
 
