@@ -47,6 +47,22 @@ static PyObject **view_shape(Program *program, Frame *frame, int number) {
     return shape[0] && shape[1] ? shape : NULL;
 }
 
+/* A new reference to a tensor of another dtype in the storage of `base`, whatever the strides of that: as_strided, which addresses
+   the whole storage, is all that is done with it. */
+static PyObject *reinterpreted(PyObject *base, PyObject *dtype) {
+    PyObject *nothing = Py_BuildValue("(i)", 0), *step = Py_BuildValue("(i)", 1), *start = PyLong_FromLong(0), *flat = NULL, *result;
+    if (nothing && step && start) {
+        PyObject *arguments[] = {base, nothing, step, start};
+        flat = PyObject_Vectorcall(as_strided, arguments, 4, NULL);
+    }
+    result = flat ? PyObject_CallMethodOneArg(flat, name_view, dtype) : NULL;
+    Py_XDECREF(nothing);
+    Py_XDECREF(step);
+    Py_XDECREF(start);
+    Py_XDECREF(flat);
+    return result;
+}
+
 /* A new reference to the tensor that a view strides over, of the view's dtype, and where in its storage the view begins. */
 static PyObject *view_base(Program *program, Frame *frame, const View *view, int64_t *offset) {
     const Buffer *buffer = &program->buffers[view->buffer];
@@ -57,16 +73,18 @@ static PyObject *view_base(Program *program, Frame *frame, const View *view, int
         return NULL;
     }
     *offset = frame->values[view->offset];
-    if (buffer->place != ARENA && !view->reinterpreted)
-        Py_INCREF(base);
-    else
-        base = PyObject_CallMethodOneArg(base, name_view, view->geometry.dtype);
-    if (base == NULL || ingot_tensor_facts(base, &facts) < 0) {
-        Py_XDECREF(base);
-        return NULL;
+    if (buffer->place == ARENA) {
+        *offset += frame->values[buffer->position] / view->geometry.itemsize;
+        return PyObject_CallMethodOneArg(base, name_view, view->geometry.dtype);
     }
-    *offset += buffer->place == ARENA ? frame->values[buffer->position] / view->geometry.itemsize : facts.storage_offset;
-    return base;
+    if (ingot_tensor_facts(base, &facts) < 0)
+        return NULL;
+    if (!view->reinterpreted) {
+        *offset += facts.storage_offset;
+        return Py_NewRef(base);
+    }
+    *offset += facts.storage_offset * buffer->geometry.itemsize / view->geometry.itemsize;
+    return reinterpreted(base, view->geometry.dtype);
 }
 
 PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
