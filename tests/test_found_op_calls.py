@@ -161,3 +161,10 @@ def test_row_numbers_are_made_up_in_their_range() -> None:
 @pytest.mark.parametrize("margins", [(-5, 1), (-5, 6), (6, -5), (-2, -3), (-2, -2), (-4, 3)], ids=str)
 def test_padding_that_takes_away(margins: tuple[int, int]) -> None:
     check(lambda x: F.pad(x, margins), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, f32, bf16], ids=str)
+def test_backward_of_dropout(dtype: torch.dtype) -> None:
+    """The mask is multiplied first, which keeps the signs of eager's zeros, of integers too."""
+    grad, kept = torch.tensor([-8, -7, 6, 5, 0]).to(dtype), torch.tensor([False, True, False, True, True])
+    check(lambda g, k: torch.ops.aten.native_dropout_backward(g, k, 1.1), grad, kept)

@@ -150,7 +150,7 @@ def glu(grad: Tensor, x: Tensor, dim: int) -> Tensor:
 
 @rule(aten.native_dropout_backward.default)
 def dropout(grad: Tensor, kept: Tensor, scale: float) -> Tensor:
-    return grad * (kept.to(grad.dtype) * scale)
+    return grad * kept * scale
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
