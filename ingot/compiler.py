@@ -164,14 +164,13 @@ class Compiler:
 
         if not options.dynamic and len(fixed) == len(varying) or self.fixed_sizes:
             return self._add_entry(compilation, capture(static, fixed), slots)
-        why: Exception
         try:
             captured = capture(options, varying)
             if captured.break_ is None:
                 return self._add_entry(compilation, captured, slots)
-            why = captured.break_
+            why: Exception = captured.break_
             alone = capture(static, fixed)
-            if alone.break_ is not None and alone.ops <= captured.ops:  # not for the sake of the sizes
+            if str(alone.break_) == str(why):  # the break is not for the sake of the symbols
                 return self._add_entry(compilation, captured, slots)
         except BackendError:
             raise

@@ -25,7 +25,7 @@ HINTS: tuple[tuple[str, str], ...] = (
     # -- gradients, modes, devices
     ("gradients are wanted", "call it under torch.no_grad() where no gradients are needed"),
     ("the random state is", "seed outside the compiled function"),
-    ("dispatch mode or a torch.func transform is", "call the compiled function outside, or apply the transform inside"),
+    ("torch.func transform or anomaly detection", "call the compiled function outside, or apply the transform inside"),
     ("meet in one op", "move them to one device"),
     # -- effects
     ("side effect: print", "print outside the compiled function"),

@@ -502,11 +502,11 @@ def encoder_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the op for real, on made-up values, and look at what comes back."""
-    if op._schema.returns and not any("Tensor" in str(result.type) for result in op._schema.returns):
+    tensors, returns = tensors_in((args, kwargs)), [str(result.type) for result in op._schema.returns]
+    if tensors and returns and not any("Tensor" in result for result in returns):
         _data_dependent(op, args, kwargs)
     if op._schema.name.startswith("aten::_nested_"):
         raise Unsupported(f"{op} has to do with nested tensors", skip=True)
-    tensors = tensors_in((args, kwargs))
     if any(isinstance(s, torch.SymInt) for t in tensors for s in (*t.shape, *t.stride())):
         raise Unsupported(f"{op} has no rule for symbolic sizes")
     if sum(t.numel() for t in tensors) > _PROBE_LIMIT:
