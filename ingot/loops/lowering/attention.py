@@ -10,6 +10,7 @@ import torch
 from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.ir import Attention, View
+from ingot.loops.lowering.attention_products import attention_and_logarithms
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, stored
@@ -30,12 +31,16 @@ def scaled_dot_product_attention(
     *,
     attn_mask: TensorValue | None = None,
     scale: float | None = None,
-) -> tuple[TensorValue, None]:
-    if lw.used[1] or dropout != 0.0:
-        raise NotLowered("the backward's residuals are wanted, or random numbers")
+) -> tuple[TensorValue, TensorValue | None]:
+    if dropout != 0.0:
+        raise NotLowered("random numbers")
     width = query.sizes[3].constant
     if scale is None:
         scale = 1 / math.sqrt(width or 1)
+    if lw.used[1]:
+        if attn_mask is not None:
+            raise NotLowered("the backward's residuals are wanted, and there is a mask")
+        return attention_and_logarithms(lw, outs, query, key, value, causal, scale)
     return attention(lw, outs[0], query, key, value, attn_mask, scale, causal=causal, zero_rows=True), None
 
 

@@ -15,7 +15,7 @@ from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention,
-    attention_backward,
+    attention_products,
     contraction,
     convolution,
     creation,
