@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.autograd.graph import _engine_run_backward
 
 from ingot.errors import Unsupported
 from ingot.graph.ambient import Modes, preserved
@@ -191,9 +192,17 @@ def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequ
     if not heads or not leaves:
         return [None] * len(leaves)
     try:
-        return torch.autograd.grad(heads, leaves, tangents, allow_unused=True)
+        return _run_backward(heads, leaves, tangents)
     except (RuntimeError, NotImplementedError) as error:
         raise _BackwardRaises(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
+    """`torch.autograd.grad`, which imports sympy to compare the sizes of heads and tangents: these agree."""
+    keep, create, allow_unused = False, False, True
+    return _engine_run_backward(
+        tuple(heads), tuple(tangents), keep, create, tuple(leaves), allow_unused, accumulate_grad=False
+    )
 
 
 def _like(output: FakeTensor) -> FakeTensor:

@@ -110,6 +110,7 @@ class _Fusion:
         self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
         self.writers: dict[str, set[int]] = defaultdict(set)  # ... and those of them that write it
         self._sizes: dict[str, float] = {}
+        self._refused: set[tuple[int, ...]] = set()  # pairs, with their sizes: no merging of others makes them legal
         self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
         self.after: dict[int, set[int]] = defaultdict(set)  # group -> those that wait for it
         for k, before in enumerate(direct_dependencies(nodes)):
@@ -188,9 +189,13 @@ class _Fusion:
                 scored.append((score, -abs(other.id - group.id), other.id))
         for _, _, other_id in sorted(scored, reverse=True):
             other = self.groups[other_id]
+            pair = other.id, len(other.positions), group.id, len(group.positions)
+            if pair in self._refused:
+                continue
             fit = self.can_fuse(other, group)
             if fit is not None:
                 return other, group, *fit
+            self._refused.add(pair)
         return None
 
     def _neighbours(self, group: Group) -> list[Group]:
