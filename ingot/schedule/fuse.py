@@ -12,7 +12,7 @@ from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine, walked_as
 
-MAX_MEMBERS = 64
+MAX_MEMBERS = 40  # code of more takes longer to generate than it saves
 MAX_INSTRUCTIONS = 1500
 MIN_PARALLEL_POINTS = 8  # fewer outer points than this leave cores idle ...
 SERIAL_ELEMENTS = 1 << 16  # ... which matters from this many elements on
