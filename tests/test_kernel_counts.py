@@ -108,3 +108,18 @@ def test_one_compilation_serves_every_batch_when_dynamic():
         found = ingot.explain(compiled)(torch.randn(7, 8))
     assert len(found.compilations) == 1
     assert [k.kind for k in found.kernels].count("fused") >= 2
+
+
+def test_equal_constants_are_computed_with_once():
+    def fn(x):
+        halves = [torch.tensor(0.5).exp() for _ in range(3)]
+        return [x * half for half in halves], halves
+
+    x = torch.randn(100)
+    found = report(fn, x)
+    assert sum(kernel.ops.count("aten.mul.Tensor") for kernel in found.kernels) == 1
+    (products, halves), (expected, its_halves) = ingot.compile(fn, fullgraph=True)(x), fn(x)
+    assert len({t.data_ptr() for t in (*products, *halves)}) == 6  # each a tensor of its own
+    torch.testing.assert_close((products, halves), (expected, its_halves))
+    halves[0].add_(1)
+    torch.testing.assert_close(ingot.compile(fn, fullgraph=True)(x), (expected, its_halves))

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta import tensors_in
+from ingot.graph.passes.cse import call_key
 from ingot.graph.schemas import is_random
 
 _LARGEST = 1 << 12  # elements: a larger result is cheaper to compute than to keep
 
 
 def fold_constants(graph: AtenGraph) -> None:
-    """Run calls whose tensor arguments are all constants, if what comes out is small."""
+    """Run calls whose tensor arguments are all constants, if what comes out is small: equal ones once."""
+    _share_equal_scalars(graph)
+    known: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or not _foldable(node):
+            continue
+        key = call_key(node)
+        if key in known:
+            node.replace_all_uses_with(known[key])
+            graph.graph.erase_node(node)
             continue
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: graph.constants[str(n.target)])
         try:
@@ -31,6 +40,21 @@ def fold_constants(graph: AtenGraph) -> None:
         graph.constants[name] = value.clone(memory_format=torch.preserve_format)
         node.replace_all_uses_with(folded)
         graph.graph.erase_node(node)
+        known[key] = folded
+
+
+def _share_equal_scalars(graph: AtenGraph) -> None:
+    """One constant for those of rank 0 that are equal."""
+    known: dict[Any, torch.fx.Node] = {}
+    for node in list(graph.graph.nodes):
+        value = graph.constants.get(str(node.target)) if node.op == "get_attr" else None
+        if value is None or value.dim() or value.device.type != "cpu":
+            continue
+        first = known.setdefault((value.dtype, repr(value.item())), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.graph.erase_node(node)
+            del graph.constants[str(node.target)]
 
 
 def _foldable(node: torch.fx.Node) -> bool:

@@ -17,11 +17,15 @@ def share_common_subexpressions(graph: AtenGraph) -> None:
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or (isinstance(node.target, OpOverload) and is_random(node.target)):
             continue
-        key = (node.target, _key(node.args), _key(node.kwargs))
-        known = first.setdefault(key, node)
+        known = first.setdefault(call_key(node), node)
         if known is not node:
             node.replace_all_uses_with(known)
             graph.graph.erase_node(node)
+
+
+def call_key(node: torch.fx.Node) -> Any:
+    """Equal for calls that compute the same."""
+    return node.target, _key(node.args), _key(node.kwargs)
 
 
 def _key(value: Any) -> Any:
