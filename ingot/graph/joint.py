@@ -110,8 +110,12 @@ def _forward(
     return primals, *_apart(outputs, primals, recorder)
 
 
+_WHATEVER_THE_VALUES = ("backward through the graph a second time", "modified by an inplace operation")
+"""In errors that autograd raises for what the program did, as opposed to what a formula found."""
+
+
 def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> dict[int, Exception]:
-    """The outputs whose backward raises an error by itself, and that error."""
+    """The outputs whose backward raises an error, and that error; none if one of them depends on values."""
     recorder, found = Recorder(context), dict[int, Exception]()
     with preserved(), recorder:
         primals, outputs, _ = _forward(gm, fakes, recorder)
@@ -121,6 +125,8 @@ def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext)
                 try:
                     torch.autograd.grad(output, leaves, recorder.input("", _like(output)), True, allow_unused=True)
                 except (RuntimeError, NotImplementedError) as error:
+                    if not any(text in str(error) for text in _WHATEVER_THE_VALUES):
+                        return {}
                     found[k] = type(error)(str(error))
     return found
 
