@@ -25,12 +25,13 @@ Draw = Callable[[], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Subject:
-    """`make()` returns a module and what draws its arguments from torch's generator. Of its training `steps` are
-    compared; `limits` are what issue 5 asks: by column, the bound of its ratio."""
+    """`make()` returns a module and what draws its arguments from torch's generator. `steps` of its training are
+    compared, at the learning rate `rate`."""
 
     name: str
     make: Callable[[], tuple[nn.Module, Draw]]
     steps: int = 20
+    rate: float = 1e-2
     needs: str = ""
 
     @property
@@ -352,7 +353,7 @@ SUBJECTS = {
         Subject("unet", unet),
         Subject("gan", gan, steps=5),
         Subject("pinn", pinn),
-        Subject("force_field", force_field),
+        Subject("force_field", force_field, rate=1e-4),
         Subject("mixture", mixture, steps=5),
         Subject("gpt_checkpointed", partial(small_gpt, network=CheckpointedGpt)),
         *(Subject(f"tiny_{name}", partial(tiny, name), needs="transformers") for name in TINY),
