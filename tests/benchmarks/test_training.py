@@ -39,6 +39,7 @@ def test_what_misses_its_bound_is_marked() -> None:
     means, medians = {"ingot": 1.3e-6, "eager": 1e-6}, {"ingot median": 9e-7, "eager median": 6e-7}
     assert shown(error={**means, **medians, "graphs": 2, "reasons": ["a break"]}) == ["1.3e-06!", "2!"]
     assert shown(error={**means, **dict.fromkeys(medians, 9e-7)}) == []  # by chance
+    assert shown(loss={"ingot": float("nan"), "eager": float("nan")}) == ["nan!"]
     assert shown(loss={"ingot": 3e-6, "eager": 1e-6}, memory={"ingot": 2e6, "eager": 1e6}) == ["3.0e-06!", "2.00!"]
 
 
