@@ -39,6 +39,8 @@ STEPS = [(0, 2, 0.5), (2.1, -2.9, -1.0), (0.0, -8.000001, -4.0), (1.9, 5, 1), (0
 @pytest.mark.parametrize("steps", STEPS, ids=str)
 def test_arange_of_broken_numbers(steps: tuple[Any, ...], dtype: torch.dtype) -> None:
     """Eager truncates the start and the step of integers, and of int64 the end as well, before it counts."""
+    if dtype is torch.int64 and abs(steps[2]) < 1 and torch.__version__ < "2.13":
+        pytest.skip("eager itself divides by zero, which ends the process")
     check(lambda x: torch.arange(*steps, dtype=dtype), torch.ones(1))
 
 

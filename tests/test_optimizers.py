@@ -118,6 +118,11 @@ class TestOnePiece:
         assert (found.graph_count, found.break_count) == (1, 0)
         assert len(found.kernels) <= 3 and all(kernel.kind == "fused" for kernel in found.kernels)
 
+    def test_once_torch_compile_has_run(self):
+        """It disables functions of torch's optimizers for itself."""
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        self.test_no_break_and_few_kernels("adam", True)
+
     def test_compiled_for_the_first_step_and_for_the_others(self):
         ours = Setting("adam")
         ours.give_gradients()

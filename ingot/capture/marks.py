@@ -68,8 +68,10 @@ def _is_about_compilation(function: FunctionType) -> bool:
 
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
+    """Not so torch's own optimizers, which torch.compile disables for itself when it first runs."""
     owner = marks.get("_torchdynamo_wrapper_id", id(function))  # another's, where functools.wraps copied the marks
-    return bool(marks.get("_torchdynamo_disable")) and owner == id(function)
+    is_marked = bool(marks.get("_torchdynamo_disable")) and owner == id(function)
+    return is_marked and not (function.__module__ or "").startswith("torch.optim.")
 
 
 def refuse_disabled(function: FunctionType) -> None:
