@@ -332,7 +332,9 @@ class GraphRecorder:
             elif node in self.integers:  # they come after the tensors
                 first.prepend(node)
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
-        return _LazyGraphModule(torch.nn.Module(), self.graph), used
+        # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would run global hooks.
+        make = fx.GraphModule if self.autograd else _LazyGraphModule
+        return make(torch.nn.Module(), self.graph), used
 
 
 def _tangent() -> None:
