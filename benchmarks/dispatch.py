@@ -4,6 +4,9 @@ Dispatch overhead is the time of a compiled call whose backend returns outputs t
 (`lambda *inputs: outs`), less the time of calling that lambda. Ingot and torch.compile take turns in one process, under
 no_grad; the figures are medians, the ratio is Ingot's overhead over torch.compile's, with its 90% interval.
 
+What many entries cost is measured on the same function and backend: calls of one size where one size is compiled, and
+of 64 sizes in turn where each has an entry of its own.
+
 With gradients, whole calls of the 8-element function are compared, each compiled by its compiler's own backend (which
 takes a C++ compiler): the forward that records them, and the forward with its backward.
 """
@@ -171,6 +174,72 @@ def measure_gradients(name: str, rounds: int) -> Finding:
     return Finding(name, 0, 0, 2, *seconds, ratio, 0.4)
 
 
+ENTRIES, ENTRIES_LIMIT = 64, 1.3
+
+
+@dataclass
+class Entries:
+    """Seconds per call with one entry and with many, a figure per round; the ratio of the latter to the former is
+    (low, middle, high)."""
+
+    peer: str
+    one: list[float]
+    many: list[float]
+    ratio: tuple[float, float, float]
+    limit: float | None
+
+
+def sized_calls(compile: Callable[..., Any], count: int) -> timeit.Timer:
+    """`ENTRIES` calls that take so many entries in turn."""
+
+    def backend(graph: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        outputs = tuple(graph(*example_inputs))
+        return lambda *inputs: outputs
+
+    function, _ = eight_elements()
+    compiled = compile(function, backend=backend, dynamic=False)
+    calls = [(torch.randn(8 + i), torch.randn(8 + i)) for i in range(count)] * (ENTRIES // count)
+    for args in calls:
+        torch.testing.assert_close(compiled(*args), function(*args))
+
+    def call() -> None:
+        for args in calls:
+            compiled(*args)
+
+    return timeit.Timer(call)
+
+
+def measure_entries(rounds: int) -> list[Entries]:
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = 2 * ENTRIES
+    found = []
+    for peer, compile, limit in (("Ingot", ingot.compile, ENTRIES_LIMIT), ("torch.compile", torch.compile, None)):
+        timers = sized_calls(compile, 1), sized_calls(compile, ENTRIES)
+        number = max(1, round(SAMPLE / (timers[0].timeit(20) / 20)))
+        seconds: tuple[list[float], list[float]] = [], []
+        for _ in range(rounds):
+            for taken, timer in zip(seconds, timers):
+                taken.append(timer.timeit(number) / number / ENTRIES)
+        found.append(Entries(peer, *seconds, ratio_interval(np.array(seconds[1]), np.array(seconds[0])), limit))
+    return found
+
+
+def kept(ratio: tuple[float, float, float], limit: float | None) -> str:
+    return "" if limit is None else f"{limit} {'kept' if ratio[1] <= limit else 'missed'}"
+
+
+def entries_table(found: Sequence[Entries]) -> Table:
+    shown = Table(title=f"A call in us, with one entry and with {ENTRIES}")
+    shown.add_column("compiled by", no_wrap=True)
+    for heading in ("1", str(ENTRIES), "ratio (90%)", "limit"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for peer in found:
+        low, middle, high = peer.ratio
+        one, many = (f"{statistics.median(seconds) * 1e6:.2f}" for seconds in (peer.one, peer.many))
+        shown.add_row(peer.peer, one, many, f"{middle:.3f} ({low:.3f}-{high:.3f})", kept(peer.ratio, peer.limit))
+    return shown
+
+
 def table(findings: Sequence[Finding]) -> Table:
     shown = Table(title=f"Dispatch overhead in us, Python {platform.python_version()}, torch {torch.__version__}")
     shown.add_column("call", no_wrap=True)
@@ -186,7 +255,7 @@ def table(findings: Sequence[Finding]) -> Table:
             f"{statistics.median(found.ingot) * 1e6:.2f}",
             f"{statistics.median(found.torch_compile) * 1e6:.2f}",
             f"{middle:.3f} ({low:.3f}-{high:.3f})",
-            "" if found.limit is None else f"{found.limit} {'kept' if middle <= found.limit else 'missed'}",
+            kept(found.ratio, found.limit),
         )
     return shown
 
@@ -196,21 +265,33 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatch", description=__doc__)
     parser.add_argument("--rounds", type=positive, default=60, help="rounds of taking turns (%(default)s)")
     parser.add_argument(
-        "--only", choices=[*SUBJECTS, *WITH_GRADIENTS], action="append", help="one of the calls; may be repeated"
+        "--only",
+        choices=[*SUBJECTS, *WITH_GRADIENTS, "entries"],
+        action="append",
+        help="one of the calls, or what many entries cost; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     arguments = parser.parse_args(argv)
-    findings = []
-    for name in arguments.only or [*SUBJECTS, *WITH_GRADIENTS]:
+    names = arguments.only or [*SUBJECTS, *WITH_GRADIENTS, "entries"]
+    findings, entries = [], []
+    for name in names:
         if name in WITH_GRADIENTS:
             findings.append(measure_gradients(name, arguments.rounds))
             continue
         with torch.no_grad():
-            findings.append(measure(SUBJECTS[name], arguments.rounds))
-    Console(width=None if sys.stdout.isatty() else 120).print(table(findings))
+            if name == "entries":
+                entries = measure_entries(arguments.rounds)
+            else:
+                findings.append(measure(SUBJECTS[name], arguments.rounds))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    if findings:
+        console.print(table(findings))
+    if entries:
+        console.print(entries_table(entries))
+    measured = [*findings, *entries]
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(found) for found in findings]))
-    return int(any(found.limit is not None and found.ratio[1] > found.limit for found in findings))
+        arguments.json.write_text(json.dumps([asdict(found) for found in measured]))
+    return int(any(found.limit is not None and found.ratio[1] > found.limit for found in measured))
 
 
 if __name__ == "__main__":

@@ -229,7 +229,9 @@ class Compiler:
         residual = captured.residual
         clean = not captured.writes or compilation.program is not None and compilation.program.fails_first
         replays = clean and not draws_random_numbers(compilation.aten)
-        self.dispatcher.add_entry(tree, target, residual, replays=replays, handles=captured.handles)
+        self.dispatcher.add_entry(
+            tree, target, residual, replays=replays, handles=captured.handles, general=bool(captured.guards.symbols)
+        )
         self.guards.append(captured.guards)
 
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@
 #include "continue.h"
 #include "guards.h"
 #include "program.h"
+#include "recall.h"
 #include "stance.h"
 
 /* -- Entry: one compiled form of a function and the facts under which it is right ---------------------------------- */
@@ -161,7 +162,8 @@ typedef struct {
     PyObject *fn;      /* the original callable */
     PyObject *self;    /* what it is bound to, or NULL */
     PyObject *on_miss; /* callable(slots, args, kwargs) -> result */
-    PyObject *entries; /* tuple of Entry, most recently used first; replaced, never changed */
+    PyObject *entries; /* tuple of Entry, the newest first but for general ones; replaced, never changed */
+    IngotRecall *recall; /* NULL as long as there is one entry */
     PyObject *dict, *weakrefs;
     IngotSignature signature;
 } Dispatcher;
@@ -219,22 +221,6 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
     return outcome;
 }
 
-/* Puts the entry at `position` of `entries` first, unless others were put in place meanwhile. */
-static void promote(Dispatcher *dispatcher, PyObject *entries, Py_ssize_t position) {
-    if (dispatcher->entries != entries)
-        return;
-    PyObject *reordered = PyTuple_New(PyTuple_GET_SIZE(entries));
-    if (reordered == NULL) {
-        PyErr_Clear();
-        return;
-    }
-    PyTuple_SET_ITEM(reordered, 0, Py_NewRef(PyTuple_GET_ITEM(entries, position)));
-    for (Py_ssize_t i = 0, to = 1; i < PyTuple_GET_SIZE(entries); i++)
-        if (i != position)
-            PyTuple_SET_ITEM(reordered, to++, Py_NewRef(PyTuple_GET_ITEM(entries, i)));
-    Py_SETREF(dispatcher->entries, reordered);
-}
-
 static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count,
                               PyObject *const *args, Py_ssize_t count, PyObject *names) {
     PyObject *arguments[] = {NULL, tuple_from(slots, slot_count), tuple_from(args, count), PyDict_New()};
@@ -252,18 +238,33 @@ static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py
     return result;
 }
 
+/* Tries the entry that served the last call that looked like this one, then all others in their order. */
+static Outcome try_entries(Dispatcher *dispatcher, PyObject *entries, PyObject *const *slots, Py_ssize_t slot_count,
+                           PyObject *const *args, size_t flagged_count, PyObject *names, PyObject **result) {
+    Py_ssize_t count = PyTuple_GET_SIZE(entries);
+    IngotSurroundings around = {0};
+    uint64_t look = count > 1 ? ingot_look_of(slots, slot_count) : 0;
+    PyObject *recalled = ingot_recall(dispatcher->recall, look);
+    if (recalled != NULL && try_entry(dispatcher, (Entry *)recalled, &around, slots, slot_count, args, flagged_count,
+                                      names, result) == HIT)
+        return HIT;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *entry = PyTuple_GET_ITEM(entries, i);
+        if (entry == recalled || try_entry(dispatcher, (Entry *)entry, &around, slots, slot_count, args, flagged_count,
+                                           names, result) == MISSED)
+            continue;
+        if (count > 1 && dispatcher->entries == entries) /* it is still one of the dispatcher's */
+            ingot_remember(&dispatcher->recall, look, entry);
+        return HIT;
+    }
+    return MISSED;
+}
+
 static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
                           size_t flagged_count, PyObject *names) {
     PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
-    Py_ssize_t count = PyTuple_GET_SIZE(entries), i = 0;
-    IngotSurroundings around = {0};
-    while (i < count && try_entry(dispatcher, (Entry *)PyTuple_GET_ITEM(entries, i), &around, slots, slot_count, args,
-                                  flagged_count, names, &result) == MISSED)
-        i++;
-    if (i == count)
+    if (try_entries(dispatcher, entries, slots, slot_count, args, flagged_count, names, &result) == MISSED)
         result = call_on_miss(dispatcher, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
-    else if (i > 0)
-        promote(dispatcher, entries, i);
     Py_DECREF(entries);
     return result;
 }
@@ -367,6 +368,7 @@ static int dispatcher_traverse(Dispatcher *dispatcher, visitproc visit, void *ar
 /* Entries, handler and attributes are what cycles go through; `fn` stays, so that a call from a finalizer fails
  * cleanly. */
 static int dispatcher_clear(Dispatcher *dispatcher) {
+    ingot_forget(&dispatcher->recall);
     Py_CLEAR(dispatcher->entries);
     Py_CLEAR(dispatcher->on_miss);
     Py_CLEAR(dispatcher->dict);
@@ -425,11 +427,11 @@ static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_
 }
 
 static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"guards", "target", "residual", "record", "replays", "handles", NULL};
+    static char *names[] = {"guards", "target", "residual", "record", "replays", "handles", "general", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None;
-    int replays = false, handles = false;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpp:add_entry", names, &IngotGuardTree_Type, &guards, &target,
-                                     &residual, &record, &replays, &handles))
+    int replays = false, handles = false, general = false;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOppp:add_entry", names, &IngotGuardTree_Type, &guards,
+                                     &target, &residual, &record, &replays, &handles, &general))
         return NULL;
     if (!is_target(target)) {
         PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
@@ -451,9 +453,9 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
         Py_DECREF(entry);
         return NULL;
     }
-    PyObject *first = PyTuple_Pack(1, entry);
-    PyObject *longer = first == NULL ? NULL : PySequence_Concat(first, dispatcher->entries);
-    Py_XDECREF(first);
+    PyObject *alone = PyTuple_Pack(1, entry), *others = dispatcher->entries;
+    PyObject *longer = alone == NULL ? NULL : PySequence_Concat(general ? others : alone, general ? alone : others);
+    Py_XDECREF(alone);
     if (longer == NULL)
         Py_CLEAR(entry);
     else
@@ -469,6 +471,7 @@ static PyObject *clear_entries(Dispatcher *dispatcher, PyObject *Py_UNUSED(ignor
     PyObject *empty = PyTuple_New(0);
     if (empty == NULL)
         return NULL;
+    ingot_forget(&dispatcher->recall);
     Py_XSETREF(dispatcher->entries, empty);
     Py_RETURN_NONE;
 }
@@ -482,15 +485,15 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False) -> Entry\n\n"
+     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False, general=False) -> Entry\n\n"
      "replays: where the graph raises, the original function is called, to raise at its own line. handles: it may\n"
      "handle what it raises; otherwise there is a warning where it does not raise.\n"
-     "Puts an entry first. target: a Program, a callable(*inputs) -> tuple or list of outputs, or None for the "
-     "original function.\n"
+     "Puts an entry first, or, where it is general, last, since special ones are faster. target: a Program, a\n"
+     "callable(*inputs) -> tuple or list of outputs, or None for the original function.\n"
      "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "
      "'general':\n"
      "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there are."},
-    {"entries", (PyCFunction)list_entries, METH_NOARGS, "The entries as a tuple, most recently used first."},
+    {"entries", (PyCFunction)list_entries, METH_NOARGS, "The entries as a tuple, in the order in which they are asked."},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
     {"__deepcopy__", copy_as_itself, METH_O, "Copied as itself, like a function."},

@@ -149,11 +149,70 @@ def test_the_entry_whose_facts_hold_runs() -> None:
         compiled.add_entry(tree(Kind.EQUALS, value), lambda x, value=value: (f"entry {value}", x), PAIR)
     assert compiled(4) == ("miss", (4,))
     assert [compiled(i) for i in (1, 2, 3, 1)] == [(f"entry {i}", i) for i in (1, 2, 3, 1)]
-    assert [entry.hits for entry in compiled.entries()] == [2, 1, 1]  # most recently used first
+    assert [entry.hits for entry in compiled.entries()] == [1, 1, 2]  # the newest first
     assert compiled(x=2) == ("entry 2", 2)
-    assert [entry.hits for entry in compiled.entries()] == [2, 2, 1]
+    assert [entry.hits for entry in compiled.entries()] == [1, 2, 2]
     compiled.clear()
     assert compiled(1) == ("miss", (1,)) and compiled.entries() == ()
+
+
+def test_general_entries_are_asked_last() -> None:
+    compiled = _native.Dispatcher(identity, unreachable)
+    compiled.add_entry(tree(Kind.EQUALS, 1), lambda x: ("special",), LONE)
+    compiled.add_entry(tree(Kind.TYPE, int), lambda x: ("general",), LONE, general=True)
+    assert [compiled(i) for i in (1, 2, 1)] == ["special", "general", "special"]
+
+
+def walks(compiled: Any) -> list[int]:
+    """How often each entry's facts were checked."""
+    return [entry.guards.walks + entry.guards.shortcuts for entry in compiled.entries()]
+
+
+LOOKS: list[Callable[[int], Any]] = [
+    lambda i: torch.zeros(i),
+    lambda i: torch.zeros((1,) * i),
+    lambda i: [torch.zeros(1)] * (i - 1) + [torch.zeros(2)],
+    lambda i: i,
+    lambda i: f"text {i}",
+    lambda i: (None, i, "a"),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_many_entries_are_found_at_once(look: Callable[[int], Any]) -> None:
+    """The second call that looks alike checks the facts of the one entry that serves it."""
+    compiled = _native.Dispatcher(identity, unreachable)
+    values = [look(i) for i in range(1, 9)]
+    for i, value in enumerate(values):
+        compiled.add_entry(tree(Kind.IDENTITY, value), lambda x, i=i: (i,), LONE)
+    assert [compiled(value) for value in values] == list(range(8))
+    before = walks(compiled)
+    assert [compiled(value) for value in values] == list(range(8))
+    assert [after - earlier for after, earlier in zip(walks(compiled), before)] == [1] * 8
+
+
+def test_a_look_is_only_a_hint() -> None:
+    """Objects that look alike have entries of their own, also when the one that is remembered does not fit any more."""
+    compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
+    values = [object() for _ in range(4)]
+    for i, value in enumerate(values):
+        compiled.add_entry(tree(Kind.IDENTITY, value), lambda x, i=i: (i,), LONE)
+    for i in (0, 0, 1, 2, 1, 3, 3, 0):
+        assert compiled(values[i]) == i
+    assert compiled(object()) == "miss"
+
+
+def test_an_entry_that_ends_while_it_runs() -> None:
+    """A call that drops every entry finishes with its own, and what was remembered of them is not used again."""
+    compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
+    for value in (1, 2):
+        compiled.add_entry(tree(Kind.EQUALS, value), lambda x: (compiled.clear(), x)[1:], LONE)
+    assert compiled(1) == 1 and compiled(1) == "miss"
+    for value in (1, 2):
+        compiled.add_entry(tree(Kind.EQUALS, value), lambda x: (x,), LONE)
+    assert [compiled(1), compiled(1)] == [1, 1]
+    compiled.clear()
+    assert [compiled(1), compiled(1)] == ["miss", "miss"]
 
 
 def test_a_miss_adds_what_the_next_call_uses() -> None:
