@@ -16,7 +16,7 @@ from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec, trace
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.differentiation import new_leaves, vjp
-from ingot.graph.fakes import FakeContext, FakeTensor, has_history, requires_grad
+from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import trace_joint
 from ingot.graph.partition import Partition, partition
 from ingot.loops.lowering import lower
@@ -65,11 +65,12 @@ def _wants_gradients(captured: Captured) -> bool:
     nodes = captured.graph_module.graph.nodes
     outputs = next(node for node in nodes if node.op == "output").all_input_nodes
     tracked = [n for n in outputs if isinstance(n.meta["val"], torch.Tensor) and requires_grad(n.meta["val"])]
-    if not tracked:
+    written = [i for i in captured.inputs if isinstance(i.fake, FakeTensor) and is_rebased(i.fake)]
+    if not tracked and not written:
         return False
-    where = tracked[0].meta.get("where", "")
+    where = tracked[0].meta.get("where", "") if tracked else ""
     if not torch.is_grad_enabled():
-        if not any(has_history(n.meta["val"]) for n in tracked):  # windows on inputs that require a gradient
+        if not written and not any(has_history(n.meta["val"]) for n in tracked):  # windows on inputs
             return False
         raise Unsupported("gradients are wanted by a part of a function that is called without", where, skip=True)
     if captured.context.shapes.hints:
@@ -92,18 +93,20 @@ def _with_history(
     compilation.aten = parts.forward
     run: Callable[..., Sequence[Any]] = _program(compilation, options, frugal=True).native
     if joint.differentiable or joint.spent:
-        shown = {w.base[1]: w.output for w in joint.windows if w.base[0] == "output"}  # an output that shows each base
-        heads = [(shown.get(k, k), k in shown) for k in joint.differentiable]
+        of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
+        of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
+        heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
+        written = [position for position, _ in joint.aten.mutations]
 
         def compile_vjp(tracked: tuple[bool, ...]) -> Callable[..., Sequence[Any]]:
             tangents = [_fake_tangent(node, wanted) for node, wanted in zip(joint.tangents, tracked)]
-            gradients = vjp(graph, modes, heads, joint.wanted, tangents)
+            gradients = vjp(graph, modes, heads, written, joint.wanted, tangents)
             return _second_derivatives(gradients, [*fakes, *tangents], context, compilation, options)
 
-        original = Original(compile_vjp, [position for position, _ in joint.aten.mutations], parts.draws)
+        original = Original(compile_vjp, written, parts.draws)
         run = _training_program(run, parts, original, compilation, options)
     windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
-    return WithWindows(run, windows, len(joint.results)) if windows else run
+    return WithWindows(run, windows, len(joint.results) - len(joint.written)) if windows else run
 
 
 def _second_derivatives(
@@ -177,6 +180,7 @@ def _training_program(
         original,
         inputs=joint.primals,
         outputs=joint.outputs,
+        written=joint.written_outputs,
         tangents=[_tangent(k, node) for k, node in zip(joint.differentiable, joint.tangents)],
         wanted=joint.wanted,
         saved=[(s.kind, s.position) for s in parts.saved],

@@ -286,20 +286,6 @@ def test_what_a_graph_keeps_dies_with_it() -> None:
     assert [ref() for ref in alive if ref() is not None and ref() is not x] == []
 
 
-def test_inputs_that_are_written_and_want_gradients_run_in_eager() -> None:
-    def function(x: Tensor, w: Tensor) -> Tensor:
-        x.mul_(w)
-        return x.sum()
-
-    compiled = ingot.compile(function)
-    w = wanted(3)
-    for f in (function, compiled):
-        x = torch.ones(3)
-        f(x, w).backward()
-        assert x.requires_grad
-    torch.testing.assert_close(w.grad, 2 * torch.ones(3))
-
-
 def test_autocast_does_not_reach_into_the_backward() -> None:
     layer = nn.Linear(8, 8)
     compiled = ingot.compile(layer, fullgraph=True)

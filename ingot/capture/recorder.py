@@ -292,12 +292,6 @@ class GraphRecorder:
         and which lie where in one storage."""
         if not self.writes:
             return
-        for entry, tensor, _ in self.inputs:
-            fake = entry.fake
-            if fake.requires_grad and not (fake.is_leaf or tensor.requires_grad or self.autograd):
-                raise session.unsupported(
-                    f"gradients are wanted: they flow into {entry.source.name}, which is written", skip=True
-                )
         pairs = overlapping([known.value for known in self.inputs])
         for i, j in pairs:
             (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]

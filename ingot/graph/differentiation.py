@@ -19,11 +19,34 @@ def differentiates(gm: torch.fx.GraphModule) -> bool:
     return any(node.target is torch.autograd.grad for node in gm.graph.nodes)
 
 
-def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> None:
-    """Makes those of the inputs of a trace leaves whose tensors required a gradient when the program began."""
-    for own, fake in zip(inputs, fakes):
-        if isinstance(fake, FakeTensor) and fake.is_wanted:
+def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
+    """Lets those of the inputs of a trace require gradients whose tensors did when the program began. Returns what
+    stands for each as a leaf: itself, or what is before one that was the result of an operation."""
+    leaves = list(inputs)
+    for k, (own, fake) in enumerate(zip(inputs, fakes)):
+        if not isinstance(fake, FakeTensor) or not fake.is_wanted:
+            continue
+        if fake.origin is None:
             own.requires_grad_()
+            continue
+        leaves[k] = FakeTensor(own.meta, own.device, requires_grad=True)
+        with torch.enable_grad():
+            _Begin.apply(own, leaves[k])
+        own.origin = own.grad_fn
+    return leaves
+
+
+class _Begin(torch.autograd.Function):
+    """The history of an input that is the result of an operation, which may be written where a leaf may not."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.mark_dirty(own)
+        return own
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> Any:  # type: ignore[override]
+        return None, tangent
 
 
 def new_leaves(fakes: Sequence[Any]) -> list[int]:
@@ -57,26 +80,35 @@ class SetModes:
 def vjp(
     gm: torch.fx.GraphModule,
     modes: Modes,
-    heads: Sequence[tuple[int, bool]],
+    heads: Sequence[tuple[str, int]],
+    written: Sequence[int],
     wanted: Sequence[int],
     tangents: Sequence[FakeTensor],
 ) -> torch.fx.GraphModule:
     """The graph of the vector-Jacobian product of `gm`, run under `modes`, which takes the inputs of `gm` and the
-    tangents and gives the gradients of the inputs `wanted`, themselves differentiable.
+    tangents and gives the gradients of the inputs `wanted`, themselves differentiable. Inputs that `gm` writes are
+    copied before.
 
-    `heads` says for each tangent which output it belongs to, and whether to the memory of which that output is a view.
+    `heads` says for each tangent what it belongs to: ("output", position), the ("memory", position) of which that
+    output is a view, or the ("input", position) as it was written.
     """
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     for node in placeholders:
         copies[node] = graph.node_copy(node, lambda n: copies[n])
+    leaves = [copies[placeholders[k]] for k in wanted]
     count = len(placeholders)  # some may be tangents of a graph of gradients
     given = [_placeholder(graph, f"tangent_{count + k}", tangent) for k, tangent in enumerate(tangents)]
     _call(graph, SetModes(modes))
+    for k in written:
+        copies[placeholders[k]] = _call(graph, torch.clone, copies[placeholders[k]])
+    inputs = [copies[node] for node in placeholders]
     outputs: Any = graph.graph_copy(gm.graph, copies)
-    chosen = [_call(graph, memory_of, outputs[k]) if is_view else outputs[k] for k, is_view in heads]
+    chosen = [
+        inputs[k] if kind == "input" else _call(graph, memory_of, outputs[k]) if kind == "memory" else outputs[k]
+        for kind, k in heads
+    ]
     _call(graph, SetModes(without_autocast(modes)))
-    leaves = [copies[placeholders[k]] for k in wanted]
     found = _call(graph, torch.autograd.grad, chosen, leaves, given, None, True, True, True)
     graph.output(tuple(_call(graph, operator.getitem, found, k) for k in range(len(leaves))))
     return torch.fx.GraphModule(gm, graph)

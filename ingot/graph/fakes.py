@@ -28,6 +28,7 @@ class FakeTensor(torch.Tensor):
     meta: torch.Tensor
     is_outside = False  # whether it stands for a tensor that existed before the call
     is_wanted = False  # whether that one required a gradient then
+    origin: Any = None  # its history then
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
@@ -239,6 +240,7 @@ class FakeContext(Mode):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
             wrapped.meta, wrapped.is_outside, wrapped.is_wanted = inner, True, True
+            wrapped.origin = wrapped.grad_fn
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped
 
@@ -273,6 +275,11 @@ def requires_grad(fake: torch.Tensor) -> bool:
 def has_history(fake: torch.Tensor) -> bool:
     """Whether there is a `grad_fn`. Raises Unsupported where torch refuses to say."""
     return _asked(fake, "grad_fn") is not None
+
+
+def is_rebased(fake: FakeTensor) -> bool:
+    """Whether an input has become the result of an operation that wrote it."""
+    return requires_grad(fake) and fake.grad_fn is not fake.origin
 
 
 def _asked(fake: torch.Tensor, name: str) -> Any:

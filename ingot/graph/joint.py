@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -18,7 +18,7 @@ from ingot.errors import Unsupported
 from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.differentiation import want_gradients, without_autocast
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fakes import FakeContext, FakeTensor, is_rebased
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
 from ingot.graph.passes import run_passes
@@ -43,31 +43,40 @@ class Joint:
     output, and whose outputs are those of the captured graph, then memory that only `windows` show, then the gradients.
 
     `windows` are the outputs of the captured graph that this one gives as 0. `outputs` counts the outputs in front
-    of the gradients. `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of the
+    of the gradients; the last ones of these stand for the inputs `written` by operations that autograd records, as they are
+    then, and are given as 0. `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of the
     primals that have a gradient, in order: a subset of those that require one, as the outputs may not depend on all.
     `spent` are the outputs that have a history which autograd refuses to go through, and the error that it raises: a
     loss, say, of which the program itself has taken the gradients. `hidden`: outputs have a history, but no primal has
-    a gradient. `apart` are the primals that require a gradient and have none.
-    `eager_reads` are the primals, and `eager_reads_outputs` the outputs, that eager's backward reads: it refuses to run
-    when the user has written to one of them in between, but not when it was another.
+    a gradient. `apart` are the primals that require a gradient and have none, where nothing is spent.
+    `eager_reads` are the primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
+    outputs, that eager's backward reads: it refuses to run when the user has written to one of them in between, but not
+    when it was another.
     """
 
     aten: AtenGraph
     primals: int
     outputs: int
     windows: tuple[Window, ...]
+    written: tuple[int, ...]
     differentiable: tuple[int, ...]
     wanted: tuple[int, ...]
     spent: dict[int, Exception]
     hidden: bool
     apart: tuple[int, ...]
     eager_reads: frozenset[int]
+    eager_reads_written: frozenset[int]
     eager_reads_outputs: frozenset[int]
 
     @property
     def results(self) -> list[OutputSpec]:
         """The outputs in front of the gradients."""
         return self.aten.outputs[: self.outputs]
+
+    @property
+    def written_outputs(self) -> dict[int, int]:
+        """The inputs `written`, and the outputs that stand for them."""
+        return {k: self.outputs - len(self.written) + j for j, k in enumerate(self.written)}
 
     @property
     def gradients(self) -> list[OutputSpec]:
@@ -97,17 +106,27 @@ class _BackwardRaises(Exception):
     """Says what autograd raised."""
 
 
-def _forward(
-    gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder
-) -> tuple[list[Any], list[Any], tuple[Window, ...]]:
-    """The primals; the outputs, as the joint graph gives them; the windows."""
+class _Forward(NamedTuple):
+    """The primals, and what they are differentiated by; the outputs of the joint graph before the gradients, the last
+    of which are the inputs `written`; the windows."""
+
+    primals: list[Any]
+    leaves: list[Any]
+    outputs: list[Any]
+    written: tuple[int, ...]
+    windows: tuple[Window, ...]
+
+
+def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder) -> _Forward:
     primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
-    want_gradients(primals, fakes)
+    leaves = want_gradients(primals, fakes)
     try:
         outputs = run_nodes(gm, recorder, primals)
-    except RuntimeError as error:  # of an operation in place, which autograd minds on leaves only, as inputs are here
+    except RuntimeError as error:  # of an operation in place
         raise Unsupported(f"gradients are wanted: {first_line(error)}", recorder.where, skip=True) from error
-    return primals, *_apart(outputs, primals, recorder)
+    outputs, windows = _apart(outputs, primals, recorder)
+    written = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
+    return _Forward(primals, leaves, [*outputs, *(primals[k] for k in written)], written, windows)
 
 
 _WHATEVER_THE_VALUES = ("backward through the graph a second time", "modified by an inplace operation")
@@ -118,9 +137,9 @@ def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext)
     """The outputs whose backward raises an error, and that error; none if one of them depends on values."""
     recorder, found = Recorder(context), dict[int, Exception]()
     with preserved(), recorder:
-        primals, outputs, _ = _forward(gm, fakes, recorder)
-        leaves = [p for p in primals if p.requires_grad]
-        for k, output in enumerate(outputs):
+        forward = _forward(gm, fakes, recorder)
+        leaves = [forward.leaves[k] for k in _wanting(forward.leaves)]
+        for k, output in enumerate(forward.outputs):
             if isinstance(output, FakeTensor) and output.requires_grad:
                 try:
                     torch.autograd.grad(output, leaves, recorder.input("", _like(output)), True, allow_unused=True)
@@ -136,21 +155,21 @@ def _trace(
 ) -> Joint:
     recorder = Recorder(context)
     with preserved(), recorder:
-        primals, outputs, windows = _forward(gm, fakes, recorder)
-        _refuse_written(primals, recorder)
+        primals, leaves, outputs, written, windows = _forward(gm, fakes, recorder)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent)
         last = next(iter(reversed(recorder.graph.nodes)))
+        last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
         tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
-        leaves = [k for k, p in enumerate(primals) if p.requires_grad]
-        gradients = _gradients([outputs[k] for k in differentiable], [primals[k] for k in leaves], tangents)
-    wanted = tuple(k for k, g in zip(leaves, gradients) if g is not None)
-    if any(recorder.tracked(primals[k]).storage.version for k in wanted):
-        raise Unsupported("gradients are wanted: they flow into an input that is written", skip=True)
+        wanting = _wanting(leaves)
+        gradients = _gradients([outputs[k] for k in differentiable], [leaves[k] for k in wanting], tangents)
+    wanted = tuple(k for k, g in zip(wanting, gradients) if g is not None)
     placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
     reads = frozenset(k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last))
+    reads_written = frozenset(k for k, node in last_values.items() if _read_after(node, last))
     reads_outputs = frozenset(k for k, node in zip(differentiable, nodes_of_outputs) if _read_after(node, last))
+    outputs[len(outputs) - len(written) :] = [0] * len(written)
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     _placeholders_first(aten.graph)
     run_passes(aten, SIMPLIFICATIONS)
@@ -159,12 +178,14 @@ def _trace(
         len(primals),
         len(outputs),
         windows,
+        written,
         differentiable,
         wanted,
         spent,
         hidden=bool(tracked) and not wanted,
-        apart=tuple(k for k in leaves if k not in wanted),
+        apart=tuple(k for k in wanting if k not in wanted and not spent),
         eager_reads=reads,
+        eager_reads_written=reads_written,
         eager_reads_outputs=reads_outputs,
     )
 
@@ -190,6 +211,11 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
                 bases[k] = 0
             bases.append(recorder.tracked(outputs[shown[0]]).base.fake)
     return bases, tuple(windows)
+
+
+def _wanting(leaves: Sequence[Any]) -> list[int]:
+    """The positions of the primals that require a gradient."""
+    return [k for k, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf]
 
 
 def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
@@ -219,13 +245,6 @@ def _like(output: FakeTensor) -> FakeTensor:
         if strides is not None:
             meta = torch.empty_strided(output.shape, strides, dtype=output.dtype, device="meta")
     return FakeTensor(meta, output.device)
-
-
-def _refuse_written(primals: Sequence[Any], recorder: Recorder) -> None:
-    """Autograd would have to be told that an input became the result of an operation."""
-    for primal in primals:
-        if recorder.tracked(primal).storage.version and not primal.is_leaf:
-            raise Unsupported("gradients are wanted: they flow into an input that is written", skip=True)
 
 
 def _read_after(node: torch.fx.Node, last: torch.fx.Node) -> bool:

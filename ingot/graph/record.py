@@ -370,8 +370,12 @@ class Recorder(Mode):
                 )
         outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
         specs = [self.output(o) for o in outputs]
-        mutations = [(t.storage.position, self.node_of(t)) for t in self._inputs if t.storage.version]
-        return AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)  # type: ignore[arg-type]
+        mutations = [(position, self.node_of(t)) for position, t in self.written_inputs()]
+        return AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
+
+    def written_inputs(self) -> list[tuple[int, Tracked]]:
+        """The inputs that were written, by their position."""
+        return [(t.storage.position, t) for t in self._inputs if t.storage.version]  # type: ignore[misc]
 
     def output(self, value: Any) -> OutputSpec:
         """How an output of the program lies in memory."""

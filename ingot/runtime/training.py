@@ -116,11 +116,11 @@ class Original:
         """What is needed to run it again, taken before it runs."""
         if not self.written and not self.draws:
             return UNCHANGED
-        kept = {k: inputs[k].detach().clone() for k in self.written}
+        kept = {k: inputs[k].clone() for k in self.written}
         return State(kept, torch.get_rng_state() if self.draws else None)
 
     def gradients(self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """The gradients of the inputs that have one, with their history."""
+        """The gradients of the inputs (as they were) that have one, with their history."""
         kind = tuple(t.requires_grad for t in tangents)
         with self._lock:
             run = self._programs.get(kind)
@@ -128,16 +128,16 @@ class Original:
             run = self.compile_vjp(kind)
             with self._lock:
                 run = self._programs.setdefault(kind, run)
-        given = [state.written[k].clone() if k in state.written else t for k, t in enumerate(inputs)]
         if state.random is None:
-            return run(*given, *tangents)
+            return run(*inputs, *tangents)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(state.random)
-            return run(*given, *tangents)
+            return run(*inputs, *tangents)
 
 
 class State(NamedTuple):
-    """What a call changed, as it was before: inputs by their position, and the state of the random numbers."""
+    """What a call changed, as it was before: inputs by their position, with their history, and the state of the random
+    numbers."""
 
     written: dict[int, Tensor]
     random: Tensor | None
@@ -149,7 +149,8 @@ UNCHANGED = State({}, None)
 class TrainingProgram:
     """Runs the forward program on the inputs, and makes the backward program their outputs' history.
 
-    `forward` returns the `outputs`, then what the backward needs besides. `saved` says where the backward's
+    `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program, as
+    it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved` says where the backward's
     first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is called when the first
     gradient comes in; what it returns takes the saved tensors and then the tangents, and returns the gradients of the
     inputs `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that have a history which
@@ -165,6 +166,7 @@ class TrainingProgram:
         *,
         inputs: int,
         outputs: int,
+        written: Mapping[int, int],
         tangents: Sequence[Tangent],
         wanted: Sequence[int],
         saved: Sequence[tuple[str, int]],
@@ -174,6 +176,7 @@ class TrainingProgram:
     ) -> None:
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
         self.inputs, self.outputs, self.tangents = inputs, outputs, tuple(tangents)
+        self.written = dict(written)
         self.wanted = tuple(wanted)
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
@@ -186,9 +189,15 @@ class TrainingProgram:
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         """The outputs, which carry their history."""
+        for position in self.written:
+            _refuse_unwritable(inputs[position])
+        state, given = self.original.before(inputs), inputs
         if self.apart:
-            inputs = tuple([t.detach() if k in self.apart else t for k, t in enumerate(inputs)])
-        return _apply(self, self.leaf, *inputs)
+            given = tuple([t.detach() if k in self.apart else t for k, t in enumerate(inputs)])
+        results = _apply(self, state, self.leaf, *given)
+        for position, output in self.written.items():
+            _rebase(inputs[position], results[output])
+        return results[: self.outputs - len(self.written)]
 
     def backward(self, saved: list[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of all inputs, None for those that have none. Empties `saved`."""
@@ -226,14 +235,18 @@ class TrainingProgram:
 
 class _Graph(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, program: TrainingProgram, leaf: Any, *inputs: Tensor) -> tuple[Any, ...]:  # type: ignore
-        ctx.state = program.original.before(inputs)
-        results = program.forward(*inputs)
+    def forward(  # type: ignore[override]
+        ctx: Any, program: TrainingProgram, state: State, leaf: Any, *inputs: Tensor
+    ) -> tuple[Any, ...]:
+        results = list(program.forward(*inputs))
+        for position, output in program.written.items():
+            results[output] = inputs[position].detach()
         ctx.set_materialize_grads(False)
         ctx.program = program
         found = (*inputs, *results)
         ctx.save_for_backward(*[found[k] for k in program.saved])
-        ctx.inputs = inputs, [t._version for t in inputs]
+        inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
+        ctx.state, ctx.inputs = state, (inputs, [t._version for t in inputs])
         if program.untracked:
             ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
         return tuple(results[: program.outputs])
@@ -246,14 +259,48 @@ class _Graph(torch.autograd.Function):
             ctx.maybe_clear_saved_tensors()
             if not _keeps_graph():
                 ctx.inputs = ctx.state = None
-            return None, None, *program.backward(saved, tangents)
+            return None, None, None, *program.backward(saved, tangents)
         inputs, versions = ctx.inputs
         if [t._version for t in inputs] != versions:
             raise RuntimeError(
                 "a tensor that a compiled function was given has been modified by an inplace operation, and second "
                 "derivatives are wanted (hint: modify it after the backward)"
             )
-        return None, None, *program.backward_with_history(inputs, ctx.state, tangents)
+        return None, None, None, *program.backward_with_history(inputs, ctx.state, tangents)
+
+
+class _Rebased(torch.autograd.Function):
+    """Makes a tensor that was written the result of what wrote it, of which `value` is the result in autograd's eyes.
+    A view hands on what it knows to what it is a view of."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, value: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.mark_dirty(tensor)
+        ctx.set_materialize_grads(False)
+        ctx.is_view = tensor._is_view()
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Tensor | None) -> Any:  # type: ignore[override]
+        if tangent is None or not (ctx.is_view and ctx.needs_input_grad[0]):
+            return None, tangent
+        return torch.zeros_like(tangent), tangent  # of None, autograd would make None for the rest of the base as well
+
+
+def _rebase(tensor: Tensor, value: Tensor) -> None:
+    version = tensor._version  # which counts the program's write already
+    _Rebased.apply(tensor, value)
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))  # type: ignore[attr-defined]
+
+
+def _refuse_unwritable(tensor: Tensor) -> None:
+    """Raises autograd's error for a view that must not be written where gradients are recorded."""
+    if not tensor._is_view():
+        return
+    made = torch._C._autograd._get_creation_meta(tensor)  # type: ignore[attr-defined]
+    leaf = tensor.requires_grad and tensor._base is not None and tensor._base.is_leaf
+    if leaf or made != torch._C._autograd.CreationMeta.DEFAULT:  # type: ignore[attr-defined]
+        tensor.as_strided((0,), (1,)).zero_()
 
 
 _apply = super(torch.autograd.Function, _Graph).apply  # type: ignore[misc]
