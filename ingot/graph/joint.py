@@ -42,13 +42,13 @@ class Joint:
     """A graph whose inputs are those of the captured graph, the primals, and then one tangent for each differentiable
     output, and whose outputs are those of the captured graph, then memory that only `windows` show, then the gradients.
 
-    `windows` are the outputs of the captured graph that this one gives as 0. `outputs` counts the outputs in front
-    of the gradients; the last ones of these stand for the inputs `written` by operations that autograd records, as they are
-    then, and are given as 0. `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of the
-    primals that have a gradient, in order: a subset of those that require one, as the outputs may not depend on all.
-    `spent` are the outputs that have a history which autograd refuses to go through, and the error that it raises: a
-    loss, say, of which the program itself has taken the gradients. `hidden`: outputs have a history, but no primal has
-    a gradient. `apart` are the primals that require a gradient and have none, where nothing is spent.
+    `windows` are the outputs of the captured graph that this one gives as 0. `outputs` counts the outputs in front of
+    the gradients; the last ones of these stand for the inputs `written` by operations that autograd records, as they
+    are then, and are given as 0. `differentiable` holds the positions of those that have a tangent, in order; `wanted`
+    those of the primals that have a gradient, in order: a subset of those that require one, as the outputs may not
+    depend on all. `spent` are the outputs that have a history which autograd refuses to go through, and the error that
+    it raises: a loss, say, of which the program itself has taken the gradients. `hidden`: outputs have a history, but
+    no primal has a gradient. `apart` are the primals that require a gradient and have none, where nothing is spent.
     `eager_reads` are the primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
     outputs, that eager's backward reads: it refuses to run when the user has written to one of them in between, but not
     when it was another.

@@ -72,10 +72,10 @@ def partition(joint: Joint) -> Partition:
             places[node] = Saved("output", k)
     values = dict(whole.mutations)
     for position in joint.eager_reads_written:
-        node, k = values[position], joint.written_outputs.get(position)
+        node, output = values[position], joint.written_outputs.get(position)
         same = node.meta["val"].stride() == primals[position].meta["val"].stride()
         if same and not is_view(node):
-            places.setdefault(node, Saved("input", position) if k is None else Saved("output", k))
+            places.setdefault(node, Saved("input", position) if output is None else Saved("output", output))
     late = _reached_from(tangents)
     copied = {*primals, *owned}.difference(places)
     saved = _cut(whole, [s.node for s in gradients if s.node is not None], late, set(places), copied)

@@ -149,13 +149,14 @@ UNCHANGED = State({}, None)
 class TrainingProgram:
     """Runs the forward program on the inputs, and makes the backward program their outputs' history.
 
-    `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program, as
-    it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved` says where the backward's
-    first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is called when the first
-    gradient comes in; what it returns takes the saved tensors and then the tangents, and returns the gradients of the
-    inputs `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that have a history which
-    autograd refuses to go through, and its error. `hidden`: outputs have a history, but no input has a gradient.
-    `apart` are inputs that may require a gradient and have none: the outputs' history does not lead to theirs.
+    `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program,
+    as it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved`
+    says where the backward's first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is
+    called when the first gradient comes in; what it returns takes the saved tensors and then the tangents, and returns
+    the gradients of the inputs `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that
+    have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no input
+    has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not lead to
+    theirs.
     """
 
     def __init__(
