@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ingot.loops.expr import Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Contraction, Node, Pointwise
-from ingot.schedule.nests import distribute, fresh_loops, laid_over, merge_neighbours, refine, renamed
+from ingot.schedule.nests import distribute, fresh_loops, laid_over, merge_neighbours, refine, renamed, walked_as
 
 ZERO, ONE = integer(0), integer(1)
 
@@ -48,19 +48,14 @@ def laid_over_contraction(node: Node, members: Sequence[Node]) -> list[Node] | N
         return None
     if any(i.op == "indirect" for i in node.body.instructions):
         return None
-    extents = [s.extent for s in contraction.loops if s.extent is not ONE]
-    refined = refine([s.extent for s in node.loops if s.extent is not ONE], extents)
-    if refined is None:
+    loops = [s for s in contraction.loops if s.extent is not ONE]
+    found = None if _in_order(contraction.index, loops) else _through_memory(node, members)
+    found = found or _over_refined(node, members)
+    if found is None:
         return None
-    if refined != extents:
-        finer = _split(members, refined)
-        if finer is None:
-            return None
-        members = finer
-        contraction = members[0]
-        assert isinstance(contraction, Contraction)
-    laid = laid_over(node, [s for s in contraction.loops if s.extent is not ONE], ())
-    assert isinstance(laid, Pointwise)
+    members, laid = found
+    contraction = members[0]
+    assert isinstance(contraction, Contraction)
     if laid.target in contraction.reads():
         return None
     column = contraction.columns[0]
@@ -75,6 +70,71 @@ def laid_over_contraction(node: Node, members: Sequence[Node]) -> list[Node] | N
         if any(a != b for a, b in meets):
             return None
     return [*members, laid]
+
+
+def _in_order(e: Expr, loops: Sequence[Symbol]) -> bool:
+    """Whether an index walks through memory as its loops are ordered, outermost first, as far as that is known."""
+    linear = e.linear(loops)
+    steps = [None if linear is None else linear[1].get(s, ZERO).constant for s in loops]
+    return all(a is None or b is None or a >= b for a, b in zip(steps, steps[1:]))
+
+
+def _through_memory(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node], Pointwise] | None:
+    """The members, and the node over the contraction's loops as far as what it reads of a member says which they are.
+    Loops are split where the node begins another one."""
+    contraction = members[0]
+    assert isinstance(contraction, Contraction)
+    targets = {m.target for m in members if isinstance(m, (Contraction, Pointwise))}
+    for name, own in ((i.attrs[0], i.attrs[1]) for i in node.body.loads if i.attrs[0] in targets):
+        finer = _split(members, _extents_between(own, node.loops, contraction))
+        if finer is None:
+            return None
+        contraction = finer[0]
+        assert isinstance(contraction, Contraction)
+        place = next(m.index for m in finer if isinstance(m, (Contraction, Pointwise)) and m.target == name)
+        laid = walked_as(node, own, place, [s for s in contraction.loops if s.extent is not ONE])
+        return None if laid is None else (finer, laid)
+    return None
+
+
+def _extents_between(own: Expr, loops: Sequence[Symbol], contraction: Contraction) -> list[Expr]:
+    """The extents of the contraction's loops, each cut where one of `loops` begins to move through the same memory."""
+    mine, theirs = own.linear(loops), contraction.index.linear(contraction.loops)
+    cuts = sorted(c.constant for c in mine[1].values() if c.constant) if mine is not None else []
+    found: list[Expr] = []
+    for s in contraction.loops:
+        left, step = s.extent.constant, theirs[1].get(s, ZERO).constant if theirs is not None else None
+        if not left or not step:
+            found.append(s.extent)
+            continue
+        extents: list[Expr] = []
+        for cut in cuts:
+            inner, rest = divmod(cut, step)
+            if rest == 0 and 1 < inner < left and left % inner == 0:
+                extents.insert(0, integer(inner))
+                left, step = left // inner, cut
+        found += [integer(left), *extents]
+    return [extent for extent in found if extent is not ONE]
+
+
+def _over_refined(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node], Pointwise] | None:
+    """The members and the node over the coarsest loops that refine those of both, taken in order."""
+    contraction = members[0]
+    assert isinstance(contraction, Contraction)
+    extents = [s.extent for s in contraction.loops if s.extent is not ONE]
+    refined = refine([s.extent for s in node.loops if s.extent is not ONE], extents)
+    if refined is None:
+        return None
+    if refined != extents:
+        finer = _split(members, refined)
+        if finer is None:
+            return None
+        members = finer
+        contraction = members[0]
+        assert isinstance(contraction, Contraction)
+    laid = laid_over(node, [s for s in contraction.loops if s.extent is not ONE], ())
+    assert isinstance(laid, Pointwise)
+    return list(members), laid
 
 
 def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | None:

@@ -93,6 +93,14 @@ def test_doubles():
     Case((19, DEPTH + 3, 40), right="nk", dtype=f64).check(tolerance=1e-12)
 
 
+@pytest.mark.parametrize("columns, cleared", [(48, False), (50, True)])
+def test_columns_that_are_not_there_are_zero(columns, cleared):
+    """What memory happens to hold there could be denormal numbers, with which arithmetic is slow."""
+    kernel = Case((40, 20, columns), right="nk").kernel()
+    text = compile_kernels([kernel], (), named("avx512")).ir(kernel)
+    assert ("store <16 x float> zeroinitializer" in text) == cleared
+
+
 def test_operands_may_lie_apart_or_be_one():
     case = Case((12, 30, 20))
     row, inner, column = case.loops.values()

@@ -84,6 +84,10 @@ DENSE: dict[str, Case] = {
     "many_channels": (lambda x, w: F.conv2d(x, w, padding=1, dilation=(1, 2)), ((1, 70, 5, 6), (8, 70, 3, 3))),
     "patches_of_few_channels": (lambda x, w: F.conv2d(x, w, stride=(4, 2)), ((2, 3, 8, 9), (8, 3, 4, 2))),
     "few_channels": (lambda x, w: F.conv2d(x, w, stride=2, padding=1, dilation=2), ((2, 3, 9, 9), (8, 3, 3, 3))),
+    "few_results": (lambda x, w: F.conv2d(x, w, padding=1), ((2, 9, 6, 7), (3, 9, 3, 3))),
+    "one_result": (lambda x, w: F.conv2d(x, w), ((2, 9, 6, 7), (1, 9, 1, 1))),
+    "transposed": (lambda x, w, b: F.conv_transpose2d(x, w, b, 2).relu(), ((2, 5, 6, 7), (5, 8, 2, 2), (8,))),
+    "transposed_oblong": (lambda x, w: F.conv_transpose2d(x, w, stride=(3, 1)), ((1, 17, 6, 3), (17, 20, 3, 1))),
     "residual": (lambda x, w: x + F.conv2d(x.relu(), w), ((2, 5, 6, 7), (5, 5, 1, 1))),
     "tokens": (
         lambda x, w: F.conv2d(x.transpose(1, 2).view(2, 5, 6, 7), w).flatten(2).transpose(1, 2),
@@ -102,6 +106,13 @@ def test_dense_convolution_is_a_contraction(name: str) -> None:
 LEFT_TO_THE_LIBRARY: dict[str, Case] = {
     "groups": (lambda x, w: F.conv2d(x, w, groups=2), ((2, 4, 6, 7), (6, 2, 3, 3))),
     "transposed": (lambda x, w: F.conv_transpose2d(x, w, stride=2), ((2, 4, 6, 7), (4, 3, 3, 3))),
+    "transposed_with_gaps": (lambda x, w: F.conv_transpose2d(x, w, stride=3), ((2, 4, 6, 7), (4, 3, 2, 2))),
+    "transposed_in_groups": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2), ((2, 4, 6, 7), (4, 3, 2, 2))
+    ),
+    "transposed_and_more": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1), ((2, 4, 6, 7), (4, 3, 2, 2))
+    ),
     "1d": (lambda x, w: F.conv1d(x, w), ((2, 4, 9), (6, 4, 3))),
     "3d": (lambda x, w: F.conv3d(x, w, padding=1), ((1, 2, 4, 5, 6), (3, 2, 3, 3, 3))),
     "unbatched": (lambda x, w: F.conv2d(x, w, groups=2), ((4, 6, 7), (6, 2, 3, 3))),
@@ -215,7 +226,7 @@ def test_no_images_and_sizes_that_vary() -> None:
 
 
 def test_a_library_call_is_given_the_layout_of_eager() -> None:
-    graph = same(lambda x, w: F.conv_transpose2d(chain(x, w), w, stride=2), t(2, 8, 9, 9), t(8, 8, 1, 1))
+    graph = same(lambda x, w: F.conv_transpose2d(chain(x, w), w, stride=3), t(2, 8, 9, 9), t(8, 8, 1, 1))
     (call,) = libraries(graph)
     assert [stride.constant for stride in call.args[0].strides] == [8 * 81, 81, 9, 1]
 
@@ -230,6 +241,26 @@ def test_batch_norm_in_inference_costs_one_multiplication_and_one_addition() -> 
     graph = same(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3), bn.running_mean, bn.running_var)
     images = [n for n in graph.nodes if isinstance(n, Pointwise) and len(n.body.loads) >= 9]
     assert len(images) == 1 and not any(i.op == "rsqrt" for i in images[0].body.instructions)
+
+
+def test_a_transposed_convolution_writes_its_half_of_joined_images() -> None:
+    """Upwards in a U-Net: bias, activation, the joining and the zeros around it cost no pass over memory."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            low = F.max_pool2d(F.conv2d(x, v[:, :16], padding=1), 2)
+            x = F.conv2d(torch.cat([x, F.conv_transpose2d(low, w, b, stride=2).relu()], 1), v, padding=1)
+        return x
+
+    x, w, v, b = t(2, 16, 12, 8), t(16, 16, 2, 2) / 4, t(16, 32, 3, 3) / 16, t(16)
+    same(program, x, w, v, b, tolerance=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(ingot.compile(program)(x, w, v, b), program(x, w, v, b), rtol=1e-4, atol=1e-4)
+        (compilation,) = ingot.explain(ingot.compile(program))(x, w, v, b).compilations
+    assert compilation.plan is not None
+    kernels = [step.kernel for step in compilation.plan.steps]  # type: ignore[union-attr]
+    assert sum(kernel.product is not None for kernel in kernels) == 6
+    assert not any("relu" in kernel.name for kernel in kernels if kernel.product is None)
 
 
 def test_what_follows_a_convolution_is_computed_on_its_tiles() -> None:

@@ -159,6 +159,8 @@ class _ContractionEmitter(KernelEmitter):
         along_columns, inwards = (_coefficient(right, s) for s in (self.column, self.innermost))
         step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
         self._check(right, source, (there, step), (count, along))
+        if (self.column.extent.constant or 1) % tile.width:
+            self._clear(packed, e.select(e.compare("slt", there, tile.width), count * tile.width, e.constant(0, "i64")))
         if inwards is ONE and along_columns is not ONE:
             name, text = transpose(tile.type, tile.width, tile.lanes * tile.size)
             e.declarations.add(text)
@@ -171,6 +173,15 @@ class _ContractionEmitter(KernelEmitter):
         pack = self._shared(tiles.pack_rows(tile)) if along_columns is ONE else anyhow
         values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
         e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {packed.text})")
+
+    def _clear(self, start: Value, count: Value) -> None:
+        """Zeros, whole vectors of them. No sum that is used depends on columns that are not there, but arithmetic with
+        what memory happens to hold may be slow: denormal numbers are."""
+        e, tile = self.e, self.tile
+        with e.loop(e.constant(0, "i64"), count, tile.lanes, sure=False) as at:
+            place = e.pointer(start, tile.type, at)
+            vector = f"<{tile.lanes} x {tile.type}>"
+            e.line(f"store {vector} zeroinitializer, ptr {place.text}, align {tile.size}")
 
     def _panel(self, column: Value, first: Value, last: Value, count: Value) -> tuple[Value, Value]:
         """Where the columns of a tile begin, and the bytes from one step of a tap to the next."""

@@ -38,8 +38,8 @@ class Tile(NamedTuple):
 
 # Rows of a tile by how many vectors wide it is. The accumulators, a row of the packed operand and a repeated element of
 # the other one fill the registers; with two multiply-adds begun in each cycle and four cycles until their end, less
-# than eight accumulators would leave them idle.
-_ROWS_OF_32 = {3: 8, 4: 6, 2: 12, 1: 12}
+# than eight accumulators would leave them idle. Each row has a pointer: of more than eight, some would be in memory.
+_ROWS_OF_32 = {3: 8, 4: 6, 2: 8, 1: 8}
 _ROWS_OF_16 = {2: 6, 3: 4, 1: 8}
 
 

@@ -8,6 +8,7 @@ that are connected by such images are laid channels-last together, where there a
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -22,7 +23,10 @@ aten = torch.ops.aten
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
 
 FEWEST_RESULTS = 8
-"""Contractions with fewer columns leave most of a vector empty."""
+"""Contractions with fewer columns leave most of a vector empty ..."""
+
+SMALL_WINDOW = 9
+"""... which costs more than converting the images from so many elements of the window on."""
 
 # Ops, beside pointwise ones, whose result lies as their first argument does.
 _FOLLOWERS = {
@@ -60,15 +64,20 @@ def _is_convolution(node: Node) -> bool:
 
 def _is_loops(node: Any) -> bool:
     """Whether loops over channels-last images compute this convolution: a float32 one of images that is depthwise or
-    has one group."""
-    x, weight, _, _, _, _, transposed, _, groups = node.args
+    has one group, or a transposed one whose windows lie side by side."""
+    x, weight, _, stride, padding, dilation, transposed, output_padding, groups = node.args
     images, window = x.meta["val"], weight.meta["val"]
-    if transposed or images.dim() != 4 or images.dtype is not torch.float32 or window.dtype is not torch.float32:
+    if images.dim() != 4 or images.dtype is not torch.float32 or window.dtype is not torch.float32:
         return False
     if not all(isinstance(size, int) and size > 0 for size in (*window.shape, images.shape[1])):
         return False
+    if transposed:
+        steps = list(stride) * 2 if len(stride) == 1 else list(stride)
+        side_by_side = steps == list(window.shape[2:]) and set(dilation) == {1}
+        return side_by_side and groups == 1 and not any((*padding, *output_padding))
     depthwise = groups == window.shape[0] == images.shape[1]
-    return depthwise or (groups == 1 and window.shape[0] >= FEWEST_RESULTS)
+    dense = groups == 1 and (window.shape[0] >= FEWEST_RESULTS or math.prod(window.shape[2:]) <= SMALL_WINDOW)
+    return depthwise or dense
 
 
 def _images(node: Node) -> list[Node]:

@@ -1,7 +1,8 @@
 """Convolutions. Over channels-last images (see `graph.passes.layouts`) they are loops: a depthwise one reads whole
-vectors of channels at each element of its window, a 1x1 one is a matrix product over pixels. A depthwise one with a
-small window over contiguous images is loops as well, since it does so little arithmetic per element that a library's
-change of layout costs more. All others are library calls."""
+vectors of channels at each element of its window, a dense one is a matrix product over pixels, a transposed one whose
+windows lie side by side one for each element of its window. A depthwise one with a small window over contiguous images
+is loops as well, since it does so little arithmetic per element that a library's change of layout costs more. All
+others are library calls."""
 
 from __future__ import annotations
 
@@ -107,11 +108,15 @@ def channels_last(
     groups: int,
 ) -> TensorValue:
     """A convolution of channels-last images in one group, or in one for each channel. Raises NotLowered for others."""
-    if transposed or out.dtype is not torch.float32 or out.strides != channels_last_strides(out.sizes):
+    if out.dtype is not torch.float32 or out.strides != channels_last_strides(out.sizes):
         raise NotLowered("a convolution for the library")
     if len(out.sizes) != 4 or out.strides == contiguous_strides(out.sizes) or ZERO in (*x.sizes, *weight.sizes):
         raise NotLowered("not images")
     window = Window.of(weight, stride, padding, dilation)
+    if transposed:
+        if groups > 1 or any(output_padding) or not window.cuts_patches:
+            raise NotLowered("a transposed convolution whose windows overlap, or leave gaps")
+        return _side_by_side(lw, out, x, weight, bias, window)
     if groups > 1:
         if not groups == out.sizes[1].constant == x.sizes[1].constant or len(window.offsets()) > MOST_TAPS_OF_VECTORS:
             raise NotLowered("groups of several channels, or a large window")
@@ -210,7 +215,38 @@ def _dense(
             buffer, _address((n, channel, row, column), out.strides), out.dtype,
         )
     )  # fmt: skip
-    result = stored(buffer, out)
+    return _with_bias(lw, out, stored(buffer, out), bias)
+
+
+def _side_by_side(
+    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
+) -> TensorValue:
+    """A transposed convolution whose windows lie side by side in the result: for each element of the window, one
+    contraction over the channels of `x`. The weight is relaid so that the result's channels are adjacent."""
+    pixels = (x.sizes[0] * x.sizes[2] * x.sizes[3]).constant
+    if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
+        raise NotLowered("a convolution for the library")
+    n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (x.sizes[0], *x.sizes[2:])))
+    channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", x.sizes[1])
+    taps = tuple(loop_symbol(name, size) for name, size in zip("ij", weight.sizes[2:]))
+    sizes = (*weight.sizes[2:], *weight.sizes[:2])
+    spec = Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
+    relaid = lw.relaid(lw.mapped(weight, spec, lambda index: (*index[2:], *index[:2])))
+    left = _access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, row, column))
+    buffer = lw.new_buffer(out, out.strides)
+    at = [i * size + tap for i, size, tap in zip((row, column), window.size, taps)]
+    lw.graph.nodes.append(
+        Contraction(
+            lw.node_name(), lw.origin, taps, (n, row, column), (channel,), (inner,),
+            left, _access(lw.view(relaid), (*taps, inner, channel)),
+            buffer, _address((n, channel, *at), out.strides), out.dtype,
+        )
+    )  # fmt: skip
+    return _with_bias(lw, out, stored(buffer, out), bias)
+
+
+def _with_bias(lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue | None) -> TensorValue:
+    """A contraction's result with the bias of each channel added, lazily: it becomes part of the epilogue."""
     if bias is None:
         return result
     value = lw.computed(out, lambda index: apply("add", result.load(index), bias.load((index[1],))), [result, bias])
