@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,9 @@ class Ran:
         ran.leaves = tree_flatten(ran.result)[0]
         return ran
 
+    def all_leaves(self) -> list[Any]:
+        return self.leaves
+
     def tensors_given(self) -> list[torch.Tensor]:
         return [t for t in tree_flatten(self.call)[0] if isinstance(t, torch.Tensor)]
 
@@ -84,9 +88,11 @@ def compare(
         raise Different("draws other random numbers")
     if sharing(actual) != sharing(expected):
         raise Different(f"shares memory otherwise: {sharing(actual)}, eager {sharing(expected)}")
-    for a, e in zip(actual.tensors_given(), expected.tensors_given()):
-        if a.layout is torch.strided and not is_close(a, e) and difference(a, e, None):
-            raise Different(f"writes its arguments otherwise: {difference(a, e, None)}")
+    for k, (a, e) in enumerate(zip(actual.tensors_given(), expected.tensors_given())):
+        if a.layout is torch.strided and not is_close(a, e):
+            problem = difference(a, e, exactly(function, call, Ran.tensors_given, k, e))
+            if problem:
+                raise Different(f"writes its arguments otherwise: {problem}")
     for k, (a, e) in enumerate(zip(actual.leaves, expected.leaves)):
         if not isinstance(e, torch.Tensor):
             if type(a) is not type(e) or (a != e and a == a):
@@ -95,7 +101,7 @@ def compare(
         compare_geometry(a, e)
         if not values or e.layout is not torch.strided or is_close(a, e, zeros):
             continue
-        problem = difference(a, e, exactly(function, call, k, e), peak)
+        problem = difference(a, e, exactly(function, call, Ran.all_leaves, k, e), peak)
         if problem and not (elementwise and is_an_answer(a, e, other_answers(function, call, k, e))):
             raise Different(problem)
 
@@ -193,12 +199,14 @@ def relative_error(t: torch.Tensor, exact: torch.Tensor, peak: float = 0.0) -> f
     return (t[finite] - exact[finite]).abs().norm().item() / size if size else (t[finite].abs().norm().item() and 1e9)
 
 
-def exactly(function: Any, call: Call, k: int, e: torch.Tensor) -> torch.Tensor | None:
-    """The k-th leaf of what eager gives for the arguments in float64 or complex128 (and asked for such a result),
-    integers too if that is needed; None where it refuses them, or gives another type all the same."""
+def exactly(
+    function: Any, call: Call, found: Callable[[Ran], list[Any]], k: int, e: torch.Tensor
+) -> torch.Tensor | None:
+    """The k-th of what is `found` after eager's call with the arguments in float64 or complex128 (and asked for such a
+    result), integers too if that is needed; None where it refuses them, or gives another type all the same."""
     for wide in (WIDE, WIDE | dict.fromkeys(INTEGERS, torch.float64)):
-        leaves = Ran.of(function, tree_map(lambda t, wide=wide: widened(t, wide), call)).leaves
-        exact = leaves[k] if k < len(leaves) else None
+        tensors = found(Ran.of(function, tree_map(lambda t, wide=wide: widened(t, wide), call)))
+        exact = tensors[k] if k < len(tensors) else None
         if isinstance(exact, torch.Tensor) and exact.dtype is WIDE.get(e.dtype) and exact.shape == e.shape:
             return exact
     return None

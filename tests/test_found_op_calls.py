@@ -151,6 +151,23 @@ def test_running_statistics_are_rounded_once() -> None:
     )
 
 
+def test_written_arguments_are_judged_by_float64() -> None:
+    """Eager rounds the mean of halves before it joins the running one."""
+    x, mean, var = torch.tensor([[-7.9375], [3.6094]]), torch.tensor([2.3438]), torch.tensor([3.2969])
+    check(
+        lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.5, 1e-5),
+        *(t.to(bf16) for t in (x, mean, var)),
+    )
+
+
+@pytest.mark.parametrize("rows", [2, 37])
+def test_lookups_in_rows_that_lanes_have_of_their_own(rows: int) -> None:
+    """Rows that are computed side by side, one to a lane, are looked up by each lane in its own."""
+    x = torch.randn(3, rows).t()
+    check(lambda x, t: F.cross_entropy(x, t, reduction="none"), x, torch.arange(rows) % 3, native=True)
+    check(lambda x, at: torch.gather(torch.softmax(x, 1), 1, at), x, torch.tensor([[2, 0, 1]]).repeat(rows, 1))
+
+
 def test_row_numbers_are_made_up_in_their_range() -> None:
     """LAPACK counts rows from one, and goes where it is told to."""
     matrix = torch.randn(4, 4, dtype=f64)

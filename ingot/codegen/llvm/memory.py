@@ -123,7 +123,8 @@ class Memory:
         e = self.emitter
         base, type = self.base[buffer], REPRESENTATIONS[self.dtypes[buffer]].memory
         if buffer in self.per_lane:
-            return e.pointer(base, type, self.index(expr) * e.lanes), True
+            pointer = e.pointer(base, type, self.index(expr) * e.lanes)
+            return (pointer, True) if pointer.lanes == 1 else (e.pointer(pointer, type, e.iota("i64")), False)
         varying = [s for s in expr.symbols if s is self.vector or (s in self.bound and self.bound[s].lanes > 1)]
         linear = expr.linear((self.vector,)) if self.vector in varying and len(varying) == 1 else None
         if linear is None:
@@ -333,7 +334,7 @@ class Memory:
         value = self._stored(buffer, value)
         pointer, adjacent = self.address(buffer, expr)
         self.check(buffer, pointer, adjacent, None)
-        mask = None if buffer in self.per_lane else self.mask
+        mask = None if buffer in self.per_lane and adjacent else self.mask
         found = self._stride(buffer, expr) if pointer.lanes > 1 and mask is None else None
         if mode != "store":
             self._update(buffer, pointer, adjacent, value, mode)
