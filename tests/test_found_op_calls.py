@@ -168,6 +168,10 @@ def test_lookups_in_rows_that_lanes_have_of_their_own(rows: int) -> None:
     check(lambda x, at: torch.gather(torch.softmax(x, 1), 1, at), x, torch.tensor([[2, 0, 1]]).repeat(rows, 1))
 
 
+def test_layout_of_ldexp() -> None:
+    check(torch.ldexp, torch.randn(5, 1, 10).permute(2, 1, 0), torch.randn(5, 10).t(), native=True)
+
+
 def test_row_numbers_are_made_up_in_their_range() -> None:
     """LAPACK counts rows from one, and goes where it is told to."""
     matrix = torch.randn(4, 4, dtype=f64)

@@ -165,6 +165,12 @@ def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     return _fresh(args[1].shape, _dtype(op, args, kwargs))
 
 
+def power_of_two(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """ldexp: the product with a power of 2, which is contiguous."""
+    x, exponent = args
+    return pointwise(op, (x, _fresh(exponent.shape, exponent.dtype)), kwargs)
+
+
 def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     t = args[0]
     return _fresh(t.shape, _dtype(op, args, kwargs))
@@ -588,6 +594,7 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
     aten.max.other: pointwise,
     aten.min.other: pointwise,
     aten.pow.Scalar: contiguous_exponent,
+    aten.ldexp.Tensor: power_of_two,
     aten.bernoulli.Tensor: like_self,
 }
 
