@@ -2,8 +2,9 @@
 
 `python -m tests.op_database` runs all of it on the CPU and prints a table. `--ops add sum` (or a category) and
 `--dtypes float32` run a part, `--samples N` at most N samples of each op and dtype, `--jobs N` in N processes,
-`--shard 2/5` the second fifth of the ops. Each sample is run as the database gives it, and again with its tensors
-transposed, in channels-last or with gaps between their elements.
+`--shard 2/5` the second fifth of the ops. `--save FILE` keeps the counts of each op as it is done, and
+`--sum FILE ...` prints the table of several such runs together. Each sample is run as the database gives it, and again
+with its tensors transposed, in channels-last or with gaps between their elements.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import json
 import math
 import multiprocessing
 import os
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -263,6 +266,14 @@ class Row:
             f"{'; '.join(notes)}"
         )
 
+    @staticmethod
+    def saved(line: str) -> Row:
+        """The row that a line of a saved run holds."""
+        row = Row(**json.loads(line))
+        row.by_dtype = {dtype: Counter(kinds) for dtype, kinds in row.by_dtype.items()}
+        row.called, row.left = Counter(row.called), Counter(row.left)
+        return row
+
     @property
     def native_dtypes(self) -> list[bool]:
         """For each dtype that is not complex, whether all calls of it were lowered natively."""
@@ -421,8 +432,12 @@ class Worker:
         self.process.join()
 
 
-def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any) -> list[Any]:
-    """The rows that `run` makes of the ops; `row_of(name, calls=, failures=)` is that of one that it cannot."""
+def run_all(
+    names: list[str], infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any,
+    done: Callable[[Any], None] = lambda row: None,
+) -> list[Any]:  # fmt: skip
+    """The rows that `run` makes of the ops; `row_of(name, calls=, failures=)` is that of one that it cannot. `done` is
+    called with each."""
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
         workers.put(Worker(infos, options, run, row_of))
@@ -438,6 +453,7 @@ def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(one, names):
             rows.append(row)
+            done(row)
             print(row, flush=True)
             for failure in row.failures[: options.failures]:
                 print(f"    {failure}", flush=True)
@@ -446,23 +462,41 @@ def run_all(names: list[str], infos: dict[str, Any], options: argparse.Namespace
     return rows
 
 
+LOOPS = CATEGORIES[:-1]  # what loops are for
+
+
 def summary(rows: list[Row]) -> str:
     """Counts by category. An op is lowered natively in part where all of its calls of some dtype are, and a pair of op
-    and dtype where all of its calls are; complex dtypes count among the calls only."""
-    head = f"{'category':<10} {'ops':>4} {'native':>7} {'in part':>8}   {'op and dtype':>13} {'native':>13}"
+    and dtype where all of its calls are; complex dtypes count among the calls only. An op counts as called in ATen
+    where a program of any of its calls, those of complex dtypes too, calls a function of ATen."""
+    head = f"{'category':<14} {'ops':>4} {'native':>11} {'in part':>8} {'ATen':>5} {'op and dtype':>13} {'native':>11}"
     lines = [f"\n{head}   calls: native, ATen, eager, wrong"]
-    for kind in (*CATEGORIES, "all"):
-        of_kind = [r for r in rows if r.by_dtype and kind in (r.category, "all")]
+    kinds = {kind: (kind,) for kind in CATEGORIES} | {"all but other": LOOPS, "all": CATEGORIES}
+    for title, members in kinds.items():
+        of_kind = [r for r in rows if r.by_dtype and r.category in members]
         native = [r.native_dtypes for r in of_kind if r.native_dtypes]
         whole, part = sum(map(all, native)), sum(any(pairs) and not all(pairs) for pairs in native)
         pairs, lowered = sum(map(len, native)), sum(map(sum, native))
         calls = [sum(getattr(r, name) for r in of_kind) for name in ("native", "aten", "eager")]
-        wrong = sum(r.calls - r.equal for r in rows if kind in (r.category, "all"))
+        wrong = sum(r.calls - r.equal for r in rows if r.category in members)
+        share = f"{whole} ({whole / max(len(native), 1):.0%})"
         lines.append(
-            f"{kind:<10} {len(native):>4} {whole:>7} {part:>8}   {pairs:>13} "
-            f"{f'{lowered} ({lowered / max(pairs, 1):.0%})':>13}   {', '.join(map(str, [*calls, wrong]))}"
+            f"{title:<14} {len(native):>4} {share:>11} {part:>8} {sum(r.aten > 0 for r in of_kind):>5} {pairs:>13} "
+            f"{f'{lowered} ({lowered / max(pairs, 1):.0%})':>11}   {', '.join(map(str, [*calls, wrong]))}"
         )
     return "\n".join(lines)
+
+
+def summed(files: list[Path], infos: dict[str, Any]) -> list[Row]:
+    """The rows of saved runs. The last row of an op that was run again counts; ops that no run holds are told."""
+    rows = {row.name: row for file in files for row in map(Row.saved, file.read_text().splitlines())}
+    for name in infos:
+        if name not in rows:
+            print(f"not run: {name}")
+    for row in rows.values():
+        for failure in row.failures:
+            print(failure)
+    return list(rows.values())
 
 
 def main() -> int:
@@ -473,14 +507,29 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--shard", help="k/n: the k-th of n parts of the ops, from 1")
     parser.add_argument("--failures", type=int, default=4, help="failures of an op that are printed")
+    parser.add_argument("--save", type=Path, help="a file to which the counts of each op are added")
+    parser.add_argument("--sum", nargs="+", type=Path, help="run nothing, but print what such files hold")
     options = parser.parse_args()
     infos = op_infos()
+    if options.sum:
+        rows = summed(options.sum, infos)
+        print(summary(rows))
+        return int(any(row.failures for row in rows))
     wanted = options.ops or list(infos)
     names = [n for n in infos if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted]
     if options.shard:
         part, parts = map(int, options.shard.split("/"))
         names = list(itertools.islice(names, part - 1, None, parts))
-    rows = run_all(names, infos, options, run_op, lambda name, **found: Row(name, category(name, infos[name]), **found))
+
+    def row_of(name: str, **found: Any) -> Row:
+        return Row(name, category(name, infos[name]), **found)
+
+    def save(row: Row) -> None:
+        if options.save:
+            with options.save.open("a") as file:
+                file.write(json.dumps(vars(row)) + "\n")
+
+    rows = run_all(names, infos, options, run_op, row_of, save)
     print(summary(rows))
     return int(any(row.failures for row in rows))
 
