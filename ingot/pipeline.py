@@ -3,6 +3,8 @@ one."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,12 +19,21 @@ from ingot.graph import OutputSpec, trace
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.differentiation import new_leaves, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
-from ingot.graph.joint import trace_joint
-from ingot.graph.partition import Partition, partition
+from ingot.graph.joint import Joint, trace_joint, trace_part
+from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
 from ingot.loops.lowering import lower
 from ingot.options import Options
 from ingot.runtime.program import Program
-from ingot.runtime.training import Backward, Original, Tangent, TrainingProgram, Window, WithLeaves, WithWindows
+from ingot.runtime.training import (
+    Backward,
+    Original,
+    Tangent,
+    TrainingProgram,
+    Window,
+    WithLeaves,
+    WithWindows,
+    WithZeros,
+)
 from ingot.schedule import schedule
 from ingot.serial import compiling
 
@@ -93,18 +104,28 @@ def _with_history(
     compilation.aten = parts.forward
     run: Callable[..., Sequence[Any]] = _program(compilation, options, frugal=True).native
     if joint.differentiable or joint.spent:
+
+        @functools.cache
+        def part(given: tuple[bool, ...]) -> Joint:
+            outputs = frozenset(itertools.compress(joint.differentiable, given))
+            with compiling(), undisturbed(), paused_collection(), preserved():
+                modes.set()
+                return trace_part(joint, outputs, graph, fakes, context)
+
         of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
         of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
         heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
         written = [position for position, _ in joint.aten.mutations]
 
-        def compile_vjp(tracked: tuple[bool, ...]) -> Callable[..., Sequence[Any]]:
-            tangents = [_fake_tangent(node, wanted) for node, wanted in zip(joint.tangents, tracked)]
-            gradients = vjp(graph, modes, heads, written, joint.wanted, tangents)
-            return _second_derivatives(gradients, [*fakes, *tangents], context, compilation, options)
+        def compile_vjp(kinds: tuple[bool | None, ...]) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
+            given = tuple(kind is not None for kind in kinds)
+            wanted = joint.wanted if all(given) else part(given).wanted
+            tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
+            gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
+            return _second_derivatives(gradients, [*fakes, *tangents], context, compilation, options), wanted
 
         original = Original(compile_vjp, written, parts.draws)
-        run = _training_program(run, parts, original, compilation, options)
+        run = _training_program(run, parts, part, original, compilation, options)
     windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
     return WithWindows(run, windows, len(joint.results) - len(joint.written)) if windows else run
 
@@ -156,23 +177,43 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
 def _training_program(
     forward: Callable[..., Sequence[Any]],
     parts: Partition,
+    part: Callable[[tuple[bool, ...]], Joint],
     original: Original,
     compilation: Compilation,
     options: Options,
 ) -> TrainingProgram:
-    """The forward's program, and the backward's, which is compiled when the first gradient comes in."""
+    """The forward's program, and the backward's, of which there is one for each choice of outputs whose gradients come
+    in, compiled when they first do. `part` gives its joint graph."""
     joint = parts.joint
     name = f"{compilation.name}, backward"
-    backward = compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
+    compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
+    tangents = [_tangent(k, node) for k, node in zip(joint.differentiable, joint.tangents)]
 
-    def compile_backward() -> Backward:
+    def program_of(backward: Compilation) -> Backward:
         with compiling(), paused_collection():
             try:
                 return _program(backward, options, frugal=True).native.consume
             except Exception as problem:  # the forward has run: eager's operations, one by one
                 backward.skipped = _reason(problem)
-                function = parts.backward.function()
+                function = backward.aten.function()
                 return lambda inputs: function(*inputs)
+
+    @functools.cache
+    def whole() -> Backward:
+        assert compilation.backward is not None
+        return program_of(compilation.backward)
+
+    def compile_backward(given: tuple[bool, ...]) -> tuple[Backward, Sequence[int]]:
+        if all(given):
+            return whole(), joint.wanted
+        wanted = part(given).wanted
+        graph = backward_of_part(parts, part(given))
+        if graph is None:
+            return WithZeros(whole(), tangents, given, [joint.wanted.index(k) for k in wanted]), wanted
+        outputs = ", ".join(str(k) for k in itertools.compress(joint.differentiable, given))
+        made = Compilation(f"{name} of outputs {outputs}", compilation.where, aten=graph)
+        compilation.partial_backwards.append(made)
+        return program_of(made), wanted
 
     return TrainingProgram(
         forward,
@@ -181,9 +222,11 @@ def _training_program(
         inputs=joint.primals,
         outputs=joint.outputs,
         written=joint.written_outputs,
-        tangents=[_tangent(k, node) for k, node in zip(joint.differentiable, joint.tangents)],
+        tangents=tangents,
         wanted=joint.wanted,
         saved=[(s.kind, s.position) for s in parts.saved],
+        shares=joint.shares,
+        kept_for=functools.partial(kept_for, parts),
         spent=joint.spent,
         hidden=joint.hidden,
         apart=joint.apart,

@@ -6,7 +6,7 @@ runs is recorded like any other op. A joint graph is cut in two by `partition.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,7 +51,10 @@ class Joint:
     no primal has a gradient. `apart` are the primals that require a gradient and have none, where nothing is spent.
     `eager_reads` are the primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
     outputs, that eager's backward reads: it refuses to run when the user has written to one of them in between, but not
-    when it was another.
+    when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
+    it comes by too, and that keeps tensors: it lets nobody pass a second time. `names` are those of all nodes that were
+    traced: a node that has one of them has the value that the trace gave it, and any trace of the same graph gives it
+    the same.
     """
 
     aten: AtenGraph
@@ -67,6 +70,8 @@ class Joint:
     eager_reads: frozenset[int]
     eager_reads_written: frozenset[int]
     eager_reads_outputs: frozenset[int]
+    shares: tuple[int, ...]
+    names: frozenset[str]
 
     @property
     def results(self) -> list[OutputSpec]:
@@ -100,6 +105,14 @@ def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeCon
         if not spent:
             raise Unsupported(f"the backward raises {error}", skip=True) from error
     return _trace(gm, fakes, context, spent)
+
+
+def trace_part(
+    joint: Joint, given: Collection[int], gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext
+) -> Joint:
+    """The joint graph of `gm`, whose whole one is `joint`, with no other gradients than come of the tangents of the
+    outputs `given`: to autograd the others are not there."""
+    return _trace(gm, fakes, context, joint.spent, given)
 
 
 class _BackwardRaises(Exception):
@@ -151,13 +164,18 @@ def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext)
 
 
 def _trace(
-    gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext, spent: dict[int, Exception]
+    gm: torch.fx.GraphModule,
+    fakes: Sequence[Any],
+    context: FakeContext,
+    spent: dict[int, Exception],
+    given: Collection[int] | None = None,
 ) -> Joint:
     recorder = Recorder(context)
     with preserved(), recorder:
         primals, leaves, outputs, written, windows = _forward(gm, fakes, recorder)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
-        differentiable = tuple(k for k in tracked if k not in spent)
+        differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
+        shares = _shares([outputs[k] for k in differentiable])
         last = next(iter(reversed(recorder.graph.nodes)))
         last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
@@ -172,6 +190,7 @@ def _trace(
     outputs[len(outputs) - len(written) :] = [0] * len(written)
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     _placeholders_first(aten.graph)
+    names = frozenset(node.name for node in aten.graph.nodes)
     run_passes(aten, SIMPLIFICATIONS)
     return Joint(
         aten,
@@ -187,6 +206,8 @@ def _trace(
         eager_reads=reads,
         eager_reads_written=reads_written,
         eager_reads_outputs=reads_outputs,
+        shares=shares,
+        names=names,
     )
 
 
@@ -216,6 +237,30 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
 def _wanting(leaves: Sequence[Any]) -> list[int]:
     """The positions of the primals that require a gradient."""
     return [k for k, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf]
+
+
+def _shares(heads: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """`Joint.shares`."""
+    reached: dict[Any, int] = {}  # by node of autograd's graph
+    for k, head in enumerate(heads):
+        stack = [head.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is not None and not reached.get(node, 0) & 1 << k:
+                reached[node] = reached.get(node, 0) | 1 << k
+                stack.extend(following for following, _ in node.next_functions)
+    found = [0] * len(heads)
+    for heads_of_node in {bits for node, bits in reached.items() if _keeps_tensors(node)}:
+        for k in range(len(heads)):
+            if heads_of_node & 1 << k:
+                found[k] |= heads_of_node
+    return tuple(found)
+
+
+def _keeps_tensors(node: Any) -> bool:
+    if hasattr(node, "_raw_saved_tensors"):
+        return bool(node._raw_saved_tensors)
+    return any(name.startswith("_raw_saved_") for name in dir(type(node)))
 
 
 def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:

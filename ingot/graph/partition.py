@@ -9,7 +9,7 @@ costs a share of its size: of what takes about the same memory, what takes less 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,12 +43,14 @@ class Saved:
 @dataclass(frozen=True)
 class Partition:
     """A joint graph in two. The forward takes the primals and returns the user's outputs and then what is kept; the
-    backward takes what is `saved`, in order, and then the tangents, and returns the gradients of `joint.wanted`."""
+    backward takes what is `saved`, in order, the `values` of the joint graph, and then the tangents, and returns the
+    gradients of `joint.wanted`."""
 
     joint: Joint
     forward: AtenGraph
     backward: AtenGraph
     saved: tuple[Saved, ...]
+    values: tuple[Node, ...]
 
     @property
     def draws(self) -> bool:
@@ -86,7 +88,28 @@ def partition(joint: Joint) -> Partition:
             kept.append(node)
     forward = _forward(whole, primals, results, kept, late)
     backward = _backward(whole, saved, tangents, gradients)
-    return Partition(joint, forward, backward, tuple(places[node] for node in saved))
+    return Partition(joint, forward, backward, tuple(places[node] for node in saved), tuple(saved))
+
+
+def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
+    """The backward of a joint graph that differs from that of `parts` in that fewer tangents come in, which takes what
+    the forward of `parts` keeps, and the tangents that do. None where that would not suffice."""
+    common = parts.joint.names & joint.names
+    known = {node.name: node for node in joint.aten.graph.nodes if node.name in common}
+    values = [known.get(node.name, node) for node in parts.values]
+    primals, tangents = joint.aten.inputs[: joint.primals], joint.tangents
+    needed = _ancestors([s.node for s in joint.gradients if s.node is not None], {*values, *tangents})
+    late = _reached_from(tangents)
+    if any(node in primals or (node not in late and _must_run(node)) for node in needed):
+        return None
+    return _backward(joint.aten, values, tangents, joint.gradients)
+
+
+def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
+    """Which of the saved values may be read where only some of the tangents, by their position, come in."""
+    late = _reached_from([parts.joint.tangents[k] for k in tangents])
+    needed = _ancestors([argument for node in late for argument in node.all_input_nodes], set())
+    return frozenset(k for k, node in enumerate(parts.values) if node in needed)
 
 
 def _reached_from(nodes: Iterable[Node]) -> set[Node]:
@@ -100,12 +123,13 @@ def _reached_from(nodes: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+def _ancestors(nodes: Iterable[Node], given: Container[Node] = ()) -> set[Node]:
+    """The nodes, and all that they are made of behind what is `given`."""
     found: set[Node] = set()
     stack = list(nodes)
     while stack:
         node = stack.pop()
-        if node not in found:
+        if node not in found and node not in given:
             found.add(node)
             stack.extend(node.all_input_nodes)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+_SECOND_TIME = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Specify retain_graph=True if you need to backward through the graph a second time"
+)
+_MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
@@ -57,16 +64,34 @@ class Tangent:
     dtype: torch.dtype
     device: torch.device
 
-    def laid_out(self, given: Tensor | None) -> Tensor:
-        """`given` in that layout; zeros where nothing came in."""
-        if given is None:
-            return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).zero_()
+    def zeros(self) -> Tensor:
+        return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).zero_()
+
+    def laid_out(self, given: Tensor) -> Tensor:
+        """`given` in that layout."""
         if given.layout is not torch.strided:
             given = given.to_dense()
         plain = not (given.is_conj() or given.is_neg() or given._is_zerotensor())
         if plain and given.stride() == self.strides:
             return given
         return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).copy_(given)
+
+
+class WithZeros:
+    """Runs a backward that takes all `tangents` where only those `given` come in, with zeros for the others, and picks
+    the results at some positions."""
+
+    def __init__(
+        self, run: Backward, tangents: Sequence[Tangent], given: Sequence[bool], picked: Sequence[int]
+    ) -> None:
+        self.run, self.tangents, self.given, self.picked = run, tuple(tangents), tuple(given), tuple(picked)
+
+    def __call__(self, arguments: list[Tensor]) -> Sequence[Any]:
+        first = len(arguments) - sum(self.given)
+        present = iter(arguments[first:])
+        arguments[first:] = [next(present) if come else t.zeros() for t, come in zip(self.tangents, self.given)]
+        results = self.run(arguments)
+        return [results[k] for k in self.picked]
 
 
 class WithLeaves:
@@ -97,19 +122,19 @@ class WithWindows:
 class Original:
     """The program before it was compiled, which is differentiated again when somebody differentiates the gradients.
 
-    `compile_vjp` says for each tangent whether it requires a gradient, and returns what takes the inputs and the
-    tangents, and gives the gradients with their history. `written` are the inputs that the program writes; `draws` says
-    that it draws random numbers.
+    `compile_vjp` is told of each tangent whether it requires a gradient, or None where there is none, and returns what
+    takes the inputs and the tangents, and gives the gradients with their history, and of which inputs. `written` are
+    the inputs that the program writes; `draws` says that it draws random numbers.
     """
 
     def __init__(
         self,
-        compile_vjp: Callable[[tuple[bool, ...]], Callable[..., Sequence[Any]]],
+        compile_vjp: Callable[[tuple[bool | None, ...]], tuple[Callable[..., Sequence[Any]], Sequence[int]]],
         written: Sequence[int],
         draws: bool,
     ) -> None:
         self.compile_vjp, self.written, self.draws = compile_vjp, tuple(written), draws
-        self._programs: dict[tuple[bool, ...], Callable[..., Sequence[Any]]] = {}
+        self._programs: dict[tuple[bool | None, ...], tuple[Callable[..., Sequence[Any]], Sequence[int]]] = {}
         self._lock = threading.Lock()
 
     def before(self, inputs: Sequence[Tensor]) -> State:
@@ -119,20 +144,24 @@ class Original:
         kept = {k: inputs[k].clone() for k in self.written}
         return State(kept, torch.get_rng_state() if self.draws else None)
 
-    def gradients(self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """The gradients of the inputs (as they were) that have one, with their history."""
-        kind = tuple(t.requires_grad for t in tangents)
+    def gradients(
+        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
+    ) -> tuple[Sequence[Tensor | None], Sequence[int]]:
+        """The gradients of the inputs (as they were) that have one, with their history, and which these are."""
+        kind = tuple(None if t is None else t.requires_grad for t in tangents)
         with self._lock:
-            run = self._programs.get(kind)
-        if run is None:  # not under the lock: compiling may wait for a thread that is here
-            run = self.compile_vjp(kind)
+            known = self._programs.get(kind)
+        if known is None:  # not under the lock: compiling may wait for a thread that is here
+            known = self.compile_vjp(kind)
             with self._lock:
-                run = self._programs.setdefault(kind, run)
+                known = self._programs.setdefault(kind, known)
+        run, wanted = known
+        given = [*inputs, *(t for t in tangents if t is not None)]
         if state.random is None:
-            return run(*inputs, *tangents)
+            return run(*given), wanted
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(state.random)
-            return run(*inputs, *tangents)
+            return run(*given), wanted
 
 
 class State(NamedTuple):
@@ -149,20 +178,21 @@ UNCHANGED = State({}, None)
 class TrainingProgram:
     """Runs the forward program on the inputs, and makes the backward program their outputs' history.
 
-    `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program,
-    as it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved`
-    says where the backward's first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is
-    called when the first gradient comes in; what it returns takes the saved tensors and then the tangents, and returns
-    the gradients of the inputs `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that
-    have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no input
-    has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not lead to
-    theirs.
+    `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program, as
+    it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved` says
+    where the backward's first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is told
+    which of the tangents come in, when some first do: what it returns takes the saved tensors and then these, and
+    returns the gradients of inputs, and which they are, of those `wanted`. `original` is what second derivatives are
+    taken of. `spent` are outputs that have a history which autograd refuses to go through, and its error. `hidden`:
+    outputs have a history, but no input has a gradient. `apart` are inputs that may require a gradient and have none:
+    the outputs' history does not lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with
+    that lets nobody pass twice; `kept_for` says which saved tensors some of the tangents need.
     """
 
     def __init__(
         self,
         forward: Callable[..., Sequence[Any]],
-        compile_backward: Callable[[], Backward],
+        compile_backward: Callable[[tuple[bool, ...]], tuple[Backward, Sequence[int]]],
         original: Original,
         *,
         inputs: int,
@@ -171,6 +201,8 @@ class TrainingProgram:
         tangents: Sequence[Tangent],
         wanted: Sequence[int],
         saved: Sequence[tuple[str, int]],
+        shares: Sequence[int],
+        kept_for: Callable[[Sequence[int]], frozenset[int]],
         spent: Mapping[int, Exception],
         hidden: bool,
         apart: Sequence[int],
@@ -181,11 +213,12 @@ class TrainingProgram:
         self.wanted = tuple(wanted)
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
+        self.shares, self.kept_for = tuple(shares), functools.cache(kept_for)
         tracked = {t.output for t in tangents}.union(spent)
         self.untracked = tuple(k for k in range(outputs) if k not in tracked)
         self.spent, self.apart = spent, frozenset(apart)
         self.leaf = torch.empty(0, requires_grad=True) if hidden else None
-        self._backward: Backward | None = None
+        self._backward: dict[tuple[bool, ...], tuple[Backward, Sequence[int]]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
@@ -200,38 +233,68 @@ class TrainingProgram:
             _rebase(inputs[position], results[output])
         return results[: self.outputs - len(self.written)]
 
+    def remaining(self, passed: int, tangents: Sequence[Tensor | None]) -> tuple[int, frozenset[int]]:
+        """Through which outputs (bits) nobody may go back once these tangents have, where those of `passed` did before,
+        and which saved tensors are still wanted then. Raises autograd's error for one of these."""
+        given = [k for k, t in enumerate(self.tangents) if tangents[t.output] is not None]
+        if any(passed & 1 << k for k in given):
+            raise RuntimeError(_SECOND_TIME)
+        for k in given:
+            passed |= self.shares[k]
+        left = tuple([k for k in range(len(self.shares)) if self.shares[k] and not passed & 1 << k])
+        return passed, self.kept_for(left) if left else frozenset()
+
     def backward(self, saved: list[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of all inputs, None for those that have none. Empties `saved`."""
-        self._refuse_spent(tangents)
-        if not self.wanted:
-            return self._by_input(())
-        run = self._backward
-        if run is None:
+        given = self._laid_out(tangents)
+        present = tuple([t is not None for t in given])
+        if not self.wanted or not any(present):
+            return self._by_input((), ())
+        known = self._backward.get(present)
+        if known is None:
             with self._lock:
-                run = self._backward = self._backward or self.compile_backward()
-        saved += self._laid_out(tangents)
-        return self._by_input(run(saved))
+                known = self._backward.get(present) or self.compile_backward(present)
+                self._backward[present] = known
+        run, wanted = known
+        saved += [t for t in given if t is not None]
+        return self._by_input(run(saved), wanted)
 
     def backward_with_history(
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """The same, from the inputs, and themselves differentiable."""
-        self._refuse_spent(tangents)
-        return self._by_input(self.original.gradients(inputs, state, self._laid_out(tangents)) if self.wanted else ())
+        given = self._laid_out(tangents)
+        if not self.wanted or all(t is None for t in given):
+            return self._by_input((), ())
+        return self._by_input(*self.original.gradients(inputs, state, given))
 
-    def _refuse_spent(self, tangents: Sequence[Tensor | None]) -> None:
+    def _laid_out(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The tangents that the backward may be given. Raises what eager does for those of outputs that are spent."""
         for output, error in self.spent.items():
             if tangents[output] is not None:
                 raise type(error)(*error.args)
+        found = [(t, tangents[t.output]) for t in self.tangents]
+        return [None if tangent is None else t.laid_out(tangent) for t, tangent in found]
 
-    def _laid_out(self, tangents: Sequence[Tensor | None]) -> list[Tensor]:
-        return [t.laid_out(tangents[t.output]) for t in self.tangents]
-
-    def _by_input(self, found: Sequence[Any]) -> list[Tensor | None]:
+    def _by_input(self, found: Sequence[Any], positions: Sequence[int]) -> list[Tensor | None]:
         gradients: list[Tensor | None] = [None] * self.inputs
-        for position, gradient in zip(self.wanted, found):
+        for position, gradient in zip(positions, found):
             gradients[position] = gradient
         return gradients
+
+
+class _Left:
+    """A saved tensor that is `wanted` after a backward that did not keep the graph, or the place of another."""
+
+    def __init__(self, tensor: Tensor, wanted: bool) -> None:
+        self._tensor = tensor.detach() if wanted else None
+        self._version = tensor._version
+
+    @property
+    def tensor(self) -> Any:
+        if self._tensor is not None and self._tensor._version != self._version:
+            raise RuntimeError(_MODIFIED)
+        return self._tensor
 
 
 class _Graph(torch.autograd.Function):
@@ -243,7 +306,7 @@ class _Graph(torch.autograd.Function):
         for position, output in program.written.items():
             results[output] = inputs[position].detach()
         ctx.set_materialize_grads(False)
-        ctx.program = program
+        ctx.program, ctx.passed, ctx.left = program, 0, None
         found = (*inputs, *results)
         ctx.save_for_backward(*[found[k] for k in program.saved])
         inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
@@ -255,11 +318,16 @@ class _Graph(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
         program: TrainingProgram = ctx.program
-        saved = list(ctx.saved_tensors)  # raises where they were let go, or were written
+        # Raises where they were let go, or were written.
+        saved = list(ctx.saved_tensors) if ctx.left is None else [k.tensor for k in ctx.left]
         if not torch.is_grad_enabled():
-            ctx.maybe_clear_saved_tensors()
+            passed, wanted = program.remaining(ctx.passed, tangents)
             if not _keeps_graph():
-                ctx.inputs = ctx.state = None
+                ctx.passed = passed
+                ctx.left = [_Left(t, k in wanted) for k, t in enumerate(saved)] if wanted else None
+                ctx.inputs = ctx.inputs if wanted else None
+                ctx.state = ctx.state if wanted else None
+            ctx.maybe_clear_saved_tensors()
             return None, None, None, *program.backward(saved, tangents)
         inputs, versions = ctx.inputs
         if [t._version for t in inputs] != versions:

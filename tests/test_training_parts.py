@@ -1,0 +1,161 @@
+"""Gradients of only some of the outputs: as in eager, what the others are made of is not there."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ingot
+from ingot.compiler import Compiler
+from ingot.explain.compilation import Compilation
+from tests.test_differentiation import EAGER, both, whole
+from tests.test_training import is_compiled, wanted
+
+
+def compilation_of(compiled: Any) -> Compilation:
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    return compiler.compilations[-1]
+
+
+def several(x: Tensor, w: Tensor, v: Tensor) -> Any:
+    shared = (x @ w).tanh()
+    return shared * 2, (shared @ v).exp(), v.sin(), nn.functional.dropout(x, 0.5) * v
+
+
+@pytest.mark.parametrize("chosen", [c for n in (1, 2, 3, 4) for c in itertools.combinations(range(4), n)])
+def test_each_choice_of_outputs(chosen):
+    def program(wrap: Any) -> Any:
+        inputs = [torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+        outputs = wrap(several)(*inputs)
+        loss = sum(outputs[k].square().sum() for k in chosen)
+        first = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
+        second = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+        slope = sum(g.square().sum() for g in second if g is not None)
+        loss.backward(retain_graph=True)
+        again = torch.autograd.grad(slope, inputs, allow_unused=True)
+        return first, second, again, [x.grad for x in inputs]
+
+    found = []
+    for wrap in (EAGER, whole):
+        torch.manual_seed(0)
+        found.append(program(wrap))
+    for ours, eagers in zip(found[1], found[0]):
+        assert [g is None for g in ours] == [g is None for g in eagers]
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_work_for_the_others_is_not_done():
+    compiled = ingot.compile(lambda x, w, v: (x @ w, (x @ v).relu()), fullgraph=True)
+    x, w, v = wanted(4, 4), wanted(4, 4), wanted(4, 4)
+    first, second = compiled(x, w, v)
+    first.sum().backward(retain_graph=True)
+    (part,) = compilation_of(compiled).partial_backwards
+    assert part.skipped is None and v.grad is None
+    products = [n for n in part.aten.graph.nodes if "mm" in str(n.target) or "linear" in str(n.target)]
+    assert len(products) == 2
+    (first.sum() + second.sum()).backward()
+    assert v.grad is not None
+    first, second = compiled(x, w, v)
+    second.sum().backward()
+    first, second = compiled(x, w, v)
+    first.sum().backward()
+    assert len(compilation_of(compiled).partial_backwards) == 2  # one for each choice
+    assert is_compiled(compiled)
+
+
+def test_infinite_slopes_of_what_is_not_asked_for():
+    """Zeros in the place of a gradient that is not there would make NaN of them."""
+
+    def program(wrap: Any) -> Any:
+        x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        _, y = wrap(lambda x: (x.sqrt(), x * 2))(x)
+        y.sum().backward()
+        return x.grad
+
+    both(program)
+
+
+def test_inputs_that_are_written():
+    def program(wrap: Any) -> Any:
+        def function(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+            x.mul_(w)
+            return v * 3
+
+        w, v = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        x = torch.ones(3, dtype=torch.float64)
+        compiled = wrap(function)
+        compiled(x, w, v).sum().backward()
+        before = w.grad
+        x.sum().backward()
+        return before, w.grad, v.grad
+
+    both(program)
+
+
+def test_auxiliary_heads_of_a_model():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3))
+            self.heads = nn.ModuleList([nn.Linear(8, 2) for _ in range(3)])
+
+        def forward(self, x: Tensor) -> Any:
+            h = self.body(x)
+            return [head(h) for head in self.heads]
+
+    def program(wrap: Any) -> Any:
+        model = Net().double()
+        compiled, x = wrap(model), torch.randn(6, 4, dtype=torch.float64)
+        gradients: list[Any] = []
+        for k in (0, 1, 0, 2):
+            model.zero_grad()
+            outputs = compiled(x)
+            outputs[k].square().mean().backward()
+            gradients.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+        return gradients
+
+    found = []
+    for wrap in (EAGER, whole):
+        torch.manual_seed(0)
+        found.append(program(wrap))
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (2, 0), (2, 2), (0, 3), (3, 0)])
+def test_one_after_the_other(order):
+    """Without the graph being kept: where they have nothing in common that is, the second backward runs as well."""
+
+    def function(x: Tensor, w: Tensor) -> Any:
+        return (x * w).sin(), (w * 3).exp(), x + 1, (x * x).cos()
+
+    def outcome(f: Any) -> Any:
+        torch.manual_seed(0)
+        x, w = wanted(3), wanted(3)
+        outputs = f(x, w)
+        try:
+            for k in order:
+                outputs[k].sum().backward()
+        except RuntimeError as error:
+            return str(error)[:50]
+        return x.grad, w.grad
+
+    found, expected = outcome(ingot.compile(function, fullgraph=True)), outcome(function)
+    if isinstance(expected, str):
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+def test_what_is_left_may_not_be_written():
+    x, w = wanted(3), wanted(3)
+    outputs = ingot.compile(lambda x, w: (x.sin(), w.exp()), fullgraph=True)(x, w)
+    outputs[1].sum().backward()
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs[0].sum().backward()
