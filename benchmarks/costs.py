@@ -21,7 +21,7 @@ from ingot.explain.cli import positive
 from ingot.loops.lowering import cost
 
 NAMES = (*(name for name in UNARY if name not in ("silu", "softplus", "mish", "square")), "acos", "cosh", "asinh")
-FEW, MANY = 1 << 6, 1 << 20  # elements, of a call that does nothing else and of one that does little else
+FEW, MANY = 1 << 6, 1 << 16  # elements, of a call that does nothing else and of one that does little else
 SIZES = (1 << 8, 1 << 12, 1 << 16, 1 << 20)
 
 

@@ -11,8 +11,6 @@ from ingot.loops.expr import (
     Symbol,
     contiguous_strides,
     integer,
-    known_less,
-    known_less_equal,
     loop_symbol,
     product,
     value_symbol,
@@ -21,7 +19,7 @@ from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
 from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
-from ingot.schedule.nests import Compute, fresh_loops, map_indices, merge_neighbours
+from ingot.schedule.nests import Compute, fresh_loops, keeps_apart, map_indices, merge_neighbours
 from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unrolled
 
 ZERO = integer(0)
@@ -331,13 +329,11 @@ def _canonical_kernel(
 
 
 def _independent(outer: Sequence[Symbol], index: Expr) -> int:
-    """How many of the first loops keep their points apart: each moves by more than all that follows."""
+    """How many of the first loops keep their points apart."""
     for count, loop in enumerate(outer):
-        linear = index.linear([loop])
-        stride = linear[1].get(loop) if linear is not None else None
-        if linear is None or stride is None or not (known_less_equal(0, linear[0]) and known_less(linear[0], stride)):
+        if not keeps_apart(index, loop):
             return count
-        index = linear[0]
+        index = index.substitute({loop: ZERO})  # the same for points that meet
     return len(outer)
 
 

@@ -10,7 +10,7 @@ from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
-from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, laid_over, refine, walked_as
+from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, in_columns, laid_over, refine, walked_as
 
 MAX_MEMBERS = 40  # code of more takes longer to generate than it saves
 MAX_INSTRUCTIONS = 1500
@@ -132,7 +132,7 @@ class _Fusion:
     def _single(k: int, node: Node, before: set[int]) -> Group:
         group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
         if isinstance(node, Compute):
-            node = canonical(node)
+            node = in_columns(canonical(node))
             group.members, group.points = [node], Shape.of(node).points
             group.overlay = overlay([node], group.points)
         elif isinstance(node, Contraction):

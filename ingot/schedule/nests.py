@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ingot.loops.expr import Expr, Symbol, integer, loop_symbol, product
+from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal, loop_symbol, product
 from ingot.loops.ir import Body, Instruction, Pointwise, Reduction
 
 Compute = Pointwise | Reduction
 ONE = integer(1)
 ZERO = integer(0)
+COLUMNS_OF_A_BLOCK = 64  # neighbouring elements of the rows that a scatter writes: a few cache lines
+SHARED_POINTS = 1 << 16  # of a scatter, from which on it is worth more threads
 
 _INDEX_ATTRS: dict[str, Callable[[tuple, Callable[[Expr], Expr]], tuple]] = {
     "load": lambda attrs, f: (attrs[0], f(attrs[1])),
@@ -90,6 +92,36 @@ def canonical(node: Compute) -> Compute:
     merged_loops = merge_neighbours(loops, expressions, substitution)
     merged_reduced = merge_neighbours(reduced, expressions, substitution)
     return renamed(node, substitution, merged_loops, merged_reduced)
+
+
+def keeps_apart(index: Expr, loop: Symbol) -> bool:
+    """Whether points that differ in `loop` never meet at one address: what `index` adds to the loop's steps is less
+    than a step, but for multiples of all that the loop spans."""
+    linear = index.linear([loop])
+    step = linear[1].get(loop) if linear is not None else None
+    if linear is None or step is None:
+        return False
+    rest, span = linear[0], (step * loop.extent).constant
+    terms = rest.linear(rest.symbols)
+    if terms is not None and span:
+        rest = terms[0] + sum((s * c for s, c in terms[1].items() if c.constant is None or c.constant % span), ZERO)
+    return known_less_equal(ZERO, rest) and known_less(rest, step)
+
+
+def in_columns(node: Compute) -> Compute:
+    """A scatter of rows that may meet, in blocks of columns, which do not: threads can share these."""
+    if not isinstance(node, Pointwise) or not node.scatters or len(node.loops) < 2:
+        return node
+    points, columns = product(s.extent for s in node.loops).constant, node.loops[-1]
+    width, linear = columns.extent.constant, node.index.linear([columns])
+    if points is None or points < SHARED_POINTS or width is None or width % COLUMNS_OF_A_BLOCK or linear is None:
+        return node
+    if linear[1].get(columns) != ONE or keeps_apart(node.index, node.loops[0]) or not keeps_apart(node.index, columns):
+        return node
+    block = loop_symbol(f"{columns.name}_block", width // COLUMNS_OF_A_BLOCK)
+    column = loop_symbol(f"{columns.name}_column", COLUMNS_OF_A_BLOCK)
+    split = {columns: block * COLUMNS_OF_A_BLOCK + column}
+    return renamed(node, split, (block, *node.loops[:-1], column), ())
 
 
 _NEUTRAL = {"prod": 1, "all": True, "any": False}  # of an empty extremum eager says nothing: it raises

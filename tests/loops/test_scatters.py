@@ -61,6 +61,16 @@ def test_threads_share_what_cannot_meet() -> None:
     assert [parallel(dim) for dim in range(3)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_threads_share_columns_of_rows_that_may_meet(accumulate: bool) -> None:
+    """Rows may be named twice, columns never meet: their blocks are shared, and each has its rows in order."""
+    x, i, s = t(600, 192), at(600, 700), t(700, 192)
+    graph = same(lambda x, i, s: x.index_put((i,), s, accumulate=accumulate), x, i, s)
+    kernel = next(k for k in schedule(graph).kernels if k.stages[-1].stores[0].scatters)
+    assert [loop.extent.constant for loop in kernel.loops] == [3, 700, 64]
+    assert kernel.parallel == 1
+
+
 def test_half_precision_accumulates_as_eager_does() -> None:
     x, i, s = torch.full((2,), 256.0).bfloat16(), torch.zeros(64, dtype=i64), torch.full((64,), 0.5).bfloat16()
     graph = same(lambda x, i, s: (x.scatter_add(0, i, s), x.index_put((i,), s, accumulate=True)), x, i, s)
