@@ -3,7 +3,7 @@
 from ingot.collection import paused_collection
 
 with paused_collection():
-    from ingot.api import allow_in_graph, compile, disable, explain, reset
+    from ingot.api import allow_in_graph, compile, disable, explain, mark_dynamic, mark_static, reset
     from ingot.backends import list_backends, register_backend
     from ingot.errors import BackendError, CompilerBug, GraphBreakError, IngotError, RecompileError, Unsupported
     from ingot.explain.report import Report
@@ -24,6 +24,8 @@ __all__ = [
     "disable",
     "explain",
     "list_backends",
+    "mark_dynamic",
+    "mark_static",
     "register_backend",
     "reset",
     "set_stance",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from ingot.backends import fitted
-from ingot.capture import marks
+from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.modules import compiled_module, disabled_module
@@ -138,6 +139,46 @@ def allow_in_graph(fn: Any) -> Any:
         raise TypeError(f"ingot.allow_in_graph: expected a function, not {shown(fn)}")
     marks.allow(function)
     return fn
+
+
+def mark_dynamic(
+    tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
+) -> None:
+    """Have a tensor's size along `dim` (or several) be a symbol in what is compiled for it, from the first call on; so
+    one compilation serves all sizes from `min` (2, if None or less) to `max` (None: any).
+
+    Sizes 0 and 1 are compiled for, and so is a size whose value the program needs: the report says where. Say it before
+    the first call with the tensor; it holds of this tensor object, not of its copies and views, and does nothing under
+    `dynamic=False`.
+
+    Raises TypeError for what is no tensor, IndexError for a dimension that it does not have, and ValueError where its
+    size is not from `min` to `max`.
+    """
+    low, high = size_marks.ANY_SIZE.lower if min is None else min, max
+    for d in _dimensions("mark_dynamic", tensor, dim):
+        size = tensor.shape[d]
+        if size < (min or 0) or (high is not None and size > high):
+            limits = f"from {min or 0} to {'any size' if high is None else high}"
+            raise ValueError(f"ingot.mark_dynamic: the size along dimension {d} is {size}, which is not {limits}")
+        size_marks.mark(tensor, d, size_marks.Bounds(low, high))
+
+
+def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
+    """Have a tensor's size along `dim` (or several; None: all) be compiled for, also where it is seen to vary, and
+    under `dynamic=True`. Raises as `mark_dynamic` does."""
+    for d in _dimensions("mark_static", tensor, range(tensor.dim()) if dim is None else dim):
+        size_marks.mark(tensor, d, None)
+
+
+def _dimensions(what: str, tensor: Any, dim: Any) -> list[int]:
+    """The dimensions meant, counted from the front."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"ingot.{what}: expected a tensor, not {shown(tensor)}")
+    dims = [operator.index(d) for d in (dim if isinstance(dim, Iterable) else [dim])]
+    for d in dims:
+        if not -tensor.dim() <= d < tensor.dim():
+            raise IndexError(f"ingot.{what}: a tensor of {tensor.dim()} dimensions has no dimension {d}")
+    return [d % tensor.dim() for d in dims]
 
 
 def reset() -> None:

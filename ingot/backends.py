@@ -142,8 +142,8 @@ def fitted(options: Options) -> Options:
             raise TypeError(f"ingot.compile: backend {name!r} takes no {' and no '.join(keywords)}") from None
         except ValueError:  # it has no signature that can be asked for
             pass
-    if options.dynamic and options.backend in _STATIC:
-        return dataclasses.replace(options, dynamic=None)
+    if options.backend in _STATIC:
+        return dataclasses.replace(options, dynamic=False)
     return options
 
 

@@ -162,11 +162,11 @@ class Compiler:
                 compilation.captured = captured = self._capture(args, kwargs, options, varying)
             return captured
 
-        if not options.dynamic and len(fixed) == len(varying) or self.fixed_sizes:
+        if self.fixed_sizes:
             return self._add_entry(compilation, capture(static, fixed), slots)
         try:
             captured = capture(options, varying)
-            if captured.break_ is None:
+            if captured.break_ is None or not has_symbols(captured.break_):
                 return self._add_entry(compilation, captured, slots)
             why: Exception = captured.break_
             alone = capture(static, fixed)
@@ -175,9 +175,11 @@ class Compiler:
         except BackendError:
             raise
         except Exception as problem:
+            if not has_symbols(compilation.captured or problem):
+                raise
             why, alone = problem, capture(static, fixed)
         run = self._add_entry(compilation, alone, slots)
-        compilation.decisions.append(f"compiled for these sizes and integers alone: {without_frames(why)}")
+        compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(why)}")
         self.fixed_sizes = True
         return run
 
@@ -221,6 +223,7 @@ class Compiler:
                 target = compile_with_backend(self.options, captured.graph_module, [s.load(slots) for s in sources])
         with stage(compilation, "guards"):
             captured.collect_shape_guards()  # those that later stages added
+            compilation.fixed_sizes += captured.fixed_marks()
             tree = GuardTree(captured.guards.native_spec(sources))
         failed = captured.guards.check_python(slots)
         if failed is not None:
@@ -363,6 +366,12 @@ class Continuation(Compiler):
             _native.set_code_entry(self.chain.points[0].code, None)
         else:
             super()._report_overflow(compilation)
+
+
+def has_symbols(found: Any) -> bool:
+    """Whether a capture, or the reason why there is none, has seen symbols for sizes or integers; True if unknown."""
+    guards = getattr(found, "guards", None)
+    return guards is None or bool(guards.symbols)
 
 
 def draws_random_numbers(aten: Any) -> bool:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,8 +80,8 @@ def test_what_has_no_symbolic_rule_is_compiled_for_its_sizes():
     tracked = Tracked(lambda x: torch.fft.rfft(x).abs() + 1)
     assert counts(tracked, (4, 6), (4, 8), (4, 10), (4, 8)) == [1, 1, 1, 0]
     assert tracked.skips == [] and all(c.break_ is None for c in tracked.compiler.compilations)
-    alone = [line for line in tracked.compiler.compilations[1].decisions if line.startswith("compiled for these")]
-    assert len(alone) == 1
+    (alone,) = tracked.compiler.compilations[1].fixed_sizes
+    assert alone.startswith("all sizes and integers are those of the call: ")
 
 
 def test_a_break_for_the_sake_of_a_symbol_is_not_made():
@@ -230,3 +235,107 @@ def test_a_counter_of_steps():
             torch.testing.assert_close(compiled(x), eager(x))
             assert model.step == eager.step and type(model.step) is int
         assert len(ingot.explain(compiled)(x).compilations) <= 3
+
+
+# -- marks -----------------------------------------------------------------------------------------------------------
+
+
+def marked(shape: tuple[int, ...], mark: Callable[..., None], *args: Any, **kwargs: Any) -> Tensor:
+    tensor = torch.randn(shape)
+    mark(tensor, *args, **kwargs)
+    return tensor
+
+
+def calls(tracked: Tracked, *tensors: Tensor) -> list[int]:
+    with torch.no_grad():
+        return [tracked(tensor) for tensor in tensors]
+
+
+@pytest.mark.parametrize("mark", [ingot.mark_dynamic, torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic])
+def test_a_marked_size_is_a_symbol_from_the_first_call(mark):
+    tracked = Tracked(softmax_of_sum)
+    assert calls(tracked, marked((4, 6), mark, 0), *map(torch.randn, [(7, 6), (9, 6)])) == [1, 0, 0]
+    assert calls(tracked, torch.randn(9, 5)) == [1]
+
+
+def test_dimensions_from_the_back_and_several():
+    tracked = Tracked(softmax_of_sum)
+    assert calls(tracked, marked((4, 6), ingot.mark_dynamic, (-1, 0)), torch.randn(7, 3)) == [1, 0]
+
+
+@pytest.mark.parametrize("mark", [ingot.mark_dynamic, torch._dynamo.mark_dynamic])
+def test_bounds_of_a_marked_size(mark):
+    tracked = Tracked(softmax_of_sum)
+    first = marked((8, 6), mark, 0, min=8, max=64)
+    assert calls(tracked, first, torch.randn(64, 6), torch.randn(8, 6)) == [1, 0, 0]
+    assert calls(tracked, torch.randn(65, 6)) == [1]
+    (symbol,) = tracked.compiler.compilations[0].captured.guards.symbols
+    assert (symbol.lower, symbol.upper) == (8, 64)
+
+
+@pytest.mark.parametrize("mark", [ingot.mark_static, torch._dynamo.mark_static])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_static_size_is_compiled_for(mark, dynamic):
+    tracked = Tracked(softmax_of_sum, dynamic=dynamic)
+    tensors = [marked((n, 6), mark, 0) for n in (4, 7, 9)]
+    assert calls(tracked, *tensors) == [1, 1, 1]
+
+
+def test_all_sizes_are_static():
+    tracked = Tracked(softmax_of_sum, dynamic=True)
+    assert calls(tracked, marked((4, 6), ingot.mark_static), marked((4, 7), ingot.mark_static)) == [1, 1]
+
+
+def test_dynamic_false_knows_no_marks():
+    tracked = Tracked(softmax_of_sum, dynamic=False)
+    assert calls(tracked, marked((4, 6), ingot.mark_dynamic, 0), torch.randn(7, 6)) == [1, 1]
+
+
+def test_marks_of_what_lists_hold():
+    tracked = Tracked(lambda tensors: tensors[0] * 2 + tensors[1].sum())
+    first = [marked((4,), ingot.mark_dynamic, 0), marked((3,), ingot.mark_dynamic, 0)]
+    with torch.no_grad():
+        assert [tracked(x) for x in (first, [torch.randn(9), torch.randn(5)])] == [1, 0]
+
+
+def test_the_report_says_who_fixed_a_marked_size():
+    def function(x: Tensor) -> Tensor:
+        y = x * 2
+        return y + torch.ones(4, 6)
+
+    def pins(x: Tensor) -> Tensor:
+        return torch.fft.rfft(x).abs()
+
+    report = ingot.explain(function)(marked((4, 6), ingot.mark_dynamic, 0))
+    (line,) = report.fixed_sizes
+    where = function.__code__.co_firstlineno + 2
+    assert line == f"x.shape[0] is marked as dynamic, and is always 4  ({__file__}:{where})"
+    assert "fixed sizes" in str(report) and "x.shape[0] is marked as dynamic" in str(report)
+    (line,) = ingot.explain(pins)(marked((4, 6), ingot.mark_dynamic, (0, 1))).fixed_sizes
+    assert line.startswith("all sizes and integers are those of the call: ")
+    assert ingot.explain(softmax_of_sum)(marked((4, 6), ingot.mark_dynamic, 0)).fixed_sizes == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: ingot.mark_dynamic([1], 0), TypeError, r"ingot.mark_dynamic: expected a tensor, not \[1\]"),
+        (lambda x: ingot.mark_dynamic(x, 2), IndexError, "a tensor of 2 dimensions has no dimension 2"),
+        (lambda x: ingot.mark_static(x, -3), IndexError, "has no dimension -3"),
+        (lambda x: ingot.mark_dynamic(x, 0, min=5), ValueError, "dimension 0 is 4, which is not from 5 to any size"),
+        (lambda x: ingot.mark_dynamic(x, 0, max=3), ValueError, "dimension 0 is 4, which is not from 0 to 3"),
+        (lambda x: ingot.mark_dynamic(x, "0"), TypeError, "str"),
+    ],
+)
+def test_errors_of_marks(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.randn(4, 6))
+
+
+def test_a_mark_keeps_nothing_alive_and_is_not_saved():
+    tensor = marked((4, 6), ingot.mark_dynamic, 0)
+    assert vars(tensor) == {}
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None

@@ -14,7 +14,7 @@ from torch import fx
 from ingot.capture import handlers, marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
-from ingot.capture.guards import GuardSet, Varying
+from ingot.capture.guards import GuardSet, Quantity, Varying
 from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
@@ -87,12 +87,23 @@ class Captured:
     break_: Unsupported | None = None
     writes: bool = False
     handles: bool = False
+    marked: frozenset[Quantity] = frozenset()  # the sizes that are marked to be symbols
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
         before the guards are used."""
         for left, relation, right, where in self.context.shapes.guards:
             self.guards.add_shape(left, relation, right, where)
+
+    def fixed_marks(self) -> list[str]:
+        """For the report: the sizes that are marked to be symbols and yet are compiled for, with the user's line that
+        needed it. To be called when the graph is compiled."""
+        symbols = self.guards.symbols
+        constants = {symbols[s]: (value, where) for s, value, where in self.context.shapes.constants() if s in symbols}
+        return [
+            f"{size.name} is marked as dynamic, and is always {constants[size][0]}  ({constants[size][1]})"
+            for size in sorted(self.marked & constants.keys(), key=lambda size: size.name)
+        ]
 
 
 def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
@@ -219,7 +230,7 @@ def _capture_to(
     """Captures to the end of the function or, given a reason to break the graph, to that place."""
     guards = GuardSet()
     guards.add_global_state()
-    session = Session(guards, GraphRecorder(FakeContext(), bool(options.dynamic), not options.is_native))
+    session = Session(guards, GraphRecorder(FakeContext(), options.dynamic, not options.is_native))
     if end is not None:
         session.stop_at = end.step
     restore_modes = snapshot()
@@ -268,6 +279,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
         end,
         recorder.writes,
         session.handles,
+        frozenset(recorder.marked),
     )
     captured.collect_shape_guards()
     return captured

@@ -17,6 +17,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.modes import ModeTracker
+from ingot.capture.size_marks import marks_of
 from ingot.capture.sources import ArgSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
@@ -24,6 +25,7 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
 from ingot.graph.custom import CustomGradient
 from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.symbols import Bounds
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -52,15 +54,17 @@ def fake_of(leaf: Any) -> Any:
 
 
 class GraphRecorder:
-    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic; `autograd` says that the graph will
-    run on real tensors, where gradients are recorded as in eager."""
+    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic (None: those that are marked or seen
+    to vary; False: none); `autograd` says that the graph will run on real tensors, where gradients are recorded as in
+    eager."""
 
-    def __init__(self, context: FakeContext, dynamic: bool, autograd: bool = False) -> None:
+    def __init__(self, context: FakeContext, dynamic: bool | None, autograd: bool = False) -> None:
         self.context, self.dynamic, self.autograd = context, dynamic, autograd
         self.graph = fx.Graph()
         self.inputs: list[_Input] = []
         self.integers: dict[fx.Node, GraphInput] = {}
         self.writes = False
+        self.marked: list[Quantity] = []  # the dimensions that are marked to be symbols
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
@@ -80,12 +84,9 @@ class GraphRecorder:
             assert known.source is not None
             session.guard(source, Kind.SAME, known.source)
             return known
-        every = self.dynamic and _is_argument(source)
-        dynamic = frozenset(
-            dim for dim in range(tensor.dim()) if every or Quantity(source, "size", dim) in session.varying
-        )
+        dims, bounds = self._symbolic_dims(session, tensor, source)
         try:
-            fake = self.context.fake(tensor, dynamic, source.name)
+            fake = self.context.fake(tensor, dims, source.name, bounds)
         except Unsupported as reason:
             raise session.unsupported(f"{source.name}: {reason.reason}", reason.hint) from None
         self._guard(session, tensor, fake, source)
@@ -97,6 +98,19 @@ class GraphRecorder:
         self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
         self._values[node] = tensor
         return made
+
+    def _symbolic_dims(
+        self, session: Session, tensor: torch.Tensor, source: Source
+    ) -> tuple[frozenset[int], dict[int, Bounds]]:
+        """The dimensions whose sizes are to be symbols, and the bounds of those that are marked."""
+        if self.dynamic is False:
+            return frozenset(), {}
+        marks = marks_of(tensor)
+        every = self.dynamic and _is_argument(source)
+        seen = {d for d in range(tensor.dim()) if every or Quantity(source, "size", d) in session.varying}
+        bounds = {d: mark for d, mark in marks.items() if mark is not None}
+        self.marked += [Quantity(source, "size", d) for d in bounds]
+        return frozenset(seen - marks.keys() | bounds.keys()), bounds
 
     def integer(self, session: Session, number: int, source: Source) -> SymIntValue:
         """The value of an int from outside that varies from call to call."""

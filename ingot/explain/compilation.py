@@ -23,10 +23,10 @@ class Compilation:
     `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager instead, `break_` why
     the graph ends before the function does (None if it returned). `is_continuation` says that it begins at `where`, a
     graph break in the function `name`, and `region` tells the places apart where one may begin. `recompiled` names the
-    fact that differed when this is not the region's first entry. `decisions` are the schedule's notes and `rewrites`
-    those of the graph passes, in order. `backward`
-    is of the graph that computes gradients, whose later stages are reached when the first gradient comes in;
-    `partial_backwards` are of those for calls where only some of the outputs get one.
+    fact that differed when this is not the region's first entry. `fixed_sizes` says why sizes that vary, or are marked
+    as dynamic, are compiled for. `decisions` are the schedule's notes and `rewrites` those of the graph passes, in
+    order. `backward` is of the graph that computes gradients, whose later stages are reached when the first gradient
+    comes in; `partial_backwards` are of those for calls where only some of the outputs get one.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Compilation:
     is_continuation: bool = False
     region: Any = None
     recompiled: str = ""
+    fixed_sizes: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
 

@@ -63,9 +63,10 @@ class Report:
     """What `ingot.explain(fn)(*args)` returns. Times are in seconds.
 
     `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each break counts once.
-    `kernels`, `guards` and the figures are of its regions (from its start to a graph break, from there to the next, and
-    so on) as they were compiled last. `peak_bytes` counts inputs, outputs and all that is alive between, as planned,
-    for the region with the most; `compilations` holds every artefact.
+    `kernels`, `guards`, `fixed_sizes` (why sizes that vary, or are marked as dynamic, are compiled for) and the figures
+    are of its regions (from its start to a graph break, from there to the next, and so on) as they were compiled last.
+    `peak_bytes` counts inputs, outputs and all that is alive between, as planned, for the region with the most;
+    `compilations` holds every artefact.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Report:
     guards: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     recompiles: list[str] = field(default_factory=list)
+    fixed_sizes: list[str] = field(default_factory=list)
     peak_bytes: int | None = None
     arena_bytes: int | None = None
     first_call: float | None = None
@@ -98,6 +100,7 @@ class Report:
             guards=list(dict.fromkeys(guard for c in regions for guard in c.guards)),
             stages=total_seconds(regions),
             recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
+            fixed_sizes=list(dict.fromkeys(text for c in regions for text in c.fixed_sizes)),
             peak_bytes=max((plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None),
             arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned) if planned else None,
             first_call=sum(seconds) if seconds else None,
@@ -140,6 +143,7 @@ class Report:
     def __str__(self) -> str:
         head = head_lines(self) + break_lines(self.breaks, 9)
         head += listed("compiled again because", [short_places(text) for text in self.recompiles], 5, "reason")
+        head += listed("fixed sizes", [short_places(text) for text in self.fixed_sizes], 4, "size")
         guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)

@@ -7,6 +7,8 @@ answers as eager's would.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -17,7 +19,7 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.schemas import functional_form, written
-from ingot.graph.symbols import ShapeContext
+from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, within
 
 _CPU = torch.device("cpu")
 
@@ -219,10 +221,17 @@ class FakeContext(Mode):
                 raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
         return run_fake(op, args, kwargs)
 
-    def fake(self, tensor: torch.Tensor, dynamic_dims: frozenset[int] = frozenset(), name: str = "") -> FakeTensor:
+    def fake(
+        self,
+        tensor: torch.Tensor,
+        dynamic_dims: frozenset[int] = frozenset(),
+        name: str = "",
+        bounds: Mapping[int, Bounds] = MappingProxyType({}),
+    ) -> FakeTensor:
         """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
 
-        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1; `name` is what the shape guards call the tensor.
+        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1 or not within `bounds`; `name` is what the shape
+        guards call the tensor.
         Raises Unsupported for what is not a plain strided tensor.
         """
         known = self._fakes.get(id(tensor))
@@ -231,7 +240,7 @@ class FakeContext(Mode):
         if isinstance(tensor, FakeTensor):
             return tensor
         _refuse_exotic(tensor)
-        dims = frozenset(d for d in dynamic_dims if tensor.shape[d] > 1)
+        dims = {d: bounds.get(d) for d in dynamic_dims if within(tensor.shape[d], bounds.get(d, ANY_SIZE))}
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
@@ -251,7 +260,7 @@ class FakeContext(Mode):
         self._storages.clear()
         self._symbolic_storages.clear()
 
-    def _meta(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> torch.Tensor:
+    def _meta(self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str) -> torch.Tensor:
         storage = tensor.untyped_storage()
         flat = self._storages.get(storage._cdata)
         if storage._cdata in self._symbolic_storages or (dims and flat is not None):

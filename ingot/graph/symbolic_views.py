@@ -21,7 +21,9 @@ Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
 
 
 def is_symbolic(t: Tensor) -> bool:
-    return any(isinstance(n, torch.SymInt) for n in (*t.shape, *t.stride(), t.storage_offset()))
+    """Whether a tensor was made with symbolic sizes or strides, also where guards have since made them constants:
+    torch's own kernels refuse it."""
+    return t._has_symbolic_sizes_strides  # type: ignore[attr-defined, no-any-return]
 
 
 def view_symbolically(op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

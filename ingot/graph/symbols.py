@@ -7,7 +7,7 @@ decided by the sizes at hand (the hints) and kept as a guard, on which the compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,20 @@ class ShapeGuard(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.left} {self.relation} {self.right}"
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest value of a symbolic size; None: no greatest."""
+
+    lower: int
+    upper: int | None = None
+
+
+ANY_SIZE = Bounds(2)
+"""What a symbolic size is: 0 and 1 are compiled for, since they decide what broadcasts."""
+
+def within(size: int, bounds: Bounds) -> bool:
+    return max(bounds.lower, ANY_SIZE.lower) <= size and (bounds.upper is None or size <= bounds.upper)
 
 
 INTEGERS = (-(1 << 62), 1 << 62)
@@ -76,9 +90,9 @@ class ShapeContext:
         self.guards: list[ShapeGuard] = []
         self.where = ""
 
-    def size(self, hint: int, name: str = "", dim: int = 0) -> torch.SymInt:
-        """A new size symbol, at least 2, that is `hint` in the present call."""
-        symbol = size_symbol(f"s{len(self.hints)}", lower=2)
+    def size(self, hint: int, name: str = "", dim: int = 0, bounds: Bounds | None = None) -> torch.SymInt:
+        """A new size symbol that is `hint` in the present call."""
+        symbol = size_symbol(f"s{len(self.hints)}", *(bounds or ANY_SIZE))
         self.hints[symbol] = hint
         self.sources[symbol] = (name, dim)
         return torch.SymInt(SizeNode(symbol, self))
@@ -101,10 +115,12 @@ class ShapeContext:
         e = as_expr(value)
         return e.constant if e.constant is not None else torch.SymInt(SizeNode(e, self))
 
-    def symbolic_geometry(self, tensor: torch.Tensor, dims: frozenset[int], name: str) -> tuple[list[Any], list[Any]]:
+    def symbolic_geometry(
+        self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str
+    ) -> tuple[list[Any], list[Any]]:
         """Sizes and strides of `tensor` with symbols for the sizes of `dims`; strides that are products of inner sizes
         stay so."""
-        sizes: list[Any] = [self.size(s, name, d) if d in dims else s for d, s in enumerate(tensor.shape)]
+        sizes: list[Any] = [self.size(s, name, d, dims[d]) if d in dims else s for d, s in enumerate(tensor.shape)]
         strides: list[Any] = list(tensor.stride())
         inner: list[int] = []
         for d in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
@@ -152,9 +168,21 @@ class ShapeContext:
     def _pin(self, left: Expr, right: Expr) -> None:
         """Use an equality from here on, if it says what a symbol is."""
         symbol, value = (left, right) if isinstance(left, Symbol) else (right, left)
+        if len(both := left.symbols | right.symbols) == 1 and (left - right).linear(tuple(both)) is not None:
+            (symbol,) = both  # the one solution is what it is now
+            value = integer(self.hints[symbol])
         if isinstance(symbol, Symbol) and symbol not in value.symbols:
             self._pinned = {s: as_expr(e).substitute({symbol: value}) for s, e in self._pinned.items()}
             self._pinned[symbol] = value
+
+    def constants(self) -> Iterator[tuple[Symbol, int, str]]:
+        """The symbols that guards have pinned to a value: each with that, and the user's line that needed it."""
+        for symbol, pinned in self._pinned.items():
+            value = as_expr(pinned).constant
+            if value is not None:
+                equalities = [g for g in self.guards if g.relation == "=="]
+                places = [g.where for g in equalities if symbol in g.left.symbols | g.right.symbols]
+                yield symbol, value, places[0] if places else ""
 
     def specialize(self, e: Expr) -> int:
         """The expression as a plain int, on which the compiled code then depends."""

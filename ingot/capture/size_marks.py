@@ -1,0 +1,39 @@
+"""What is said of a tensor's sizes before it is compiled for: that one is a symbol from the start, or never is. The
+marks of torch.compile's equivalents count as well, and are read without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ingot.graph.symbols import ANY_SIZE, Bounds
+
+_MARKS: MutableMapping[torch.Tensor, dict[int, Bounds | None]] = WeakIdKeyDictionary()
+
+
+def mark(tensor: torch.Tensor, dim: int, bounds: Bounds | None) -> None:
+    """Says of a dimension that its size is a symbol within these bounds, or, by None, that it is compiled for."""
+    _MARKS.setdefault(tensor, {})[dim] = bounds
+
+
+def marks_of(tensor: torch.Tensor) -> dict[int, Bounds | None]:
+    """What is said of a tensor's dimensions."""
+    return {**dict(_marks_of_torch(vars(tensor))), **_MARKS.get(tensor, {})}
+
+
+def _marks_of_torch(attributes: dict[str, Any]) -> Iterator[tuple[int, Bounds | None]]:
+    for kind in ("weak_dynamic", "dynamic"):
+        for dim in _indices(attributes, f"_dynamo_{kind}_indices"):
+            yield dim, ANY_SIZE
+    for limits in _indices(attributes, "_dynamo_dynamic_range"):  # named tuples of a dimension and its limits
+        yield limits.dim, Bounds(max(limits.min or 0, ANY_SIZE.lower), limits.max)
+    for dim in _indices(attributes, "_dynamo_static_indices"):
+        yield dim, None
+
+
+def _indices(attributes: dict[str, Any], name: str) -> Iterable[Any]:
+    found = attributes.get(name, ())
+    return found if isinstance(found, (set, frozenset)) else ()
