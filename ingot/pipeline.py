@@ -17,7 +17,7 @@ from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec, trace
 from ingot.graph.ambient import Modes, preserved, undisturbed
-from ingot.graph.differentiation import new_leaves, vjp
+from ingot.graph.differentiation import forget_histories, new_leaves, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
@@ -100,6 +100,7 @@ def _with_history(
     modes = Modes.now()
     with stage(compilation, "differentiate"):
         joint = trace_joint(graph, fakes, context)
+        forget_histories(graph)
         parts = partition(joint)
     compilation.aten = parts.forward
     run: Callable[..., Sequence[Any]] = _program(compilation, options, frugal=True).native

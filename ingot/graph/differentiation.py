@@ -64,6 +64,19 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if base is None else base
 
 
+def forget_histories(gm: torch.fx.GraphModule) -> None:
+    """Lets go of the histories of the fakes that the graph's nodes stand for, and of the numbers they hold."""
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            node.meta["val"] = _without_history(node.meta.get("val"))
+
+
+def _without_history(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_without_history(part) for part in value)
+    return FakeTensor(value.meta, value.device) if isinstance(value, FakeTensor) else value
+
+
 class SetModes:
     """Sets the modes of the thread, as a node of a graph."""
 

@@ -112,10 +112,6 @@ static void give_back_frame(Program *program, Frame *frame) {
             Py_CLEAR(frame->arena);
             break;
         }
-    if (program->frugal && frame->arena) {
-        clear_array(frame->views, program->view_count);
-        Py_CLEAR(frame->arena);
-    }
     frame->next = program->idle;
     program->idle = frame;
 }
@@ -320,7 +316,7 @@ static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, Py
         return -1;
     if (given && PyList_SetSlice(given, 0, PyList_GET_SIZE(given), NULL) < 0)
         return -1;
-    if (frame->prepared ? program->frugal && prepare_arena(program, frame) < 0 : prepare(program, frame) < 0)
+    if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
     if ((program->nanoseconds ? run_steps_profiled : run_steps)(program, frame) < 0)
         return -1;

@@ -281,8 +281,8 @@ static int read_output(Program *program, PyObject *object, void *part) {
 
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|p", &program->input_count, &symbols, &expressions, &constants, &buffers,
-                          &views, &steps, &outputs, &arena, &bytes, &owner, &program->frugal))
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO", &program->input_count, &symbols, &expressions, &constants, &buffers,
+                          &views, &steps, &outputs, &arena, &bytes, &owner))
         return -1;
     PyObject *none = PyTuple_New(0);
     int status = none == NULL ? -1 : 0;

@@ -119,7 +119,6 @@ typedef struct {
     Output *outputs;
     int arena_bytes; /* position in values */
     Geometry bytes;  /* dtype of the arena */
-    int frugal;      /* between calls the arena is torch's */
     Frame *idle;
     Py_ssize_t layout_mismatches;
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */

@@ -199,7 +199,6 @@ class _Description:
             arena,
             torch.uint8,
             self.compiled,
-            self.plan.frugal,
         )
 
     # -- values, buffers, views ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns
 its storage. Where memory is scarcer than time (a training step's peak is when gradients are made of what was kept),
-large temporaries own theirs as well, and inputs that nobody else holds die with their last use.
+temporaries own theirs as well, and inputs that nobody else holds die with their last use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ingot.schedule.fuse import estimate
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 
 ALIGNMENT = 64
-LARGE = 1 << 10  # bytes of a temporary that a frugal plan does not put into the arena
 ZERO = integer(0)
 
 Step = KernelStep | LibraryStep
@@ -81,7 +80,7 @@ def plan_memory(
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
-        elif frugal and name not in places and (buffer_bytes(graph.buffers[name]).constant or 0) >= LARGE:
+        elif frugal and name not in places:
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})

@@ -62,7 +62,7 @@ class Place:
 @dataclass
 class Plan:
     """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
-    symbols. A `frugal` plan keeps no memory between calls, and gives back what is large as soon as it is dead."""
+    symbols. A `frugal` plan has no arena: memory is given back as soon as it is dead."""
 
     graph: LoopGraph
     steps: list[KernelStep | LibraryStep]

@@ -71,6 +71,13 @@ def test_threads_share_columns_of_rows_that_may_meet(accumulate: bool) -> None:
     assert kernel.parallel == 1
 
 
+def test_what_is_written_is_computed_before() -> None:
+    """The nest that writes in order loads the places and the values."""
+    graph = same(lambda x, i, s: x.scatter_add(0, i, s.exp() * x.sum()), X, at(5, 5, 6, 7), X)
+    (node,) = [n for n in graph.nodes if getattr(n, "scatters", False)]
+    assert len(node.body.loads) == 2
+
+
 def test_half_precision_accumulates_as_eager_does() -> None:
     x, i, s = torch.full((2,), 256.0).bfloat16(), torch.zeros(64, dtype=i64), torch.full((64,), 0.5).bfloat16()
     graph = same(lambda x, i, s: (x.scatter_add(0, i, s), x.index_put((i,), s, accumulate=True)), x, i, s)

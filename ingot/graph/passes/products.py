@@ -33,7 +33,8 @@ def _join_products(stacks: _Stacks, node: Node) -> None:
     products = {term: found for term in _terms(node) if (found := _product(term)) is not None}
     total: Node | None = None
     for group in _groups(products, stacks.order):
-        left, right = (stacks.of(tuple(products[term][k] for term in group)) for k in (0, 1))
+        left = stacks.of(tuple(products[term][0] for term in group))
+        right = stacks.of(tuple(products[term][1] for term in group), left)  # no sooner: it may be of what there was
         turned = stacks.call(left, aten.t.default, (left,), left.meta["val"].meta.t())
         op, given = (aten.mm.default, ()) if total is None else (aten.addmm.default, (total,))
         total = stacks.call(max(turned, right, *given), op, (*given, turned, right), _like(node))
@@ -84,11 +85,12 @@ class _Stacks:
         self.order = {node: k for k, node in enumerate(graph.graph.nodes)}
         self._inputs = graph.inputs
 
-    def of(self, parts: tuple[Node, ...]) -> Node:
+    def of(self, parts: tuple[Node, ...], *others: Node) -> Node:
+        """The stack of the parts; a new one is made when these and the `others` are there."""
         if len(parts) == 1:
             self.made[parts] = parts[0]
         if parts not in self.made:
-            last = max((*parts, *self._inputs), key=self.order.__getitem__)
+            last = max(*parts, *self._inputs, *others)
             values = [part.meta["val"] for part in parts]
             shape = (sum(v.shape[0] for v in values), values[0].shape[1])
             meta = torch.empty(shape, dtype=values[0].dtype, device="meta")

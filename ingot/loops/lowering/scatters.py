@@ -1,6 +1,7 @@
 """Writing at places that tensors name: index_put, the scatters, index_add and their kin.
 
-A copy of the tensor is made, and a loop nest over the indices writes into it, its points in order.
+A copy of the tensor is made, and a loop nest over the indices writes into it, one point after the
+other. So what is written is computed before, by a nest that knows no such order, unless it is hardly more than a load.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def index_put(
     _check(_broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values()))
     places = places_named(x, used, start, rank)
     mode = "add" if accumulate else "store"
+    source = lw.share(source)
     result = copied(lw, out, x)
     write(lw, result, sizes, places, lambda index: source.load(broadcast_index(index, source.sizes)), mode)
     return result
@@ -141,6 +143,7 @@ def put(
         return source.load(tuple(flat // step % size for step, size in zip(steps, source.sizes)))
 
     mode = "add" if accumulate else "store"
+    source = lw.share(source)
     result = copied(lw, out, x)
     write(lw, result, indices.sizes, places, value, mode)
     return result
@@ -186,6 +189,7 @@ def index_add(
         loaded = source.load(index)
         return loaded if alpha == 1 else apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
 
+    source = lw.share(source)
     result = copied(lw, out, x)
     write(lw, result, source.sizes, places, value, "add")
     return result
@@ -200,6 +204,7 @@ def index_copy(
     _check_rows(x, dim, indices, source)
     fault = Fault(IndexError, f"index_copy_(): index out of bounds for dimension {dim}")
     places = _rows(lw, x, dim, indices, fault)
+    source = lw.share(source)
     result = copied(lw, out, x)
     write(lw, result, source.sizes, places, source.load)
     return result
@@ -237,7 +242,7 @@ def index_reduce(
     if out.dtype in ops.HALVES:
         raise NotLowered("rounding at every step")
     places = _rows(lw, x, dim, indices, Fault(RuntimeError, "index out of range in self"))
-    return _reduced(lw, out, x, source.sizes, places, source.load, reduce, include_self)
+    return _reduced(lw, out, x, source.sizes, places, lw.share(source).load, reduce, include_self)
 
 
 # -- along one dimension, at the places that a tensor of the same rank names ----------------------------------------
@@ -269,7 +274,7 @@ def scatter(
     value = _number(out.dtype, source)
     if isinstance(source, TensorValue):
         _check_source(indices, source)
-        value = source.load
+        value = lw.share(source).load
     if mode == "store":
         result = copied(lw, out, x)
         write(lw, result, indices.sizes, places, value)
@@ -301,7 +306,7 @@ def scatter_reduce(
     dim %= len(x.sizes)
     places = _elements(x, dim, indices)
     _check_source(indices, source)
-    return _reduced(lw, out, x, indices.sizes, places, source.load, reduce, include_self)
+    return _reduced(lw, out, x, indices.sizes, places, lw.share(source).load, reduce, include_self)
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
