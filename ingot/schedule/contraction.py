@@ -97,19 +97,23 @@ def _canonical_kernel(
 LARGEST_ROWS = 264
 LARGEST_COLUMNS = 256
 WANTED_BLOCKS = 16
+MANY_BLOCKS = 32  # where there are more, they have up to so many times as many rows:
+TALLER = 4
 
 
 def choose_blocks(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
     """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little empty."""
-    height = rows.constant or LARGEST_ROWS
-    if height > LARGEST_ROWS:
-        count = _ceil(height, LARGEST_ROWS)
-        height = _ceil(_ceil(height, count), 24) * 24
     width = _tile_width(columns.constant or 48)
     across = _ceil(columns.constant or 48, width)
+    height = rows.constant or LARGEST_ROWS
+    if height > LARGEST_ROWS:
+        wanted = _ceil(MANY_BLOCKS, (batch.constant or 1) * across)
+        count = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
+        height = _ceil(_ceil(height, count), 24) * 24
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
+    most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
     together = 1
-    while together < across and together * 2 * width <= LARGEST_COLUMNS and blocks // (together * 2) >= WANTED_BLOCKS:
+    while together < across and together * 2 * width <= most and blocks // (together * 2) >= WANTED_BLOCKS:
         together *= 2
     return height, width * together
 

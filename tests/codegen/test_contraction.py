@@ -17,7 +17,7 @@ from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product, size_symbol
 from ingot.loops.ir import Access, Buffer, Contraction, Node, Origin, Pointwise
-from ingot.schedule.contraction import build_contraction
+from ingot.schedule.contraction import build_contraction, choose_blocks
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.kernel import Kernel
 from tests.codegen.harness import body, check, launch
@@ -236,7 +236,21 @@ def test_kernels_of_one_module_share_their_parts():
 @pytest.mark.parametrize("type", ["float", "double"])
 def test_tiles_fit_the_columns_and_the_registers(name, columns, type):
     target = named(name)
-    tile = choose_tile(type, columns, target)
-    assert columns % tile.width == 0
-    registers = 16 if name == "avx2" else 32
-    assert tile.rows * tile.vectors + tile.vectors + 1 <= registers
+    for rows in (0, 1, 49, 64, 196, 264):
+        tile = choose_tile(type, columns, target, rows)
+        assert columns % tile.width == 0
+        registers = 16 if name == "avx2" else 32
+        assert tile.rows * tile.vectors + tile.vectors + 1 <= registers
+
+
+def test_tiles_leave_few_rows_empty():
+    target = named("avx512")
+    assert [choose_tile("float", 64, target, rows).rows for rows in (264, 197, 49, 16, 5, 1)] == [6, 6, 5, 4, 5, 4]
+
+
+def test_blocks_are_tall_where_there_are_many():
+    def blocks(rows: int, columns: int) -> tuple[int, int]:
+        return choose_blocks(as_expr(1), as_expr(rows), as_expr(columns))
+
+    assert blocks(49, 512) == (49, 64) and blocks(1024, 256) == (264, 64)
+    assert blocks(1 << 16, 32) == (1056, 32) and blocks(1 << 20, 256) == (1056, 64)

@@ -17,7 +17,7 @@ from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.kernel import Function, KernelEmitter, choose_unroll
 from ingot.codegen.llvm.target import Target
-from ingot.codegen.llvm.transpose import transpose
+from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Instruction
@@ -42,7 +42,7 @@ class _ContractionEmitter(KernelEmitter):
         self, kernel: Kernel, product: Product, symbols: Sequence[Symbol], target: Target, check_bounds: bool
     ) -> None:
         form = REPRESENTATIONS[product.dtype]
-        self.tile = tiles.choose_tile(form.register, product.column_block, target)
+        self.tile = tiles.choose_tile(form.register, product.column_block, target, product.row_block)
         super().__init__(kernel, symbols, target, check_bounds, self.tile.lanes)
         self.product = product
         self.column, self.inner = product.columns[0], product.reduced[-1]
@@ -162,8 +162,10 @@ class _ContractionEmitter(KernelEmitter):
         if (self.column.extent.constant or 1) % tile.width:
             self._clear(packed, e.select(e.compare("slt", there, tile.width), count * tile.width, e.constant(0, "i64")))
         if inwards is ONE and along_columns is not ONE:
-            name, text = transpose(tile.type, tile.width, tile.lanes * tile.size)
+            ahead = 0 if self.whole else self.steps * self.tap_count
+            name, text = transpose(tile.type, tile.width, tile.lanes * tile.size, ahead)
             e.declarations.add(text)
+            e.declare("void", PREFETCH, "ptr, i32, i32, i32")
             e.declare("i64", "llvm.smin.i64", "i64, i64")
             stride = self.memory.index(along_columns)
             values = f"i64 {stride.text}, ptr {packed.text}, i64 {there.text}, i64 {count.text}"

@@ -43,13 +43,18 @@ _ROWS_OF_32 = {3: 8, 4: 6, 2: 8, 1: 8}
 _ROWS_OF_16 = {2: 6, 3: 4, 1: 8}
 
 
-def choose_tile(type: str, columns: int, target: Target) -> Tile:
-    """The tile for blocks of `columns` columns, a multiple of 16: its width divides that."""
+FEWEST_ROWS = 4  # with fewer, reading operands takes longer than multiplying them
+
+
+def choose_tile(type: str, columns: int, target: Target, rows: int = 0) -> Tile:
+    """The tile for blocks of `rows` rows, if that many are known, and `columns` columns, a multiple of 16: its width
+    divides that, and the last one of its height leaves few rows empty."""
     lanes = target.vector_bytes * 8 // BITS[type]
     many = target.vector_bytes == 64 or target.triple.startswith("aarch64")
     rows_of = _ROWS_OF_32 if many else _ROWS_OF_16
     vectors = next(v for v in rows_of if columns % (v * lanes) == 0)
-    return Tile(type, lanes, rows_of[vectors], vectors)
+    heights = range(rows_of[vectors], min(FEWEST_ROWS, rows_of[vectors]) - 1, -1)
+    return Tile(type, lanes, min(heights, key=lambda height: -rows % height), vectors)
 
 
 class Helper(NamedTuple):

@@ -1,7 +1,8 @@
 """Transposing a block of memory through vector registers, as an LLVM function that the kernels of a module share.
 
-Rows of the source are loaded as vectors, interleaved within their 128-bit parts (one instruction on every target), and
-stored part by part. So the one function serves registers of any width.
+Vectors are interleaved within their 128-bit parts (one instruction on every target), so one way serves registers of any
+width. Where there are rows for whole vectors of a column, parts of rows are loaded, to lie one after the other in a
+vector: its columns are stored at once. Else rows are loaded as vectors and stored part by part.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from ingot.codegen.llvm.types import BITS, vector_type
 
 PART_BYTES = 16
+
+PREFETCH = "llvm.prefetch.p0"
 
 
 def interleaved(count: int, group: int) -> tuple[list[int], list[int]]:
@@ -29,19 +32,117 @@ def mask_text(mask: Sequence[int]) -> str:
     return vector_type("i32", len(mask)) + " <" + ", ".join(f"i32 {k}" for k in mask) + ">"
 
 
-def transpose(element: str, rows: int, vector_bytes: int) -> tuple[str, str]:
+def transpose(element: str, rows: int, vector_bytes: int, ahead: int = 0) -> tuple[str, str]:
     """(name, text) of the function
 
         void name(ptr source, i64 stride, ptr target, i64 present, i64 columns)
 
     that writes element (r, c) of the source, whose rows are `stride` elements apart, to element c * rows + r of the
     target, for `present` of `rows` rows (a power of 2, or a multiple of 4; what the others get is undefined) and any
-    number of columns.
+    number of columns. What lies `ahead` elements behind those in their rows may be fetched as well, to be in the cache
+    when it is wanted.
     """
     size = BITS[element] // 8
     columns = vector_bytes // size
     group = min(PART_BYTES // size, rows, columns)
     name = f"@ingot.transpose.{element}.{rows}x{columns}"
+    if rows % columns == 0 and columns > group and size >= 4:
+        name += f".{ahead}" if ahead else ""
+        return name, _by_columns(name, element, rows, columns, group, ahead)
+    return name, _by_rows(name, element, rows, columns, group)
+
+
+def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ahead: int) -> str:
+    """The function that makes whole vectors of a column, from parts of as many rows."""
+    size = BITS[element] // 8
+    wide, part = vector_type(element, columns), vector_type(element, group)
+    pointers = []
+    for r in range(columns):
+        pointers += [
+            f"%n{r} = add nuw i64 %g, {r}",
+            f"%k{r} = call i64 @llvm.smin.i64(i64 %n{r}, i64 %last)",
+            f"%o{r} = mul i64 %k{r}, %stride",
+            f"%s{r} = getelementptr {element}, ptr %source, i64 %o{r}",
+        ]
+    lines = [f"%first = mul i64 %c, {rows}", "%at = add i64 %first, %g"]
+    if ahead:
+        lines.append(f"%c.ahead = add i64 %c, {ahead}")
+    for r in range(columns if ahead else 0):
+        lines += [
+            f"%f{r} = getelementptr {element}, ptr %s{r}, i64 %c.ahead",
+            f"call void @{PREFETCH}(ptr %f{r}, i32 0, i32 2, i32 1)",
+        ]
+    for start in range(0, columns, group):
+        lines.append(f"%c{start} = add nuw i64 %c, {start}")
+        for r in range(columns):
+            lines += [
+                f"%p{start}.{r} = getelementptr {element}, ptr %s{r}, i64 %c{start}",
+                f"%x{start}.{r} = load {part}, ptr %p{start}.{r}, align {size}",
+            ]
+        for r in range(group):
+            lines += _joined([f"%x{start}.{k}" for k in range(r, columns, group)], f"%v{start}.0.{r}", element, group)
+        lines += _interleaving(f"%v{start}.", wide, columns, group)
+        stages = group.bit_length() - 1
+        for r in range(group):
+            lines += [
+                f"%q{start}.{r} = add i64 %at, {(start + r) * rows}",
+                f"%t{start}.{r} = getelementptr {element}, ptr %target, i64 %q{start}.{r}",
+                f"store {wide} %v{start}.{stages}.{r}, ptr %t{start}.{r}, align {size}",
+            ]
+    newline = "\n  "
+    return f"""define internal void {name}(
+  ptr noalias %source, i64 %stride, ptr noalias %target, i64 %present, i64 %columns) nounwind {{
+  %last = sub i64 %present, 1
+  %whole = and i64 %columns, -{columns}
+  %some = icmp sgt i64 %whole, 0
+  br i1 %some, label %rows, label %rest
+rows:
+  %g = phi i64 [0, %0], [%g.next, %rows.end]
+  {newline.join(pointers)}
+  br label %block
+block:
+  %c = phi i64 [0, %rows], [%c.next, %block]
+  {newline.join(lines)}
+  %c.next = add i64 %c, {columns}
+  %c.more = icmp slt i64 %c.next, %whole
+  br i1 %c.more, label %block, label %rows.end
+rows.end:
+  %g.next = add i64 %g, {columns}
+  %g.more = icmp slt i64 %g.next, %present
+  br i1 %g.more, label %rows, label %rest
+{_rest(element, rows)}
+}}"""
+
+
+def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]:
+    """Vectors of `length` elements one after the other, as the vector `name`."""
+    lines = []
+    while len(parts) > 1:
+        taken, mask = vector_type(element, length), mask_text(range(2 * length))
+        pairs = list(zip(parts[::2], parts[1::2]))
+        parts = [name if len(pairs) == 1 else f"{name}.{length}.{k}" for k in range(len(pairs))]
+        lines += [f"{to} = shufflevector {taken} {a}, {taken} {b}, {mask}" for to, (a, b) in zip(parts, pairs)]
+        length *= 2
+    return lines
+
+
+def _interleaving(prefix: str, wide: str, columns: int, group: int) -> list[str]:
+    """The steps that transpose each part of `group` vectors: from `prefix`0.r to the last stage's."""
+    masks = [mask_text(mask) for mask in interleaved(columns, group)]
+    lines = []
+    for stage in range(group.bit_length() - 1):
+        for r in range(group // 2):
+            for k in range(2):
+                lines.append(
+                    f"{prefix}{stage + 1}.{2 * r + k} = shufflevector {wide} {prefix}{stage}.{r}, "
+                    f"{wide} {prefix}{stage}.{r + group // 2}, {masks[k]}"
+                )
+    return lines
+
+
+def _by_rows(name: str, element: str, rows: int, columns: int, group: int) -> str:
+    """The function that stores vectors of rows part by part."""
+    size = BITS[element] // 8
     wide, part = vector_type(element, columns), vector_type(element, group)
     lines = []
     for r in range(group):
@@ -52,15 +153,8 @@ def transpose(element: str, rows: int, vector_bytes: int) -> tuple[str, str]:
             f"%s{r} = getelementptr {element}, ptr %from, i64 %o{r}",
             f"%v0.{r} = load {wide}, ptr %s{r}, align {size}",
         ]
-    masks = [mask_text(mask) for mask in interleaved(columns, group)]
+    lines += _interleaving("%v", wide, columns, group)
     stages = group.bit_length() - 1
-    for stage in range(stages):
-        for r in range(group // 2):
-            for k in range(2):
-                lines.append(
-                    f"%v{stage + 1}.{2 * r + k} = shufflevector {wide} %v{stage}.{r}, "
-                    f"{wide} %v{stage}.{r + group // 2}, {masks[k]}"
-                )
     for r in range(group):
         for start in range(0, columns, group):
             column = start + r
@@ -71,7 +165,7 @@ def transpose(element: str, rows: int, vector_bytes: int) -> tuple[str, str]:
                 f"store {part} %p{column}, ptr %t{column}, align {size}",
             ]
     body = "\n  ".join(lines)
-    text = f"""define internal void {name}(
+    return f"""define internal void {name}(
   ptr noalias %source, i64 %stride, ptr noalias %target, i64 %present, i64 %columns) nounwind {{
   %last = sub i64 %present, 1
   %whole = and i64 %columns, -{columns}
@@ -94,7 +188,14 @@ block.end:
   %c.next = add i64 %c, {columns}
   %c.more = icmp slt i64 %c.next, %whole
   br i1 %c.more, label %block, label %rest
-rest:
+{_rest(element, rows)}
+}}"""
+
+
+def _rest(element: str, rows: int) -> str:
+    """Columns that do not fill a vector, element by element."""
+    size = BITS[element] // 8
+    return f"""rest:
   %left = icmp slt i64 %whole, %columns
   br i1 %left, label %column, label %done
 column:
@@ -118,6 +219,4 @@ column.end:
   %d.more = icmp slt i64 %d.next, %columns
   br i1 %d.more, label %column, label %done
 done:
-  ret void
-}}"""
-    return name, text
+  ret void"""
