@@ -78,6 +78,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "lstm cells": (lambda: Cells(nn.LSTMCell(5, 7)), lambda: wanted(4, 3, 5)),
     "gru cells": (lambda: Cells(nn.GRUCell(5, 7)), lambda: wanted(4, 3, 5)),
     "lstm": (lambda: First(nn.LSTM(5, 7)), lambda: wanted(4, 3, 5)),
+    "lstm, batch first": (lambda: First(nn.LSTM(5, 7, 2, batch_first=True)), lambda: wanted(4, 3, 5)),
     "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), lambda: wanted(5, 3, 8)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 4)), lambda: torch.randint(9, (3, 5))),
     "gpt": (small_gpt, lambda: gpt2.encode(gpt2.TEXT)[:, :32].view(2, 16)),
@@ -143,12 +144,27 @@ def test_windows_know_their_base() -> None:
 
     compiled = ingot.compile(function, fullgraph=True)
     gradients = []
-    for f in (function, compiled):
+    for f in (function, compiled, compiled):
         x = wanted(4)
         y, part, alias = f(x.clone())
         part.mul_(3)  # seen in y
         gradients.append(torch.autograd.grad(y.sum() + alias.sum(), x)[0])
     torch.testing.assert_close(gradients[0], gradients[1])
+    torch.testing.assert_close(gradients[0], gradients[2])
+
+
+@pytest.mark.parametrize("window", ["x[3:]", "x[1:1]", "x[:, 2:2]", "x.view(3, 4)[:, 4:].view(0, 7)"])
+def test_a_window_of_nothing_has_a_history(window: str) -> None:
+    function = eval(f"lambda x: {window}")
+    found = []
+    for f in (function, ingot.compile(function, fullgraph=True)):
+        x = wanted(3, 4)
+        y = f(x)
+        tangent = torch.ones_like(y, requires_grad=True)
+        (first,) = torch.autograd.grad(y, x, tangent, create_graph=True)
+        second = torch.autograd.grad(first.sum(), tangent, allow_unused=True)
+        found.append((y, y.stride(), y.storage_offset(), first, first.requires_grad, second))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_an_output_that_nobody_used() -> None:

@@ -24,7 +24,7 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.mv.default: torch.mv,
     aten.cumsum.default: torch.cumsum,
 }
-
+_RESIZE_OUT = {aten.binary_cross_entropy.default}  # it holds the terms before it holds their sum
 
 WARM_BYTES = 16 << 20
 """Up to here the C library's allocator gives back memory that it has, rather than ask for fresh pages."""
@@ -37,9 +37,9 @@ def call_aten(
     if func._schema.is_mutable:
         raise Unsupported(f"{func} writes to its arguments", lw.origin.where)
     random = torch.Tag.nondeterministic_seeded in func.tags
-    args, kwargs = _laid_out(lw, tuple(args)), _laid_out(lw, kwargs)
+    args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     spec = outs[0] if len(outs) == 1 else None
-    if spec is not None and not random and not _allocates_well(lw, spec) and _is_dense(spec):
+    if spec is not None and not random and func not in _RESIZE_OUT and not _allocates_well(lw, spec) and _is_dense(spec):
         function = _PLAIN.get(func) or out_variant(func)
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
@@ -52,15 +52,15 @@ def _allocates_well(lw: Lowering, spec: Spec) -> bool:
     return lw.returned and count is not None and count * spec.dtype.itemsize <= WARM_BYTES
 
 
-def _laid_out(lw: Lowering, tree: Any) -> Any:
+def laid_out(lw: Lowering, tree: Any) -> Any:
     """`tree` with every tensor in it in the layout that was recorded: a kernel may rely on a copy before it having
     made its input contiguous, where a view of the original is all that the values need."""
     if isinstance(tree, TensorValue):
         return tree if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides) else lw.copied(tree)
     if isinstance(tree, dict):
-        return {key: _laid_out(lw, item) for key, item in tree.items()}
+        return {key: laid_out(lw, item) for key, item in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return type(tree)(_laid_out(lw, item) for item in tree)
+        return type(tree)(laid_out(lw, item) for item in tree)
     return tree
 
 

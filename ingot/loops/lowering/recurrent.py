@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.library import laid_out
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec
 
@@ -19,7 +20,7 @@ def rnn_layer(lw: Lowering, outs: tuple[Spec, ...], *args: Any) -> tuple[Any, ..
     if not args[-1]:  # not training
         raise NotLowered("the op itself will do")
     wanted = [out if used else None for out, used in zip(outs, lw.used)]
-    return tuple(lw.call(_with_workspace, wanted, args))
+    return tuple(lw.call(_with_workspace, wanted, laid_out(lw, args)))
 
 
 def _with_workspace(*args: Any) -> Any:
