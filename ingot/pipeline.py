@@ -128,7 +128,7 @@ def _with_history(
         original = Original(compile_vjp, written, parts.draws)
         run = _training_program(run, parts, part, original, compilation, options)
     windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
-    return WithWindows(run, windows, len(joint.results) - len(joint.written)) if windows else run
+    return WithWindows(run, windows, joint.given) if windows else run
 
 
 def _second_derivatives(

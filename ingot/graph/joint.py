@@ -79,6 +79,11 @@ class Joint:
         return self.aten.outputs[: self.outputs]
 
     @property
+    def given(self) -> int:
+        """How many outputs the captured graph has."""
+        return self.outputs - len(self.written) - len({w.base for w in self.windows if w.base[0] == "output"})
+
+    @property
     def written_outputs(self) -> dict[int, int]:
         """The inputs `written`, and the outputs that stand for them."""
         return {k: self.outputs - len(self.written) + j for j, k in enumerate(self.written)}

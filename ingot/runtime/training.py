@@ -51,7 +51,19 @@ class Window:
             return torch.view_as_complex(base.as_strided(pairs, steps, base.storage_offset() + 2 * self.offset))
         elif base.dtype != self.dtype:
             base = base.view(self.dtype)
+        if 0 in self.sizes:
+            return self._empty(base)
         return base.as_strided(self.sizes, self.strides, base.storage_offset() + self.offset)
+
+    def _empty(self, base: Tensor) -> Tensor:
+        """A window of no elements. The gradient of as_strided has none of its own then, a slice's has."""
+        offset = base.storage_offset() + self.offset
+        for dim, (size, stride) in enumerate(zip(base.shape, base.stride())):
+            if stride and self.offset % stride == 0 and self.offset // stride <= size:
+                shown = base.narrow(dim, self.offset // stride, 0).view(self.sizes)
+                if (shown.stride(), shown.storage_offset()) == (self.strides, offset):
+                    return shown
+        return base.as_strided(self.sizes, self.strides, offset)
 
 
 @dataclass(frozen=True)

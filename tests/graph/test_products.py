@@ -45,6 +45,13 @@ def test_products_of_the_steps_of_a_recurrence() -> None:
     assert len(graph.nodes_of(aten.sum.dim_IntList)) == 1
 
 
+def test_products_of_nothing() -> None:
+    def gradient(xs: Tensor, errors: Tensor) -> Tensor:
+        return sum(errors[k].t() @ xs[k] for k in range(3))
+
+    joined(gradient, *recurrence(3, 4, 0, 0))
+
+
 def test_stacks_are_no_larger_than_two_products() -> None:
     def gradient(xs: Tensor, errors: Tensor) -> Tensor:
         total = errors[0].sin().t() @ xs[0]

@@ -61,6 +61,8 @@ def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> 
     if len(products) < 2:
         return []  # nothing to join
     height, width = (operand.meta["val"].shape[1] for operand in next(iter(products.values())))
+    if height == 0 or width == 0:
+        return []
     groups: list[list[Node]] = [[]]
     rows = 0
     for term in sorted(products, key=lambda term: order[products[term][1]]):

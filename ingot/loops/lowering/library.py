@@ -39,7 +39,8 @@ def call_aten(
     random = torch.Tag.nondeterministic_seeded in func.tags
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     spec = outs[0] if len(outs) == 1 else None
-    if spec is not None and not random and func not in _RESIZE_OUT and not _allocates_well(lw, spec) and _is_dense(spec):
+    writable = spec is not None and not random and func not in _RESIZE_OUT and _is_dense(spec)
+    if spec is not None and writable and not _allocates_well(lw, spec):
         function = _PLAIN.get(func) or out_variant(func)
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
