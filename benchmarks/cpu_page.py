@@ -146,13 +146,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "cpu.md", metavar="FILE")
     arguments = parser.parse_args(argv)
     arguments.figures.parent.mkdir(exist_ok=True)
-    figures = load(arguments.figures)
+    figures, failed = load(arguments.figures), False
     for piece in [] if arguments.no_measure else chosen(arguments.names):
         if arguments.again or figures.get(piece, {}).get("code") != code():
-            figures[piece] = measure(piece, arguments.rounds)
+            try:
+                figures[piece] = measure(piece, arguments.rounds)
+            except (subprocess.SubprocessError, OSError, ValueError) as problem:
+                say(f"{piece} is not measured: {problem}")
+                failed = True
+                continue
             arguments.figures.write_text(json.dumps(figures) + "\n")
     page_text.write(figures, PIECES, code(), arguments.page)
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":

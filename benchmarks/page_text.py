@@ -10,13 +10,9 @@ from typing import Any
 from benchmarks import show
 from benchmarks.micro import is_slower
 from benchmarks.runner import Row
+from benchmarks.show import TITLES
 from ingot.explain.cli import milliseconds
 from ingot.explain.measure import ratio_interval
-
-TITLES = {
-    "eager": "eager", "inductor": "torch.compile", "ingot": "Ingot", "ingot-freeze": "Ingot, freeze", "jax": "JAX",
-    "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
-}  # fmt: skip
 
 # What is aimed at, as times eager's speed.
 AIMS = {
@@ -30,12 +26,55 @@ Rows = dict[str, dict[str, Row]]
 INTRODUCTION = """\
 # Speed on a CPU
 
-Measured and written by `python -m benchmarks.cpu_page`. Peers take turns in one process, in another order each round;
-figures are medians, and times in parentheses the 90% interval of the ratio of medians. *Slower* is said only where the
-whole interval lies below 0.97. Ratios are times eager's speed unless another peer is named. ONNX Runtime and OpenVINO
-run the graph that `torch.onnx.export` makes of the same model: the weights of modules are constants there, as they
-are with Ingot's `options={"freeze": True}` only, and so in that column. Errors are relative L2 distances from
-float64, the mean of five draws of the inputs.
+How fast PyTorch programs run by themselves (*eager*), compiled by Ingot, and by other compilers: torch.compile, JAX
+(where the same function is written for it), ONNX Runtime and OpenVINO. The command that measured all of it and wrote
+this page is
+
+    python -m benchmarks.cpu_page
+
+A ratio is how many times as fast as eager, so 2.00 means half of eager's time, and more is better. Behind it, in
+parentheses, is the interval in which it lies with 90% certainty. Peers take turns in one process, in another order each
+round, and each figure comes from the medians of these rounds. *Slower* is said only where the whole interval lies below
+0.97.
+
+ONNX Runtime and OpenVINO run the graph that `torch.onnx.export` makes of the same model, in which the weights of
+modules are constants. Ingot makes them constants only when it is told to, by `options={"freeze": True}`: that is the
+column *Ingot, freeze*.
+"""
+
+FUNCTIONS = """\
+## Small functions
+
+Those of [examples/functions.py](../examples/functions.py), in float32: eager runs each as a string of kernels, a
+compiler as one.
+"""
+
+MODELS = """\
+## Models
+
+Inference in float32 with random weights, on the inputs of one call each. How they are made is in
+[benchmarks/workloads.py](../benchmarks/workloads.py) and [benchmarks/nets.py](../benchmarks/nets.py).
+"""
+
+COLUMNS_OF_MODELS = """\
+*aim*: the speed that Ingot is to have without freeze. *graphs*: in how many graphs Ingot / torch.compile captured the
+model. *error*: how far Ingot's results are from float64 (relative L2 distance, mean of five draws of the inputs), over
+how far eager's are.
+"""
+
+KERNELS = """\
+## Single kernels
+
+Functions that a compiler makes one kernel of, over types, sizes and layouts:
+[benchmarks/micro_cases.py](../benchmarks/micro_cases.py), measured by `python -m benchmarks.micro`.
+"""
+
+FIRST_CALL = """\
+## First call
+
+How long a program waits for its first result, compilation and all: seconds in a fresh process that has imported torch,
+with empty caches. For Ingot, whose own import is counted, it is the median of five processes; for torch.compile it is
+one.
 """
 
 
@@ -140,7 +179,7 @@ def functions(rows: Rows) -> list[str]:
         lines.append([name, seconds(peers.get("eager")), *(ratio(peers.get(peer)) for peer in shown), verdict])
     mean = show.geometric_mean(peers["ingot"].over_inductor for peers in rows.values() if "ingot" in peers)
     headings = ["function", "eager, ms", *(TITLES[name] for name in shown), "Ingot over the best other"]
-    text = ["## Small functions", "", *markdown(headings, lines)]
+    text = [FUNCTIONS, *markdown(headings, lines)]
     text += [f"Over torch.compile, in geometric mean: {mean:.2f}.", ""] if mean else []
     return text + problems(rows, but=("ingot-freeze",))
 
@@ -159,8 +198,8 @@ def models(rows: Rows) -> list[str]:
         cells = [ratio(peers.get(peer)) for peer in shown]
         lines.append([name, seconds(eager), *cells, aim + met, counts, error])
     headings = ["model", "eager, ms", *(TITLES[name] for name in shown), "aim", "graphs", "error"]
-    note = "*aim*: for Ingot without freeze. *graphs*: Ingot's / torch.compile's. *error*: Ingot's / eager's."
-    return ["## Models", "", *markdown(headings, lines), note, "", *problems(rows, but=("jax",))]
+    text = [MODELS, *markdown(headings, lines), COLUMNS_OF_MODELS]
+    return text + problems(rows, but=("jax",))
 
 
 def micro(rows: Rows) -> list[str]:
@@ -176,7 +215,7 @@ def micro(rows: Rows) -> list[str]:
     means = [show.geometric_mean(getattr(row, over) for row in mine) for over in ("over_eager", "over_inductor")]
     slower = sum(is_slower(row.over_eager) for row in mine)
     headings = ["kernel", "eager, ms", "torch.compile, ms", "Ingot, ms", "x eager", "x torch.compile", ""]
-    text = ["## Single kernels", "", *markdown(headings, lines)]
+    text = [KERNELS, *markdown(headings, lines)]
     shown = " and ".join(f"{mean:.2f} x {name}" for mean, name in zip(means, ("eager", "torch.compile")) if mean)
     return [*text, f"{len(rows)} kernels, {slower} slower than eager; geometric mean {shown}.", ""]
 
@@ -187,9 +226,7 @@ def first(rows: Rows) -> list[str]:
     for name, peers in rows.items():
         figures = [peers[c].first_call if c in peers else None for c in ("ingot", "inductor")]
         lines.append([name, *("–" if figure is None else f"{figure:.2f}" for figure in figures)])
-    text = ["## First call", "", "Seconds from a fresh process with torch imported to the first result: the median of"]
-    text += ["five for Ingot, whose own import is counted; one for torch.compile. Caches are empty.", ""]
-    text += markdown(["model", "Ingot, s", "torch.compile, s"], lines)
+    text = [FIRST_CALL, *markdown(["model", "Ingot, s", "torch.compile, s"], lines)]
     few, many = (rows[name]["ingot"].first_call if name in rows else None for name in ("gpt_12", "gpt_96"))
     if few and many:
         text += [f"96 layers of the GPT take {many / few:.1f} times as long as 12.", ""]

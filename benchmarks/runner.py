@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +66,31 @@ def measure_workload(name: str, settings: Settings, step: Callable[[str], object
         for row in rows.values():
             measure_first_calls(row, settings, Path(folder), step)
         able = [row.compiler for row in rows.values() if not row.problem]
-        step(f"{name}: taking turns")
         if able:
             caches = Path(folder, "inductor-0")  # of the peer whose compilation would otherwise be waited for again
-            found = run_worker("peers", name, able, settings, caches)
+            found = take_turns(name, able, settings, caches, step)
             for compiler in able:
-                take(rows[compiler], {"problem": found["problem"]} if "problem" in found else found[compiler])
+                take(rows[compiler], found[compiler])
     for row in rows.values():
         row.over_eager, row.over_inductor = ratio(rows, "eager", row), ratio(rows, "inductor", row)
     return list(rows.values())
+
+
+def take_turns(
+    name: str, able: list[str], settings: Settings, caches: Path, step: Callable[[str], object]
+) -> dict[str, dict[str, Any]]:
+    """What one process found of each peer. If the process has died, peers run alone for a round, and those that can
+    take turns without those that cannot."""
+    step(f"{name}: taking turns")
+    found = run_worker("peers", name, able, settings, caches)
+    if "problem" not in found:
+        return found
+    step(f"{name}: {found['problem']}; each alone")
+    alone = {c: run_worker("peers", name, [c], replace(settings, rounds=1), caches) for c in able if len(able) > 1}
+    problems = {c: one.get("problem") or one[c].get("problem", "") for c, one in alone.items()}
+    well = [c for c in able if not problems.get(c, found["problem"])]
+    lost = {c: {"problem": problems.get(c) or found["problem"]} for c in able}
+    return lost if len(well) in (0, len(able)) else lost | take_turns(name, well, settings, caches, step)
 
 
 def measure_first_calls(row: Row, settings: Settings, folder: Path, step: Callable[[str], object]) -> None:
@@ -120,7 +136,9 @@ def run_worker(mode: str, workload: str, compilers: list[str], settings: Setting
         finally:
             end(process)
     if output.exists():
-        return json.loads(output.read_text())
+        found = json.loads(output.read_text())
+        output.unlink()
+        return found
     lines = errors.read_text(errors="replace").strip().splitlines()
     cause = signal.Signals(-status).name if status < 0 else f"status {status}"
     return {"problem": f"process ended with {cause}: {lines[-1][:160] if lines else 'no output'}"}

@@ -21,6 +21,11 @@ from ingot.explain.report import size_text
 
 Ratio = tuple[float, float, float]
 
+TITLES = {
+    "eager": "eager", "inductor": "torch.compile", "ingot": "Ingot", "ingot-freeze": "Ingot, freeze", "jax": "JAX",
+    "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
+}  # fmt: skip
+
 
 def table(rows: Sequence[Row], settings: Settings) -> Table:
     """A line per row, a section per workload; what could not be measured is said below.
@@ -83,16 +88,17 @@ def write_json(rows: Sequence[Row], settings: Settings, path: Path) -> None:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars of the speed over eager per workload and compiler, with 90% intervals. Needs matplotlib."""
+    """Bars from eager's speed up or down to that of each compiler, per workload, with 90% intervals. Needs
+    matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     pyplot.rcParams["svg.fonttype"] = "none"  # text as text: small, and searched as such
     compilers = [name for name in dict.fromkeys(row.compiler for row in rows) if name != "eager"]
     workloads = list(dict.fromkeys(row.workload for row in rows))
-    figure, axes = pyplot.subplots(figsize=(min(max(6, 1.1 * len(workloads)), 14), 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(min(max(7, 1.1 * len(workloads)), 14), 4.5), layout="constrained")
     width = 0.8 / max(len(compilers), 1)
     for number, compiler in enumerate(compilers):
         ratios = {row.workload: row.over_eager for row in rows if row.compiler == compiler and row.over_eager}
@@ -100,9 +106,17 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         below = [middle - low for low, middle, _ in ratios.values()]
         above = [high - middle for _, middle, high in ratios.values()]
         middles = [middle for _, middle, _ in ratios.values()]
-        axes.bar(places, middles, width, yerr=[below, above], capsize=2, label=compiler)
+        heights, error = [middle - 1 for middle in middles], {"elinewidth": 0.6, "capsize": 1}
+        label = TITLES.get(compiler, compiler)
+        axes.bar(places, heights, width, bottom=1, yerr=[below, above], error_kw=error, label=label)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set(yscale="log", ylabel="times eager's speed", xticks=range(len(workloads)))
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", linewidth=0.4)
+    axes.margins(x=0.01)
     axes.set_xticklabels(workloads, rotation=30 if len(workloads) < 20 else 90, ha="right")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=min(4, max(1, len(compilers))))
     figure.savefig(path, dpi=150)

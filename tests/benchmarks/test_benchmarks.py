@@ -59,6 +59,25 @@ def test_a_crash_or_a_timeout_is_a_row(script, says, monkeypatch, tmp_path):
     assert says in text(show.table([row], SETTINGS))
 
 
+def test_a_peer_that_ends_the_process_leaves_the_others(monkeypatch, tmp_path):
+    calls = []
+
+    def run_worker(mode, workload, compilers, settings, caches):
+        calls.append((compilers, settings.rounds))
+        if "openvino" in compilers:
+            return {"problem": "process ended with SIGSEGV: no output"}
+        return {name: {"seconds": [1.0] * settings.rounds} for name in compilers}
+
+    monkeypatch.setattr(runner, "run_worker", run_worker)
+    found = runner.take_turns("vit", ["eager", "openvino", "ingot"], SETTINGS, tmp_path, lambda what: None)
+    assert found["openvino"] == {"problem": "process ended with SIGSEGV: no output"}
+    assert [len(found[name]["seconds"]) for name in ("eager", "ingot")] == [3, 3]
+    assert calls[0] == (["eager", "openvino", "ingot"], 3) and calls[-1] == (["eager", "ingot"], 3)
+    assert [rounds for _, rounds in calls[1:-1]] == [1, 1, 1]
+    found = runner.take_turns("vit", ["openvino"], SETTINGS, tmp_path, lambda what: None)
+    assert "SIGSEGV" in found["openvino"]["problem"]
+
+
 def test_one_peer_that_fails_leaves_the_others(monkeypatch):
     def refuse(workload, function, args):
         raise RuntimeError("cannot compile this\nsecond line")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict
 
 import pytest
@@ -92,6 +93,21 @@ def test_only_what_is_missing_or_old_is_measured(monkeypatch, tmp_path):
     cpu_page.main(["--no-measure", *files])
     assert len(measured) == 7
     assert "Not whole" in (tmp_path / "cpu.md").read_text()
+
+
+def test_a_piece_that_fails_leaves_the_others(monkeypatch, tmp_path):
+    def measure(piece, rounds):
+        if piece == "first/vit":
+            raise subprocess.TimeoutExpired("benchmarks.micro", 900)
+        return found(*peers(piece.partition("/")[2], eager=1.0, ingot=0.5))
+
+    monkeypatch.setattr(cpu_page, "measure", measure)
+    monkeypatch.setattr(cpu_page, "code", lambda: "c0de")
+    files = ["--figures", str(tmp_path / "figures.json"), "--page", str(tmp_path / "cpu.md")]
+    assert cpu_page.main(["first", *files]) == 1
+    kept = json.loads((tmp_path / "figures.json").read_text())
+    assert set(kept) == {piece for piece in PIECES if piece.startswith("first/")} - {"first/vit"}
+    assert "first/vit" in (tmp_path / "cpu.md").read_text()
 
 
 def test_names():
