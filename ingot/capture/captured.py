@@ -267,6 +267,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
     recorder: GraphRecorder = session.graph
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
     recorder.guard_memory(session)
+    recorder.guard_places(session)
     graph_module, inputs = recorder.finish(results.outputs)
     recorder.context.release()
     captured = Captured(

@@ -51,6 +51,7 @@ class Kind(Enum):
     CLASS_ATTRIBUTE = "class_attribute"  # source: a class; data: (name, what the MRO gives, or MISSING)
     TENSOR = "tensor"  # data: TensorFacts
     TENSOR_OFFSET = "tensor_offset"  # data: the storage offset in elements
+    TENSOR_MEMORY = "tensor_memory"  # data: the bytes of its storage
     TENSOR_ALIGNED = "tensor_aligned"  # data: what the data pointer is a multiple of, in bytes
     SAME = "same"  # data: another source, whose value is the same object
     DISTINCT = "distinct"  # data: another source, whose value is another object
@@ -130,6 +131,7 @@ _RULES: dict[Kind, _Rule] = {
         "{0}.{1[0]}", lambda cls, data: _class_attribute(cls, data[0]), lambda data: data[1], operator.is_
     ),
     Kind.TENSOR_OFFSET: _Rule("{0}.storage_offset()", lambda tensor, _: tensor.storage_offset()),
+    Kind.TENSOR_MEMORY: _Rule("{0}.untyped_storage().nbytes()", lambda tensor, _: tensor.untyped_storage().nbytes()),
     Kind.TENSOR_ALIGNED: _Rule("{0}.data_ptr() % {1}", lambda tensor, size: tensor.data_ptr() % size, lambda _: 0),
 }
 

@@ -24,7 +24,7 @@ from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
 from ingot.graph.custom import CustomGradient
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.symbols import Bounds
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class GraphRecorder:
         self.steps += 1
         where = self.context.shapes.where = session.where
         fakes = [a.argument(fake_of) for a in args]
+        if fakes and isinstance(fakes[0], FakeTensor) and getattr(target, "__name__", target) == "storage_offset":
+            self.context.address(fakes[0])
         fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
         result = self._run(session, op, target, fakes, fakes_by_name)
         if self._inside_opaque:
@@ -324,6 +326,13 @@ class GraphRecorder:
         apart = [known.entry.source for j, known in enumerate(self.inputs) if j not in later]
         if len(apart) > 1:
             session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
+
+    def guard_places(self, session: Session) -> None:
+        """States where inputs lie in their memory, and how much that is, when it was addressed from its beginning."""
+        for entry, tensor, _ in self.inputs:
+            if storage_key(entry.fake) in self.context.addressed:
+                session.guard(entry.source, Kind.TENSOR_OFFSET, tensor.storage_offset())
+                session.guard(entry.source, Kind.TENSOR_MEMORY, tensor.untyped_storage().nbytes())
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

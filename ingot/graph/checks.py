@@ -105,11 +105,11 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
 
 def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
     offset = x.storage_offset() if storage_offset is None else storage_offset
-    numbers = [*size, *stride, offset, x.untyped_storage().nbytes()]
-    if not all(isinstance(n, int) for n in numbers) or 0 in size:
+    if any(n == 0 for n in size):
         return ""
     last = offset + sum((n - 1) * s for n, s in zip(size, stride))
-    return "" if (last + 1) * x.element_size() <= numbers[-1] else "a window beyond the storage"
+    fits = (last + 1) * x.element_size() <= x.untyped_storage().nbytes()
+    return "" if fits else "a window beyond the storage"
 
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> str:

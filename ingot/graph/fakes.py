@@ -22,6 +22,10 @@ from ingot.graph.schemas import functional_form, written
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, within
 
 _CPU = torch.device("cpu")
+_ADDRESSING = {
+    getattr(torch.ops.aten, name).default
+    for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
+}
 
 
 class FakeTensor(torch.Tensor):
@@ -213,13 +217,25 @@ class FakeContext(Mode):
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
         self._symbolic_storages: set[int] = set()
+        self._symbolic_keys: set[int] = set()  # the keys of symbolic fakes' memory
+        self.addressed: set[int] = set()  # the keys of memory that was addressed from its beginning
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.outside_is_refused and op is not torch.ops.aten.lift_fresh.default:
             if not all(isinstance(t, FakeTensor) for t in meta.tensors_in((args, kwargs))):
                 raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
+        if op in _ADDRESSING:
+            self.address(args[0])
         return run_fake(op, args, kwargs)
+
+    def address(self, fake: torch.Tensor) -> None:
+        """Notes that places in the whole memory behind a fake are relied on: where the tensor begins in it, and how
+        much there is."""
+        key = storage_key(fake)
+        if key in self._symbolic_keys:
+            raise Unsupported("the memory of a tensor with symbolic sizes is addressed from its beginning")
+        self.addressed.add(key)
 
     def fake(
         self,
@@ -259,6 +275,8 @@ class FakeContext(Mode):
         self._fakes.clear()
         self._storages.clear()
         self._symbolic_storages.clear()
+        self._symbolic_keys.clear()
+        self.addressed.clear()
 
     def _meta(self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -268,7 +286,9 @@ class FakeContext(Mode):
         if dims:
             self._symbolic_storages.add(storage._cdata)
             sizes, strides = self.shapes.symbolic_geometry(tensor, dims, name)
-            return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+            made = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+            self._symbolic_keys.add(made.untyped_storage()._cdata)
+            return made
         if flat is None:
             flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
             self._storages[storage._cdata] = flat

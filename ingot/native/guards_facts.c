@@ -168,6 +168,18 @@ static bool check_tensor_offset(PyObject *value, Check *check) {
            facts.storage_offset == check->number;
 }
 
+/* Rare: of tensors whose memory is addressed from its beginning. */
+static bool check_tensor_memory(PyObject *value, Check *check) {
+    if (!ingot_is_plain_tensor(value))
+        return false;
+    PyObject *storage = PyObject_CallMethod(value, "untyped_storage", NULL);
+    PyObject *bytes = storage == NULL ? NULL : PyObject_CallMethod(storage, "nbytes", NULL);
+    long long count = bytes == NULL ? -1 : PyLong_AsLongLong(bytes);
+    Py_XDECREF(storage);
+    Py_XDECREF(bytes);
+    return count == check->number;
+}
+
 static bool check_tensor_aligned(PyObject *value, Check *check) {
     void *data;
     return ingot_is_plain_tensor(value) && ingot_tensor_data(value, &data) == 0 &&
@@ -192,6 +204,7 @@ static const struct {
     {"class_attribute", check_class_attribute, false, BY_CLASS},
     {"tensor", check_tensor, false, BY_LOOKING},
     {"tensor_offset", check_tensor_offset, true, BY_LOOKING},
+    {"tensor_memory", check_tensor_memory, true, BY_LOOKING},
     {"tensor_aligned", check_tensor_aligned, true, BY_LOOKING},
 };
 

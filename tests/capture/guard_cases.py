@@ -400,6 +400,13 @@ CASES = [
         "x.storage_offset() was 2, is 3",
     ),
     Case(
+        "memory",
+        lambda: (base()[2:6],),
+        fact(Kind.TENSOR_MEMORY, base().nbytes),
+        lambda _: (torch.cat([base(), base()])[2:6],),
+        f"x.untyped_storage().nbytes() was {base().nbytes}, is {2 * base().nbytes}",
+    ),
+    Case(
         "alignment",
         lambda: (base()[4:8],),
         fact(Kind.TENSOR_ALIGNED, 16),
