@@ -84,7 +84,9 @@ def _canonical_kernel(
         stores=tuple(replace(s, buffer=names[s.buffer], index=s.index.substitute(loops)) for s in stage.stores),
     )
     left, right = (Access(names[a.buffer], a.index.substitute(loops)) for a in (node.left, node.right))
-    blocks = choose_blocks(product(s.extent for s in batch), product(s.extent for s in rows), columns[0].extent)
+    points, height = (product(s.extent for s in loops) for loops in (batch, rows))
+    right_size = product(s.extent for s in columns + reduced).constant
+    blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
     whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks)
     kernel = Kernel(
         kernel_name(origin), origin, batch, (stage,), parameters, parallel=len(batch), product=whole
@@ -99,10 +101,16 @@ LARGEST_COLUMNS = 256
 WANTED_BLOCKS = 16
 MANY_BLOCKS = 32  # where there are more, they have up to so many times as many rows:
 TALLER = 4
+FEWEST_ROWS = 128  # ... and if there is one block of at least so many rows,
+PACKED = 3  # it is halved, so that a thread reads what it has written before, unless packing twice takes longer:
+# elements of the right operand that are packed while one of the left operand comes from another core
 
 
-def choose_blocks(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
-    """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little empty."""
+def choose_blocks(
+    batch: Expr, rows: Expr, columns: Expr, right_size: int | None = None, left_size: int = 0
+) -> tuple[int, int]:
+    """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little empty. The sizes are
+    the elements of the operands for each point of the batch, as far as they are known."""
     width = _tile_width(columns.constant or 48)
     across = _ceil(columns.constant or 48, width)
     height = rows.constant or LARGEST_ROWS
@@ -110,12 +118,23 @@ def choose_blocks(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
         wanted = _ceil(MANY_BLOCKS, (batch.constant or 1) * across)
         count = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
         height = _ceil(_ceil(height, count), 24) * 24
+    elif height >= FEWEST_ROWS and batch.constant == 1 and right_size and right_size < PACKED * left_size:
+        height = _ceil(height, 2)
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
     together = 1
     while together < across and together * 2 * width <= most and blocks // (together * 2) >= WANTED_BLOCKS:
         together *= 2
     return height, width * together
+
+
+def _reach(index: Expr, loops: Sequence[Symbol]) -> int:
+    """How many elements lie between the first and the last that an index gives over `loops`, 0 if that is not known."""
+    linear = index.linear(loops)
+    steps = [(c.constant, s.extent.constant) for s, c in linear[1].items()] if linear is not None else []
+    if not steps or any(step is None or extent is None for step, extent in steps):
+        return 0
+    return 1 + sum((step or 0) * ((extent or 1) - 1) for step, extent in steps)
 
 
 def _tile_width(columns: int) -> int:

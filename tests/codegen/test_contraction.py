@@ -248,9 +248,14 @@ def test_tiles_leave_few_rows_empty():
     assert [choose_tile("float", 64, target, rows).rows for rows in (264, 197, 49, 16, 5, 1)] == [6, 6, 5, 4, 5, 4]
 
 
-def test_blocks_are_tall_where_there_are_many():
-    def blocks(rows: int, columns: int) -> tuple[int, int]:
-        return choose_blocks(as_expr(1), as_expr(rows), as_expr(columns))
+def blocks(rows: int, columns: int, reduced: int = 512) -> tuple[int, int]:
+    return choose_blocks(as_expr(1), as_expr(rows), as_expr(columns), columns * reduced, rows * reduced)
 
+
+def test_blocks_are_tall_where_there_are_many():
     assert blocks(49, 512) == (49, 64) and blocks(1024, 256) == (264, 64)
     assert blocks(1 << 16, 32) == (1056, 32) and blocks(1 << 20, 256) == (1056, 64)
+
+
+def test_a_block_is_halved_where_packing_twice_takes_less_than_reading_what_another_thread_wrote():
+    assert blocks(196, 256) == (98, 64) and blocks(196, 1024) == (196, 64) and blocks(100, 64) == (100, 64)

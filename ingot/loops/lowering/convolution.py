@@ -203,8 +203,8 @@ def _dense(
         reduced = (inner, *taps)  # as in the weight
         left = _access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
     else:
-        if few:  # channels innermost, as in the images: a row of the window is one loop
-            weight = lw.relaid(weight, channels_last_strides(weight.sizes))
+        if few:  # a row of the window is one loop, as in the images; its rows lie side by side, to be packed together
+            weight = lw.relaid(weight, _columns_last_strides(weight.sizes))
         at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
         left = _access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
     buffer = lw.new_buffer(out, out.strides)
@@ -216,6 +216,14 @@ def _dense(
         )
     )  # fmt: skip
     return _with_bias(lw, out, stored(buffer, out), bias)
+
+
+def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Dense strides of images with a column's elements side by side, then the channels, then the columns."""
+    outputs, channels, height, width = range(4)
+    order = (outputs, width, channels, height)
+    strides = dict(zip(order, contiguous_strides([sizes[d] for d in order])))
+    return tuple(strides[d] for d in range(4))
 
 
 def _side_by_side(
