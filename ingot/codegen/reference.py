@@ -23,6 +23,7 @@ from ingot.loops.ir import (
     LoopGraph,
     Pointwise,
     Reduction,
+    Scan,
     View,
 )
 from ingot.loops.ops import HALVES, OPS
@@ -105,6 +106,11 @@ def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
     return (found.float() if found.dtype in HALVES else found).numpy().reshape(at.shape)
 
 
+def _running(i: Instruction, args: list[np.ndarray], *_: Any) -> Any:
+    """A scan over all loops of a kernel's stage."""
+    return scan_over(i.attrs[0], args[0].reshape(-1)).reshape(args[0].shape)
+
+
 def _indirect(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
     symbol, extent, fault = i.attrs
     size = extent.evaluate(symbols)
@@ -139,6 +145,7 @@ _STRUCTURAL = {
     "index": _index,
     "load": _load,
     "indirect": _indirect,
+    "running": _running,
     "scalar": _scalar,
     "to": _to,
 }
@@ -265,6 +272,31 @@ def _run_reduction(
     )
 
 
+def _run_scan(node: Scan, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+    shape, values = grid((*node.loops, *node.reduced), sizes)
+    done = run_body(node.body, memory, values, shape)[node.body.results[0]]
+    result = scan_over(node.kind, done).astype(_NUMPY[node.dtype])
+    _store(memory[node.target], node.index.evaluate(values), result, "store")
+
+
+_ACCUMULATED = {"sum": np.add, "prod": np.multiply, "logaddexp": np.logaddexp}
+
+
+def scan_over(kind: str, values: np.ndarray) -> np.ndarray:
+    """A scan along the last axis."""
+    if kind in _ACCUMULATED:
+        with np.errstate(all="ignore"):
+            return _ACCUMULATED[kind].accumulate(values, axis=-1)
+    best, positions = values[..., 0], np.zeros(values.shape, np.int64)
+    extremes = values.copy()
+    for k in range(1, values.shape[-1]):
+        new = values[..., k]
+        take = (new >= best if kind.endswith("max") else new <= best) | (new != new)
+        best = extremes[..., k] = np.where(take, new, best)
+        positions[..., k] = np.where(take, k, positions[..., k - 1])
+    return positions if kind.startswith("arg") else extremes
+
+
 def contract(
     loops: tuple[Sequence[Symbol], ...], left: Access, right: Access,
     memory: Mapping[str, torch.Tensor], sizes: Values, fixed: Values | None = None,
@@ -366,6 +398,7 @@ def _materialize(tree: Any, memory: Mapping[str, torch.Tensor], sizes: Mapping[S
 _RUN: dict[type, Any] = {
     Pointwise: _run_pointwise,
     Reduction: _run_reduction,
+    Scan: _run_scan,
     Attention: _run_attention,
     Contraction: _run_contraction,
     Library: _run_library,

@@ -160,7 +160,17 @@ class Reduction(Node):
         return (self.target,)
 
 
+@dataclass(frozen=True)
+class Scan(Reduction):
+    """A reduction that tells of each step: for each point of `loops` and each place of the one loop of `reduced`, store
+    what has been reduced up to and with that place at `index`, which has that loop, as `dtype`.
+
+    `kind` is one of `SCANS`. Of equal extremes the last one counts, its position too.
+    """
+
+
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+SCANS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
 
 
 @dataclass(frozen=True)

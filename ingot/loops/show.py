@@ -19,6 +19,7 @@ from ingot.loops.ir import (
     Node,
     Pointwise,
     Reduction,
+    Scan,
     View,
 )
 
@@ -71,7 +72,8 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
         last = f"{node.target}[{node.index}] {verb}"
         return lines + _body_lines(node.body, last)
     assert isinstance(node, Reduction)
-    lines.append(f"  for {_loops(node.loops)}: reduce {_loops(node.reduced)}:")
+    verb = "scan" if isinstance(node, Scan) else "reduce"
+    lines.append(f"  for {_loops(node.loops)}: {verb} {_loops(node.reduced)}:")
     return lines + _body_lines(node.body, f"{node.target}[{node.index}] {node.kind}=")
 
 

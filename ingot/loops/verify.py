@@ -11,6 +11,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, integer
 from ingot.loops.ir import (
     REDUCTIONS,
+    SCANS,
     Access,
     Attention,
     Body,
@@ -22,6 +23,7 @@ from ingot.loops.ir import (
     Node,
     Pointwise,
     Reduction,
+    Scan,
     View,
     views_in,
 )  # fmt: skip
@@ -98,7 +100,11 @@ class _Check:
         values = self.body(node.body, symbols, empty)
         target, result = self.graph.buffers[node.target], node.body.instructions[node.body.results[0]]
         stored = result.dtype
-        if isinstance(node, Reduction):
+        if isinstance(node, Scan):
+            self.require(node.kind in SCANS and len(reduced) == 1, f"{node.kind} over {len(reduced)} loops is no scan")
+            self.require(not node.kind.startswith("arg") or node.dtype is torch.int64, "a position is an int64")
+            stored = node.dtype
+        elif isinstance(node, Reduction):
             self.require(node.kind in REDUCTIONS, f"{node.kind} is not a reduction")
             stored = node.dtype
             position = node.kind.startswith("arg")
@@ -108,6 +114,7 @@ class _Check:
             )
         self.require(stored is target.dtype, f"a {stored} is stored into {target.name}, which holds {target.dtype}")
         outer = {*self.sizes, *node.loops} | (values if isinstance(node, Pointwise) else set())
+        outer |= {*reduced} if isinstance(node, Scan) else set()
         self.require(node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols")
         if not empty:
             self.within(target, *_range(node.index))

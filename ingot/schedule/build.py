@@ -15,7 +15,7 @@ from ingot.loops.expr import (
     product,
     value_symbol,
 )
-from ingot.loops.ir import Body, Buffer, Instruction, Origin, Reduction
+from ingot.loops.ir import Body, Buffer, Instruction, Origin, Pointwise, Reduction, Scan
 from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
@@ -141,7 +141,9 @@ class _Builder:
         if len(writers) != 1:
             return False
         member = self.laid.members[writers[0]]
-        return isinstance(member, Reduction) or (not self.laid.inner[writers[0]] and buffer in self.internal)
+        if isinstance(member, Reduction):
+            return not isinstance(member, Scan)
+        return not self.laid.inner[writers[0]] and buffer in self.internal
 
     def _row(self, buffer: str) -> Row | None:
         """The scratch row of an internal buffer that crosses stages; None where its inner addresses are not known to
@@ -206,7 +208,9 @@ class _Builder:
             numbers.append(self._emit(draft, i._replace(args=args), renamed))
         value = numbers[member.body.results[0]]
         index = member.index.substitute(renamed) if renamed else member.index
-        if isinstance(member, Reduction):
+        if isinstance(member, Scan):
+            value = draft.emit(Instruction("running", (value,), member.dtype, (member.kind,)))
+        elif isinstance(member, Reduction):
             draft.reductions.append(Accumulate(member.kind, value, self._scalar(member.target), member.dtype))
             return
         draft.stored[member.target, index] = value
@@ -216,7 +220,8 @@ class _Builder:
             if self._is_scalar(member.target):
                 draft.scalars.append(Define(self._scalar(member.target), value))
                 return
-        draft.stores.append(Store(*self._address(member.target, index), value, member.mode))
+        mode = member.mode if isinstance(member, Pointwise) else "store"
+        draft.stores.append(Store(*self._address(member.target, index), value, mode))
 
     def _emit(self, draft: StageDraft, i: Instruction, renamed: dict[Symbol, Expr]) -> int:
         if i.op == "load":
@@ -247,7 +252,7 @@ class _Builder:
         """Add the stores of reduction results that are wanted in memory, to the first scalar stage after the
         reduction."""
         for k, member in enumerate(self.laid.members):
-            if not isinstance(member, Reduction) or member.target in self.internal:
+            if not isinstance(member, Reduction) or isinstance(member, Scan) or member.target in self.internal:
                 continue
             after = self.stage_of[k] + 1
             if after == len(drafts) or drafts[after].loops:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Pointwise, Reduction, View
+from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Pointwise, Reduction, Scan, View
 from ingot.schedule.build import assign_stages
 from ingot.schedule.fuse import Group
 from ingot.schedule.nests import Compute
@@ -142,6 +142,7 @@ def _renamed_library(node: Library, final: Any) -> Library:
 _RENAMED: dict[type, Any] = {
     Pointwise: _renamed_compute,
     Reduction: _renamed_compute,
+    Scan: _renamed_compute,
     Contraction: _renamed_contraction,
     Attention: _renamed_attention,
     Library: _renamed_library,

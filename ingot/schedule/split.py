@@ -12,7 +12,7 @@ from math import inf
 import torch
 
 from ingot.loops.expr import Expr, Symbol, contiguous_strides, loop_symbol, product
-from ingot.loops.ir import Body, Buffer, Instruction, LoopGraph, Node, Reduction
+from ingot.loops.ir import Body, Buffer, Instruction, LoopGraph, Node, Reduction, Scan
 from ingot.schedule.nests import canonical, map_indices
 
 FEW_POINTS = 8  # fewer results than this, each reduced on its own, leave threads without work ...
@@ -27,7 +27,7 @@ def split_reductions(nodes: Sequence[Node], graph: LoopGraph) -> tuple[list[Node
     graph = replace(graph, buffers=dict(graph.buffers))
     result: list[Node] = []
     for node in nodes:
-        result += _split(node, graph) if isinstance(node, Reduction) else [node]
+        result += _split(node, graph) if isinstance(node, Reduction) and not isinstance(node, Scan) else [node]
     return result, graph
 
 

@@ -16,6 +16,7 @@ import torch
 from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.memory import Memory, fits_short
 from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
+from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
@@ -44,6 +45,7 @@ class _Row(NamedTuple):
     bound: dict[Symbol, Value]
     bases: dict[str, Value]
     scalars: dict[str, Value]
+    running: dict[Instruction, Running]
 
 
 class Function(NamedTuple):
@@ -199,7 +201,7 @@ class KernelEmitter:
         self.errors: list[Fault] = []
         self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
-        self.rows = [_Row({}, self.memory.base, self.scalars)]  # those that are computed together
+        self.rows = [_Row({}, self.memory.base, self.scalars, {})]  # those that are computed together
         self.scratch: Expr = ZERO
         self.registers = max(1, self.e.lanes // lanes_of_register(kernel, target))
         self.present = self.e.constant(self.e.lanes, "i64")  # lanes in range
@@ -299,7 +301,7 @@ class KernelEmitter:
             for row in self.kernel.rows if number else ():
                 type = REPRESENTATIONS[row.dtype].memory
                 bases[row.name] = self.e.pointer(bases[row.name], type, memory.index(as_expr(row.length)))
-            self.rows.append(_Row({loop: memory.bound[loop] for loop in loops}, bases, {}))
+            self.rows.append(_Row({loop: memory.bound[loop] for loop in loops}, bases, {}, {}))
         self._run_stages()
         self.rows, memory.base = alone, own
 
@@ -491,6 +493,13 @@ class KernelEmitter:
             for _ in self.rows
         ]  # fmt: skip
 
+        for row in self.rows:
+            row.running.clear()
+            for i in stage.body.instructions:
+                if i.op == "running":
+                    dtype, place = stage.body.instructions[i.args[0]].dtype, self._position_type(stage)
+                    row.running[i] = Running(self.e, i.attrs[0], dtype, across, place)
+
         def flush() -> None:
             for of_row in reductions:
                 for reduction in of_row:
@@ -587,7 +596,7 @@ class KernelEmitter:
     def _enter(self, row: _Row) -> None:
         """Have what follows computed for one of the rows that are computed together."""
         self.memory.bound.update(row.bound)
-        self.memory.base, self.scalars = row.bases, row.scalars
+        self.memory.base, self.scalars, self.running = row.bases, row.scalars, row.running
 
     def _bodies(self, stage: Stage, reductions: list[list[_Reduction]], copy: int, mask: Value | None) -> None:
         """One evaluation of the body for each of the rows that are computed together."""
@@ -597,7 +606,7 @@ class KernelEmitter:
 
     def _body(self, stage: Stage, reductions: list[_Reduction], copy: int, mask: Value | None) -> None:
         """One evaluation of the body; `mask` says which lanes count in the reductions."""
-        body = stage.body
+        body, self.stage = stage.body, stage
         values: list[Value] = []
         self.memory.strided = [i.attrs for i in body.loads if not i.args]
         for instruction in body.instructions:
@@ -681,6 +690,16 @@ class KernelEmitter:
     def _scalar(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
         return self.scalars[i.attrs[0]]
 
+    def _running(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        running, source = self.running[i], program[i.args[0]].dtype
+        if running.kind.startswith("arg"):
+            _, position = running.step((args[0], self._position(self.stage)), False)
+            return self.e.cast("sext", position, "i64")
+        in_order = source.is_floating_point and (
+            running.kind == "prod" or running.kind == "sum" and i.dtype is torch.float64
+        )
+        return convert(running.step((args[0],), in_order)[0], source, i.dtype)
+
     def _convert(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
         return convert(args[0], program[i.args[0]].dtype, i.dtype)
 
@@ -702,5 +721,6 @@ _STRUCTURAL = {
     "load": "_load",
     "scalar": "_scalar",
     "indirect": "_indirect",
+    "running": "_running",
     "to": "_convert",
 }

@@ -28,6 +28,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     reductions,
     resampling,
     resampling_backward,
+    scans,
     scatters,
     searching,
     special,

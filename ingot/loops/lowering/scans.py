@@ -1,0 +1,136 @@
+"""Scans: cumulative sums, products and extremes along one dimension, each a loop nest of its own, and what is counted
+with one (`masked_scatter`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ONE, ZERO, contiguous_strides
+from ingot.loops.ir import Fault, Scan
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import pointwise
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    broadcast_index,
+    dense_strides,
+    loop_symbols,
+    loops_over,
+    numel,
+    rounded,
+    stored,
+)
+
+aten = torch.ops.aten
+apply = ops.apply
+
+
+def scan(
+    lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int, element: Callable[[int], int]
+) -> TensorValue:
+    """`element(x)`, of the type to accumulate in, scanned along `dim`; rounded to `out.dtype` at each step."""
+    index = loops_over(x.sizes)
+    with ops.recording() as recorder:
+        body = recorder.body(element(x.load(index)))
+    strides = dense_strides(out.sizes, out.strides)
+    spec = out._replace(strides=strides)
+    buffer = lw.new_buffer(spec, strides)
+    target = sum((i * stride for i, stride in zip(index, strides)), ZERO)
+    rows = loop_symbols((*index[:dim], *index[dim + 1 :]))
+    name, origin = lw.node_name(), x.root.origin.merged(lw.origin)
+    lw.graph.nodes.append(Scan(name, origin, rows, loop_symbols((index[dim],)), kind, body, buffer, target, out.dtype))
+    return stored(buffer, spec)
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    """As eager's: doubles for floats, floats for halves."""
+    return torch.float64 if dtype in ops.FLOATS else torch.float32 if dtype in ops.HALVES else torch.int64
+
+
+def _cumulative(kind: str) -> Callable[..., TensorValue]:
+    def rule(lw: Lowering, out: Spec, x: TensorValue, dim: int, *, dtype: Any = None) -> TensorValue:
+        held = _accumulator(out.dtype)
+
+        def element(value: int) -> int:
+            return ops.to(rounded(value, out.dtype), held)
+
+        if not x.sizes or x.sizes[dim] is ONE:
+            return pointwise(lw, out, _alone(kind), [x], [out.dtype])
+        return scan(lw, out, kind, x, dim % len(x.sizes), element)
+
+    return rule
+
+
+def _alone(kind: str) -> Callable[[int], int]:
+    """A scan of a single element: sums begin with 0, which -0.0 gives way to."""
+
+    def scalar(value: int) -> int:
+        if kind != "sum" or ops.dtype_of(value) not in ops.FLOATS:
+            return value
+        return apply("add", value, ops.constant(0, ops.dtype_of(value)))
+
+    return scalar
+
+
+lowers(aten.cumsum.default)(_cumulative("sum"))
+lowers(aten.cumprod.default)(_cumulative("prod"))
+lowers(aten.logcumsumexp.default)(_cumulative("logaddexp"))
+
+
+def _cumulative_extreme(kind: str) -> Callable[..., tuple[TensorValue, TensorValue]]:
+    def rule(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+        if not x.sizes or x.sizes[dim] is ONE or any(out is None for out in outs):
+            raise NotLowered("a scan of single elements")
+        lw.share(x)
+        results = []
+        for out, of_kind in zip(outs, (kind, "arg" + kind)):
+            results.append(scan(lw, out, of_kind, x, dim % len(x.sizes), _comparable))
+        return results[0], results[1]
+
+    return rule
+
+
+def _comparable(value: int) -> int:
+    return ops.to(value, torch.uint8) if ops.dtype_of(value) is torch.bool else value
+
+
+lowers(aten.cummax.default)(_cumulative_extreme("max"))
+lowers(aten.cummin.default)(_cumulative_extreme("min"))
+
+
+@lowers(aten.masked_scatter.default)
+def masked_scatter(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, source: TensorValue) -> TensorValue:
+    """Elements of `source`, one after the other, where the mask holds: how many come before is counted by a scan."""
+    whole, there = numel(out.sizes), numel(source.sizes)
+    if whole is ONE or there is ZERO or source.dtype is not out.dtype or not out.sizes:
+        raise NotLowered("a single element, or none to choose from")
+    flat = Spec((whole,), (ONE,), torch.int64, out.device)
+    steps = contiguous_strides(out.sizes)
+
+    def holds(index: Index) -> int:
+        return mask.load(broadcast_index(index, mask.sizes))
+
+    def in_order(index: Index) -> int:
+        return holds(tuple(index[0] // step % size for step, size in zip(steps, out.sizes)))
+
+    listed = TensorValue((whole,), (ONE,), torch.bool, in_order, cost=1, origin=lw.origin)
+    count = scan(lw, flat, "sum", listed, 0, lambda value: ops.to(value, torch.int64))
+    lw.realize_root(source)
+    fault = Fault(RuntimeError, "Number of elements of source < number of ones in mask")
+    source_steps = contiguous_strides(source.sizes)
+
+    def compute(index: Index) -> int:
+        taken, place = holds(index), sum((i * step for i, step in zip(index, steps)), ZERO)
+        with ops.masked(taken):
+            number = apply("sub", count.load((place,)), ops.constant(1, torch.int64))
+            at = ops.indirect(number, there, fault)
+            new = source.load(tuple(at // step % size for step, size in zip(source_steps, source.sizes)))
+        return apply("where", taken, new, x.load(broadcast_index(index, x.sizes)))
+
+    return lw.computed(out, compute, [x, mask, source], cost=4)
