@@ -410,9 +410,12 @@ def _rename_buffers(stage: Stage, names: dict[str, str]) -> Stage:
 
 
 def choose_vector_loop(outer: Sequence[Symbol], stages: Sequence[Stage], rows: set[str]) -> Symbol | None:
-    """The last outer loop when it is the one along which memory is contiguous; None for each stage's own last loop.
-    The memory of `rows` lies as it is wanted either way."""
+    """The last outer loop when it is the one along which memory is contiguous, or where steps depend on each other that
+    take longer than moving what lies apart; None for each stage's own last loop. The memory of `rows` lies as it is
+    wanted either way."""
     if all(not s.loops for s in stages):
+        return outer[-1]
+    if any(i.op == "running" and i.attrs[0] == "logaddexp" for s in stages for i in s.body.instructions):
         return outer[-1]
     along_inner = along_outer = 0
     for s in stages:

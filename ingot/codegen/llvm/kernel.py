@@ -695,9 +695,7 @@ class KernelEmitter:
         if running.kind.startswith("arg"):
             _, position = running.step((args[0], self._position(self.stage)), False)
             return self.e.cast("sext", position, "i64")
-        in_order = source.is_floating_point and (
-            running.kind == "prod" or running.kind == "sum" and i.dtype is torch.float64
-        )
+        in_order = source.is_floating_point and running.kind == "prod"
         return convert(running.step((args[0],), in_order)[0], source, i.dtype)
 
     def _convert(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:

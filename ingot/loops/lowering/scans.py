@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, contiguous_strides
+from ingot.loops.expr import ONE, ZERO, contiguous_strides, product
 from ingot.loops.ir import Fault, Scan
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
@@ -29,6 +29,8 @@ from ingot.loops.lowering.values import (
 
 aten = torch.ops.aten
 apply = ops.apply
+
+FEWEST_ROWS = 4  # that are worth computing side by side where each step takes long
 
 
 def scan(
@@ -62,6 +64,9 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
 
         if not x.sizes or x.sizes[dim] is ONE:
             return pointwise(lw, out, _alone(kind), [x], [out.dtype])
+        rows = product(size for d, size in enumerate(x.sizes) if d != dim % len(x.sizes))
+        if kind == "logaddexp" and (rows.constant is None or rows.constant < FEWEST_ROWS):
+            raise NotLowered("steps that wait for each other, and too few rows to take side by side")
         return scan(lw, out, kind, x, dim % len(x.sizes), element)
 
     return rule
