@@ -275,7 +275,7 @@ def _run_reduction(
 def _run_scan(node: Scan, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
     shape, values = grid((*node.loops, *node.reduced), sizes)
     done = run_body(node.body, memory, values, shape)[node.body.results[0]]
-    result = scan_over(node.kind, done).astype(_NUMPY[node.dtype])
+    result: np.ndarray = scan_over(node.kind, done).astype(_NUMPY[node.dtype])
     _store(memory[node.target], node.index.evaluate(values), result, "store")
 
 

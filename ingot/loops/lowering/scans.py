@@ -63,7 +63,7 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
             return ops.to(rounded(value, out.dtype), held)
 
         if not x.sizes or x.sizes[dim] is ONE:
-            return pointwise(lw, out, _alone(kind), [x], [out.dtype])
+            return pointwise(lw, out, _alone("" if not x.sizes else kind), [x], [out.dtype])
         rows = product(size for d, size in enumerate(x.sizes) if d != dim % len(x.sizes))
         if kind == "logaddexp" and (rows.constant is None or rows.constant < FEWEST_ROWS):
             raise NotLowered("steps that wait for each other, and too few rows to take side by side")
@@ -73,10 +73,10 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
 
 
 def _alone(kind: str) -> Callable[[int], int]:
-    """A scan of a single element: sums begin with 0, which -0.0 gives way to."""
+    """A scan of a single element: where sums are made, -0.0 gives way to the 0 that they begin with."""
 
     def scalar(value: int) -> int:
-        if kind != "sum" or ops.dtype_of(value) not in ops.FLOATS:
+        if kind not in ("sum", "logaddexp") or ops.dtype_of(value) not in ops.FLOATS:
             return value
         return apply("add", value, ops.constant(0, ops.dtype_of(value)))
 
