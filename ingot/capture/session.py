@@ -46,7 +46,7 @@ _LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(.
 SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 """Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
 
-FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords]]] = {}
+FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords] | None]] = {}
 """Those of them that only call another value: handler(session, args, kwargs) gives the value and its arguments."""
 
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.checks import check
-from ingot.graph.schemas import functional_form, written
+from ingot.graph.schemas import functional_form, is_random, written
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, within
 
 _CPU = torch.device("cpu")
@@ -214,6 +214,7 @@ class FakeContext(Mode):
         super().__init__()
         self.shapes = ShapeContext()
         self.outside_is_refused = False
+        self.draws = 0  # how many ops have drawn random numbers
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
         self._symbolic_storages: set[int] = set()
@@ -227,6 +228,7 @@ class FakeContext(Mode):
                 raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
         if op in _ADDRESSING:
             self.address(args[0])
+        self.draws += is_random(op)
         return run_fake(op, args, kwargs)
 
     def address(self, fake: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ from ingot.graph.meta import first_line
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import SIMPLIFICATIONS
-from ingot.graph.record import Recorder, run_nodes
+from ingot.graph.record import BEHIND, Recorder, run_nodes
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,7 @@ def _trace(
     recorder = Recorder(context)
     with preserved(), recorder:
         primals, leaves, outputs, written, windows = _forward(gm, fakes, recorder)
+        recorder.region = BEHIND
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
         shares = _shares([outputs[k] for k in differentiable])

@@ -4,12 +4,15 @@ A value that the backward reads is kept, or it is computed again from values tha
 bytes is a minimum cut of a network in which each value of the forward is an edge of its size; an op that must not run
 twice (it draws random numbers, or a library computes it) cannot be on the far side of the cut, and one that is there
 costs a share of its size: of what takes about the same memory, what takes less work is chosen.
+
+In a region that the program checkpoints nothing is kept but what is read outside of it, and that is not computed again:
+the backward computes the region from there, right before it is needed. What it draws there is drawn again.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +26,9 @@ from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
-from ingot.graph.schemas import is_random
+from ingot.graph.record import BEHIND
+from ingot.graph.replay import drawn_again
+from ingot.graph.schemas import draws
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -55,7 +60,7 @@ class Partition:
     @property
     def draws(self) -> bool:
         """Whether the forward draws random numbers."""
-        return any(map(_draws, self.forward.graph.nodes))
+        return any(draws(node.target) for node in self.forward.graph.nodes)
 
 
 def partition(joint: Joint) -> Partition:
@@ -66,7 +71,7 @@ def partition(joint: Joint) -> Partition:
     mutated = {primals[position] for position, _ in whole.mutations}
     owned = {s.node: k for k, s in enumerate(results) if s.position is None and s.whole and s.node is not None}
     places: dict[Node, Saved] = {}
-    for k in joint.eager_reads:
+    for k in joint.eager_reads.union(_read_by_checkpoints(primals)):
         if primals[k] not in mutated:
             places[primals[k]] = Saved("input", k)
     for node, k in owned.items():
@@ -100,7 +105,7 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     primals, tangents = joint.aten.inputs[: joint.primals], joint.tangents
     needed = _ancestors([s.node for s in joint.gradients if s.node is not None], {*values, *tangents})
     late = _reached_from(tangents)
-    if any(node in primals or (node not in late and _must_run(node)) for node in needed):
+    if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
         return None
     return _backward(joint.aten, values, tangents, joint.gradients)
 
@@ -131,7 +136,7 @@ def _ancestors(nodes: Iterable[Node], given: Container[Node] = ()) -> set[Node]:
         node = stack.pop()
         if node not in found and node not in given:
             found.add(node)
-            stack.extend(node.all_input_nodes)
+            stack.extend(_read_by(node))
     return found
 
 
@@ -142,6 +147,8 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     """The values that are kept, in the graph's order. Those that are `held` anyway cost nothing, those that must be
     `copied` cost twice, those that only a kernel has in its registers a little more than those that are in memory."""
     wanted = _ancestors(gradients)
+    checkpoints = any(map(_is_checkpointed, whole.graph.nodes))
+    varying = _reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or draws(n.target)])
     network = Network()
     source, sink = network.node(), network.node()
     before: dict[Node, int] = {}
@@ -149,13 +156,16 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     candidates = [n for n in whole.graph.nodes if n in wanted and n not in late and n.op != "get_attr"]
     for node in candidates:
         before[node], after[node] = network.node(), network.node()
-        if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
+        inside = _is_checkpointed(node) and not (node in varying and _leaves_region(node))
+        if inside or is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
             network.edge(before[node], after[node])
         else:
             size = _bytes(node) if _is_stored(node, late) else _bytes(node) * 9 // 8
             network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
-        network.edge(source, before[node], _work(node) if node.op != "placeholder" and _repeats(node) else INFINITE)
-        for argument in node.all_input_nodes:
+        if not inside and not (checkpoints and node.meta.get("region") == BEHIND):
+            is_kept = node.op == "placeholder" or not _repeats(node) or (_is_checkpointed(node) and not is_view(node))
+            network.edge(source, before[node], INFINITE if is_kept else _work(node))
+        for argument in _read_by(node):
             if argument in after:
                 network.edge(after[argument], before[node])
         if node in gradients or any(user in late and user in wanted for user in node.users):
@@ -164,11 +174,35 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     return [n for n in candidates if beyond[after[n]] and not beyond[before[n]]]
 
 
+def _is_checkpointed(node: Node) -> bool:
+    return node.meta.get("region", BEHIND) != BEHIND
+
+
+def _read_by_checkpoints(primals: Sequence[Node]) -> set[int]:
+    """The primals that eager reads when it runs a checkpointed region again: it keeps no copy of them."""
+    return {k for k, node in enumerate(primals) if any(map(_is_checkpointed, node.users))}
+
+
+def _leaves_region(node: Node) -> bool:
+    """Whether a value of a checkpointed region, or a view of it, is read by another part of the forward."""
+    region = node.meta["region"]
+    return any(
+        user.op == "output" or user.meta.get("region") not in (region, BEHIND) or is_view(user) and _leaves_region(user)
+        for user in node.users
+    )
+
+
+def _read_by(node: Node) -> list[Node]:
+    """What the backward has to know to compute a value again."""
+    state = node.meta.get("state")
+    return node.all_input_nodes if state is None else [*node.all_input_nodes, state]
+
+
 def _repeats(node: Node) -> bool:
     """Whether the backward may compute a value again: it costs about as much as reading it would."""
     if node.target is operator.getitem or is_view(node):
         return True
-    if not isinstance(node.target, OpOverload) or _draws(node) or node.meta.get("may_raise"):
+    if not isinstance(node.target, OpOverload) or draws(node.target) or node.meta.get("may_raise"):
         return False
     return torch.Tag.pointwise in node.target.tags or node.target in _CHEAP
 
@@ -243,13 +277,7 @@ def _copied(
     whole: AtenGraph, given: dict[Node, Node], graph: torch.fx.Graph, roots: Iterable[Node]
 ) -> dict[Node, Node]:
     """Copy what the roots depend on into `graph`, behind the nodes that are `given`."""
-    needed: set[Node] = set()
-    stack = [r for r in roots if r not in given]
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(n for n in node.all_input_nodes if n not in given)
+    needed = _ancestors(roots, given)
     copies = dict(given)
     for node in whole.graph.nodes:
         if node in needed:
@@ -257,13 +285,30 @@ def _copied(
     return copies
 
 
+def _computed_again(
+    whole: AtenGraph, given: dict[Node, Node], graph: torch.fx.Graph, roots: Sequence[Node], late: set[Node]
+) -> dict[Node, Node]:
+    """The same for a backward that computes checkpointed regions again: each value right before it is needed."""
+    needed = _ancestors(roots, given)
+    place = {node: k for k, node in enumerate(whole.graph.nodes)}
+    copies = dict(given)
+    for last in whole.graph.nodes:
+        if last not in needed or not (last in late or last in roots):
+            continue
+        for node in sorted(_ancestors([last], copies), key=place.__getitem__):
+            arguments = torch.fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
+            if "state" in node.meta:
+                args = (copies[node.meta["state"]], *arguments[0])
+                copies[node] = graph.call_function(drawn_again(node.target), args, arguments[1])
+                copies[node].meta.update(node.meta)
+            else:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+    return copies
+
+
 def _must_run(node: Node) -> bool:
     """Whether the forward runs an op for what it does: it draws random numbers, or may be an error."""
-    return node.meta.get("may_raise", False) or _draws(node)
-
-
-def _draws(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and is_random(node.target)
+    return node.meta.get("may_raise", False) or draws(node.target)
 
 
 def _forward(
@@ -285,7 +330,11 @@ def _backward(whole: AtenGraph, saved: list[Node], tangents: list[Node], gradien
     for node in (*saved, *tangents):
         given[node] = graph.placeholder(node.name)
         given[node].meta.update(val=node.meta["val"], where=node.meta.get("where", ""))
-    copies = _copied(whole, given, graph, [s.node for s in gradients if s.node is not None])
+    roots = [s.node for s in gradients if s.node is not None]
+    if any(map(_is_checkpointed, whole.graph.nodes)):
+        copies = _computed_again(whole, given, graph, roots, _reached_from(tangents))
+    else:
+        copies = _copied(whole, given, graph, roots)
     return _finished(whole, graph, [_owned(_moved(s, copies)) for s in gradients], [])
 
 

@@ -41,11 +41,15 @@ from ingot.graph.functional import (
 )
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.freeze import freeze
-from ingot.graph.schemas import bind, functional_form, is_composite, may_raise, written
+from ingot.graph.replay import STATE_BYTES, random_state
+from ingot.graph.schemas import bind, draws, functional_form, is_composite, may_raise, written
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr
 
 aten = torch.ops.aten
+
+BEHIND = -1
+"""The region of what a backward pass computes."""
 
 _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose elements may share memory
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
@@ -86,6 +90,7 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
 
     for node in gm.graph.nodes:
         recorder.where = recorder.context.shapes.where = node.meta.get("where", "")
+        recorder.region = node.meta.get("region")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
         try:
             if node.op == "placeholder":
@@ -122,6 +127,7 @@ class Recorder(Mode):
         self.context = context
         self.graph = torch.fx.Graph()
         self.where = ""
+        self.region: int | None = None  # the checkpointed part of the program that runs, or BEHIND
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
         self._placeholders: list[torch.fx.Node] = []
         self._inputs: list[Tracked] = []
@@ -342,11 +348,24 @@ class Recorder(Mode):
     def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
         if self.context.shapes.hints:
             args, kwargs = _with_expressions(args), _with_expressions(kwargs)
+        state = self._random_state() if self.region is not None and self.region != BEHIND and draws(target) else None
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = value
         node.meta["where"] = self.where
+        if self.region is not None:
+            node.meta["region"] = self.region
+        if state is not None:
+            node.meta["state"] = state
         if may_raise(target, args, value):
             node.meta["may_raise"] = True
+        return node
+
+    def _random_state(self) -> torch.fx.Node:
+        """The generator's state, from which the backward is to draw again what is drawn next."""
+        node = self.graph.call_function(random_state)
+        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            meta_state = torch.empty(STATE_BYTES, dtype=torch.uint8, device="meta")
+        node.meta.update(val=FakeTensor(meta_state, torch.device("cpu")), where=self.where)
         return node
 
     def _as_nodes(self, tree: Any) -> Any:

@@ -15,6 +15,11 @@ def is_random(op: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags
 
 
+def draws(target: Any) -> bool:
+    """Whether the target of a node is a random op."""
+    return isinstance(target, OpOverload) and is_random(target)
+
+
 _LOOKS_UP = frozenset(
     f"aten::{name}" for name in
     "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add index_copy index_fill "

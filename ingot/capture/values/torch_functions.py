@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import overrides
-from torch.utils.checkpoint import checkpoint
 
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind, Quantity
-from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
+from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.sources import ArgSource, AttrSource, ConstSource, FunctionFieldSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
@@ -354,26 +352,3 @@ for _function in (
 ):
     SPECIAL_FUNCTIONS[_function] = _random_state
 FUNCTIONS.update(dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, torch._resize_output_), _resized))
-
-_CHECKPOINT_OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "early_stop"})
-"""Those that say how the backward pass is to run the function again."""
-
-
-def _checkpointed(session: Session, args: Arguments, kwargs: Keywords) -> tuple[Value, Arguments, Keywords]:
-    """torch.utils.checkpoint without gradients: a call of the function that it is given."""
-    reentrant = kwargs.get("use_reentrant", NONE)
-    given = {name: value for name, value in kwargs.items() if name not in _CHECKPOINT_OPTIONS | {"use_reentrant"}}
-    plain = session.known(reentrant) is False or session.known(reentrant) is True and not given
-    if torch.is_grad_enabled() or not plain or "context_fn" in given or "debug" in given:
-        raise session.unsupported("torch.utils.checkpoint with gradients, or with options that do more than call")
-    return session.realize(args[0]), args[1:], given
-
-
-def _call_checkpointed(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    target, args, kwargs = _checkpointed(session, args, kwargs)
-    return session.call(target, args, kwargs)
-
-
-for _checkpoint in (checkpoint, inspect.unwrap(checkpoint)):
-    FORWARDING[_checkpoint] = _checkpointed
-    SPECIAL_FUNCTIONS[_checkpoint] = _call_checkpointed
