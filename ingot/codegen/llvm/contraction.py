@@ -76,7 +76,10 @@ class _ContractionEmitter(KernelEmitter):
         self._store_offsets()
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
-            point, down = self._quotient(point, p.row_blocks)
+            if p.left.index.symbols.isdisjoint(self.kernel.loops):  # read the rows once, for the whole batch
+                down, point = self._quotient(point, product(s.extent for s in self.kernel.loops))
+            else:
+                point, down = self._quotient(point, p.row_blocks)
             self._bind_point(point, self.kernel.loops)
             first = down * p.row_block, across * p.column_block
             last = (
