@@ -197,7 +197,8 @@ def _training_program(
             except Exception as problem:  # the forward has run: eager's operations, one by one
                 backward.skipped = _reason(problem)
                 function = backward.aten.function()
-                return lambda inputs: function(*inputs)
+                laid = [node.meta.get("in_eager", node.meta["val"]) for node in backward.aten.inputs]
+                return lambda inputs: function(*map(_laid_as, inputs, laid))
 
     @functools.cache
     def whole() -> Backward:
@@ -232,6 +233,13 @@ def _training_program(
         hidden=joint.hidden,
         apart=joint.apart,
     )
+
+
+def _laid_as(t: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
+    """`t` in the layout of `fake`: ops that are run by eager may depend on it."""
+    if t.stride() == fake.stride():
+        return t
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=t.dtype, device=t.device).copy_(t)
 
 
 def _reason(problem: Exception) -> Unsupported:

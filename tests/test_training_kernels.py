@@ -125,10 +125,17 @@ def test_group_norm() -> None:
     assert kernels(backward) <= 2
 
 
-def test_a_convolution_is_all_that_is_called() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3))
-    _, backward = programs(model, wanted(2, 3, 10, 10))
+def test_a_convolution_that_the_library_computes_is_all_that_is_called() -> None:
+    """The gradients of the images and those of the weight and the bias, apart."""
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    _, backward = programs(model, wanted(2, 4, 10, 10))
     assert called(backward) == 2 * ["aten.convolution_backward.default"]
+
+
+def test_the_gradients_of_convolutions_are_generated() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU())
+    _, backward = programs(model, torch.randn(2, 3, 14, 14))
+    assert called(backward) == []
 
 
 def test_an_mlp_with_gelu() -> None:

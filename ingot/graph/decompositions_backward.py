@@ -255,6 +255,20 @@ def batch_norm(
     )
 
 
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+@rule(aten.convolution_backward.default)
+def convolution(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
+    """The gradient of the images apart from those of the parameters, which may be wanted at other times."""
+    *geometry_, (of_images, *of_parameters) = settings
+    if not (of_images and any(of_parameters)):
+        return NotImplemented
+    call: Any = aten.convolution_backward.default
+    images, _, _ = call(grad, x, weight, *geometry_, [True, False, False])
+    return images, *call(grad, x, weight, *geometry_, [False, *of_parameters])[1:]
+
+
 # -- what was read at places, or taken from them -----------------------------------------------------------------------
 
 

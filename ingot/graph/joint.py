@@ -23,7 +23,7 @@ from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
-from ingot.graph.passes.pipeline import SIMPLIFICATIONS
+from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.record import BEHIND, Recorder, run_nodes
 
 
@@ -197,7 +197,7 @@ def _trace(
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     _placeholders_first(aten.graph)
     names = frozenset(node.name for node in aten.graph.nodes)
-    run_passes(aten, SIMPLIFICATIONS)
+    run_passes(aten, JOINT_PASSES)
     return Joint(
         aten,
         len(primals),

@@ -24,6 +24,7 @@ from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.joint import Joint
 from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
+from ingot.graph.passes.layouts import laid_out
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.record import BEHIND
@@ -92,8 +93,9 @@ def partition(joint: Joint) -> Partition:
             places[node] = Saved("kept", len(kept))
             kept.append(node)
     forward = _forward(whole, primals, results, kept, late)
-    backward = _backward(whole, saved, tangents, gradients)
-    return Partition(joint, forward, backward, tuple(places[node] for node in saved), tuple(saved))
+    found = tuple(places[node] for node in saved)
+    backward = _backward(whole, saved, _held(saved, found), tangents, gradients)
+    return Partition(joint, forward, backward, found, tuple(saved))
 
 
 def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
@@ -107,7 +109,7 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     late = _reached_from(tangents)
     if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
         return None
-    return _backward(joint.aten, values, tangents, joint.gradients)
+    return _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, joint.gradients)
 
 
 def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
@@ -324,12 +326,23 @@ def _forward(
     return _finished(whole, graph, specs, mutations)
 
 
-def _backward(whole: AtenGraph, saved: list[Node], tangents: list[Node], gradients: list[OutputSpec]) -> AtenGraph:
+def _held(values: Sequence[Node], saved: Sequence[Saved]) -> list[torch.Tensor]:
+    """Saved values as they lie: what the user is given as in eager, what is kept as was chosen for it."""
+    return [laid_out(node) if s.kind == "kept" else node.meta["val"] for node, s in zip(values, saved)]
+
+
+def _backward(
+    whole: AtenGraph,
+    saved: list[Node],
+    held: list[torch.Tensor],
+    tangents: list[Node],
+    gradients: list[OutputSpec],
+) -> AtenGraph:
     graph = torch.fx.Graph()
     given = {}
-    for node in (*saved, *tangents):
+    for node, value in zip((*saved, *tangents), (*held, *(node.meta["val"] for node in tangents))):
         given[node] = graph.placeholder(node.name)
-        given[node].meta.update(val=node.meta["val"], where=node.meta.get("where", ""))
+        given[node].meta.update(val=value, in_eager=node.meta["val"], where=node.meta.get("where", ""))
     roots = [s.node for s in gradients if s.node is not None]
     if any(map(_is_checkpointed, whole.graph.nodes)):
         copies = _computed_again(whole, given, graph, roots, _reached_from(tangents))
@@ -358,5 +371,5 @@ def _owned(spec: OutputSpec) -> OutputSpec:
 
 
 def _whole(node: Node) -> OutputSpec:
-    value: torch.Tensor = node.meta["val"]
+    value = laid_out(node)
     return OutputSpec(node, tuple(value.shape), value.stride(), 0, value.dtype, None, None, id(node))

@@ -1,4 +1,4 @@
-"""Long reductions to few results, in two steps: parts that threads share, and the reduction of the parts.
+"""Long reductions and products to few results, in two steps: parts that threads share, and the reduction of the parts.
 
 How many parts there are depends on sizes alone, so that the result does not depend on the number of threads.
 """
@@ -11,8 +11,10 @@ from math import inf
 
 import torch
 
-from ingot.loops.expr import Expr, Symbol, contiguous_strides, loop_symbol, product
-from ingot.loops.ir import Body, Buffer, Instruction, LoopGraph, Node, Reduction, Scan
+from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product
+from ingot.loops.ir import Body, Buffer, Contraction, Instruction, LoopGraph, Node, Reduction, Scan
+from ingot.schedule.contraction import choose_blocks
+from ingot.schedule.epilogue import canonical_contraction
 from ingot.schedule.nests import canonical, map_indices
 
 FEW_POINTS = 8  # fewer results than this, each reduced on its own, leave threads without work ...
@@ -21,13 +23,22 @@ LONG = 1 << 17  # elements in all from which on that matters
 PART = 1 << 14  # elements of one part, at least
 MOST_PARTS = 64
 
+FEW_BLOCKS = 8  # of a product: fewer leave threads without work, or with unequal work
+LONG_PRODUCT = 1 << 21  # multiply-adds from which on that matters
+PART_OF_PRODUCT = 256  # steps of one part's sums, at least
+
 
 def split_reductions(nodes: Sequence[Node], graph: LoopGraph) -> tuple[list[Node], LoopGraph]:
     """The nodes with long reductions split, and the graph with the buffers of their parts."""
     graph = replace(graph, buffers=dict(graph.buffers))
     result: list[Node] = []
     for node in nodes:
-        result += _split(node, graph) if isinstance(node, Reduction) and not isinstance(node, Scan) else [node]
+        if isinstance(node, Contraction):
+            result += _split_product(node, graph)
+        elif isinstance(node, Reduction) and not isinstance(node, Scan):
+            result += _split(node, graph)
+        else:
+            result.append(node)
     return result, graph
 
 
@@ -74,6 +85,50 @@ def _parts(node: Reduction) -> int:
     wanted = min(MOST_PARTS, points * length // PART, length, extent)
     even = [parts for parts in range(wanted // 2 + 1, 2 * wanted) if extent % parts == 0]
     return min(even, key=lambda parts: abs(parts - wanted), default=wanted)
+
+
+def _split_product(node: Contraction, graph: LoopGraph) -> Iterator[Node]:
+    nest = canonical_contraction(node)
+    loop = _longest(nest.reduced)
+    parts = _parts_of_product(nest, loop.extent.constant)
+    if parts == 1:
+        yield node
+        return
+    part, rest = loop_symbol("part", parts), loop_symbol("rest", (loop.extent.constant or 0) // parts)
+    loops = (part, *nest.loops)
+    sizes = tuple(s.extent for s in loops)
+    strides = contiguous_strides(sizes)
+    name = f"{node.target}_parts"
+    graph.buffers[name] = Buffer(name, node.dtype, sizes, strides, device=graph.buffers[node.target].device)
+    index = sum((s * stride for s, stride in zip(loops, strides)), loop * 0)
+    left, right = (
+        replace(access, index=access.index.substitute({loop: part * rest.extent + rest}))
+        for access in (nest.left, nest.right)
+    )
+    yield replace(
+        nest, name=f"{node.name}_parts", batch=(part, *nest.batch), left=left, right=right, target=name, index=index,
+        reduced=tuple(rest if s is loop else s for s in nest.reduced),
+    )  # fmt: skip
+    load = Instruction("load", (), node.dtype, (name, index))
+    body = Body((load,), (0,))
+    yield Reduction(node.name, node.origin, nest.loops, (part,), "sum", body, node.target, nest.index, node.dtype)
+
+
+def _parts_of_product(node: Contraction, extent: int | None) -> int:
+    """Into how many parts, of equal length, the longest loop of a product's sums is split; 1 where it is not."""
+    batch, rows, columns, length = (
+        product(s.extent for s in loops).constant for loops in (node.batch, node.rows, node.columns, node.reduced)
+    )
+    if None in (batch, rows, columns, length) or extent is None:
+        return 1
+    assert batch is not None and rows is not None and columns is not None and length is not None
+    height, width = choose_blocks(as_expr(batch), as_expr(rows), as_expr(columns))
+    blocks = batch * -(-rows // height) * -(-columns // width)
+    if blocks >= FEW_BLOCKS or batch * rows * columns * length < LONG_PRODUCT:
+        return 1
+    shortest = max(PART_OF_PRODUCT, rows * columns // (rows + columns))  # else the parts are more than what they read
+    wanted = min(-(-2 * FEW_BLOCKS // blocks), length // shortest)
+    return max((parts for parts in range(1, wanted + 1) if extent % parts == 0), default=1)
 
 
 def _longest(loops: Sequence[Symbol]) -> Symbol:

@@ -181,6 +181,24 @@ def test_a_window_within_the_channels_of_the_right_operand(channels, window):
     case.check()
 
 
+@pytest.mark.parametrize("rows, columns", [(40, 40), (70, 33), (8, 64), (5, 130)])
+@pytest.mark.parametrize("height, width", [(3, 5), (7, 56), (50, 20), (4, 64), (2, 65)])
+def test_short_sums_around_which_a_loop_runs(rows, columns, height, width):
+    """As the gradient of a convolution's weight has it: several lines of pixels are one depth."""
+    y, x = loop_symbol("y", height), loop_symbol("x", width)
+    m, n = loop_symbol("m", rows), loop_symbol("n", columns)
+    case = Case((1, 1, 1))
+    for name, count in (("a", height * (width + 2) * rows), ("b", height * width * columns), ("c", rows * columns)):
+        case.buffers[name] = Buffer(name, f32, (as_expr(count),), (as_expr(1),))
+    left = Access("a", (y * (width + 2) + x) * rows + m)
+    right = Access("b", (y * width + x) * columns + n)
+    case.node = canonical_contraction(
+        Contraction("c", NONE, (), (m,), (n,), (y, x), left, right, "c", m * columns + n, f32)
+    )
+    assert len(case.node.reduced) == 2
+    case.check()
+
+
 def test_special_values():
     case = Case((9, 20, 20), right="nk")
     kernel = case.kernel()

@@ -104,3 +104,19 @@ def test_reductions_of_one_source_stay_together():
     """Also with what makes it: nothing is read twice."""
     assert names(lambda x: (x.sum(), x.amax()), torch.randn(1 << 20))[0] == "sum_amax"
     assert len(names(lambda x: (x * x).sum().sqrt() + 1, torch.randn(1 << 20))) == 2
+
+
+@pytest.mark.parametrize("shape", [(4096, 40, 24), (3 * 1024, 64, 96)])
+def test_products_of_long_sums(shape):
+    torch.manual_seed(0)
+    length, rows, columns = shape
+    x, y = torch.randn(length, rows), torch.randn(length, columns)
+    check(lambda x, y: x.T @ y, x, y)
+    check(lambda x, y: torch.relu(x.T @ y + y[:rows]), x, y)
+    assert len(names(lambda x, y: x.T @ y, x, y)) == 2
+
+
+def test_products_of_many_blocks_or_of_lengths_without_divisors_are_whole():
+    assert len(names(lambda x, y: x.T @ y, torch.randn(1024, 600), torch.randn(1024, 600))) == 1
+    assert len(names(lambda x, y: x.T @ y, torch.randn(4099, 40), torch.randn(4099, 24))) == 1
+    assert len(names(lambda x, y: x.T @ y, torch.randn(512, 40), torch.randn(512, 24))) == 1

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value
@@ -37,6 +38,13 @@ def emit_contraction(
     return _ContractionEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
 
 
+class _Amount(NamedTuple):
+    """What is summed within a depth: so many steps of the innermost loop, at so many taps."""
+
+    steps: Value
+    taps: Value
+
+
 class _ContractionEmitter(KernelEmitter):
     def __init__(
         self, kernel: Kernel, product: Product, symbols: Sequence[Symbol], target: Target, check_bounds: bool
@@ -51,14 +59,20 @@ class _ContractionEmitter(KernelEmitter):
         self.tap_count = math.prod(s.extent.constant or 0 for s in self.taps)
         self.innermost = self.taps[-1] if self.taps else self.inner  # of the right operand
         self.outer = product.reduced[: -1 - len(self.taps)]
-        steps, extent = _steps(self.tap_count, tile.lanes), self.inner.extent.constant
+        self.cut, steps = self.inner, _steps(self.tap_count, tile.lanes)
+        self.run = _run(product, self.outer)
+        if self.run is not None:
+            self.outer, self.cut, steps = self.outer[:-1], self.run, DEPTH // (self.inner.extent.constant or 1)
+        extent = self.cut.extent.constant
         self.whole = not self.outer and extent is not None and extent <= steps
-        self.steps = extent if self.whole and extent else steps  # of the innermost loop, within one depth
-        self.depth = -(-self.steps * self.tap_count // tile.lanes) * tile.lanes
+        self.steps = extent if self.whole and extent else steps  # of the loop that is cut, within one depth
+        of_step = self.tap_count if self.run is None else self.inner.extent.constant or 1
+        self.depth = -(-self.steps * of_step // tile.lanes) * tile.lanes
+        self.offset_count = self.tap_count if self.run is None else self.steps
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
         packed = 0 if product.panel else self.depth * product.column_block * tile.size
         sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
-        self.scratch = integer(packed + sums + 8 * self.tap_count)
+        self.scratch = integer(packed + sums + 8 * self.offset_count)
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.offsets = self.e.pointer(scratch, "i8", packed + sums)
@@ -98,33 +112,42 @@ class _ContractionEmitter(KernelEmitter):
     def _store_offsets(self) -> None:
         """Keep where, in bytes, each tap's elements of the left operand are from those of the first."""
         e = self.e
-        for number, tap in enumerate(itertools.product(*(range(s.extent.constant or 0) for s in self.taps))):
-            offset = sum((_coefficient(self.product.left, s) * k for s, k in zip(self.taps, tap)), ZERO)
+        symbols = self.taps if self.run is None else (self.run,)
+        extents = [s.extent.constant or 0 for s in self.taps] if self.run is None else [self.steps]
+        for number, tap in enumerate(itertools.product(*map(range, extents))):
+            offset = sum((_coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO)
             place = e.pointer(self.offsets, "i64", number)
             e.line(f"store i64 {self.memory.index(offset * self.tile.size).text}, ptr {place.text}, align 8")
 
     def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
-        """Run over the reduction: its outer loops point by point, the last one depth by depth."""
+        """Run over the reduction: its outer loops point by point, the one that is cut depth by depth."""
         e, memory = self.e, self.memory
-        extent = memory.index(self.inner.extent)
+        extent = memory.index(self.cut.extent)
         zero = e.constant(0, "i64")
         with ExitStack() as loops:
             done, left = zero, zero  # 0 at the first and at the last of all depths
-            memory.bound.update((tap, zero) for tap in self.taps)
+            memory.bound.update((s, zero) for s in (*self.taps, self.inner))
             for symbol in self.outer:
                 bound = memory.index(symbol.extent)
                 at = loops.enter_context(e.loop(zero, bound, 1, sure=False))
                 memory.bound[symbol] = at
                 done, left = done | at, left | (bound - 1 - at)
             if self.whole:
-                memory.bound[self.inner] = zero
-                self._panels(first, last, extent, None, None)
+                memory.bound[self.cut] = zero
+                self._panels(first, last, self._amount(extent), None, None)
                 return
             at = loops.enter_context(e.loop(zero, extent, self.steps, sure=False))
-            memory.bound[self.inner] = at
+            memory.bound[self.cut] = at
             count = e.intrinsic("smin", (extent - at, self.steps))
             left = left | (extent - at - count)
-            self._panels(first, last, count, e.compare("ne", done | at, 0), e.compare("eq", left, 0))
+            ends = e.compare("ne", done | at, 0), e.compare("eq", left, 0)
+            self._panels(first, last, self._amount(count), *ends)
+
+    def _amount(self, count: Value) -> _Amount:
+        """What is summed within a depth that has `count` iterations of the loop that is cut."""
+        if self.run is None:
+            return _Amount(count, self.e.constant(self.tap_count, "i64"))
+        return _Amount(self.memory.index(self.inner.extent), count)
 
     # -- panels and tiles ----------------------------------------------------------------------------------------------
 
@@ -132,7 +155,7 @@ class _ContractionEmitter(KernelEmitter):
         self,
         first: tuple[Value, Value],
         last: tuple[Value, Value],
-        count: Value,
+        amount: _Amount,
         add: Value | None,
         final: Value | None,
     ) -> None:
@@ -141,24 +164,37 @@ class _ContractionEmitter(KernelEmitter):
         start = last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
         if not self.product.panel:
             with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
-                self._pack(column, first[1], last[1], count)
+                self._pack(column, first[1], last[1], amount)
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
-            panel = self._panel(column, first[1], last[1], count)
+            panel = self._panel(column, first[1], last[1], amount)
             stop = e.intrinsic("smin", (column + tile.width, last[1]))
             with e.loop(first[0], last[0], tile.rows, sure=True) as row:
                 sums = self.sums
                 if not self.whole:
                     place = (column - first[1]) * self.row_block + (row - first[0]) * tile.width
                     sums = e.pointer(self.sums, tile.type, place)
-                self._multiply(row, last[0], panel, count, sums, add)
+                self._multiply(row, last[0], panel, amount, sums, add)
                 self._finish(row, last[0], column, stop, sums, final)
 
-    def _pack(self, column: Value, first: Value, last: Value, count: Value) -> None:
-        e, tile, right = self.e, self.tile, self.product.right
+    def _pack(self, column: Value, first: Value, last: Value, amount: _Amount) -> None:
+        e, tile = self.e, self.tile
         self.memory.bound[self.column] = column
-        source = self._element(right)
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
-        there, count = e.intrinsic("smin", (last - column, tile.width)), count * self.tap_count
+        there = e.intrinsic("smin", (last - column, tile.width))
+        if self.run is None:
+            self._pack_rows(packed, there, amount.steps * self.tap_count)
+            return
+        start = self.memory.bound[self.run]
+        with e.loop(e.constant(0, "i64"), amount.taps, 1, sure=True) as number:
+            self.memory.bound[self.run] = start + number
+            place = e.pointer(packed, tile.type, number * (amount.steps * tile.width))
+            self._pack_rows(place, there, amount.steps)
+        self.memory.bound[self.run] = start
+
+    def _pack_rows(self, packed: Value, there: Value, count: Value) -> None:
+        """`count` rows of the right operand, from the present values of all loops on, of `there` columns each."""
+        e, tile, right = self.e, self.tile, self.product.right
+        source = self._element(right)
         along_columns, inwards = (_coefficient(right, s) for s in (self.column, self.innermost))
         step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
         self._check(right, source, (there, step), (count, along))
@@ -188,43 +224,55 @@ class _ContractionEmitter(KernelEmitter):
             vector = f"<{tile.lanes} x {tile.type}>"
             e.line(f"store {vector} zeroinitializer, ptr {place.text}, align {tile.size}")
 
-    def _panel(self, column: Value, first: Value, last: Value, count: Value) -> tuple[Value, Value]:
-        """Where the columns of a tile begin, and the bytes from one step of a tap to the next."""
+    def _panel(self, column: Value, first: Value, last: Value, amount: _Amount) -> tuple[Value, Value, Value]:
+        """Where the columns of a tile begin, and the bytes from one step to the next and from one tap to the next."""
         e, tile, right = self.e, self.tile, self.product.right
-        if self.product.panel:
-            self.memory.bound[self.column] = column
-            there, along = self._element(right), self._stride(right, self.inner)
-            self._check(right, there, (count, along), (tile.width * self.tap_count, tile.size))
-            return there, along
+        row = e.constant(tile.width * tile.size, "i64")
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
-        apart = e.constant(self.tap_count * tile.width * tile.size, "i64")
-        if not self.direct:
-            return packed, apart
+        steps = (row * self.tap_count, row) if self.run is None else (row, amount.steps * row)
+        if not self.product.panel and not self.direct:
+            return packed, *steps
         self.memory.bound[self.column] = column
         there, along = self._element(right), self._stride(right, self.inner)
+        apart = row if self.run is None else self._stride(right, self.run)
+        if self.product.panel:
+            self._check(right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size))
+            return there, along, apart
         whole = e.compare("sle", column + tile.width, last)
-        self._check(right, there, (count, along), (tile.width, tile.size), condition=whole)
-        return e.select(whole, there, packed), e.select(whole, along, apart)
+        self._check(
+            right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size), condition=whole
+        )
+        chosen = [e.select(whole, a, b) for a, b in zip((there, along, apart), (packed, *steps))]
+        return chosen[0], chosen[1], chosen[2]
 
     def _multiply(
-        self, row: Value, stop: Value, panel: tuple[Value, Value], count: Value, sums: Value, add: Value | None
+        self,
+        row: Value,
+        stop: Value,
+        panel: tuple[Value, Value, Value],
+        amount: _Amount,
+        sums: Value,
+        add: Value | None,
     ) -> None:
         """Rows that are not there are read as the last one."""
         e = self.e
         left, pointers = self.product.left, []
         step = self._stride(left, self.inner)
-        taps = [(s.extent.constant or 0, self._stride(left, s)) for s in self.taps]
+        taps: list[tuple[Value | int, Value]] = [(s.extent.constant or 0, self._stride(left, s)) for s in self.taps]
+        if self.run is not None:
+            taps = [(amount.taps, self._stride(left, self.run))]
         for r in range(self.tile.rows):
             at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
             self._bind_point(at, self.product.rows)
             pointer = self._element(left)
-            self._check(left, pointer, (count, step), *taps)
+            self._check(left, pointer, (amount.steps, step), *taps)
             pointers.append(f"ptr {pointer.text}")
-        helper = self._shared(tiles.multiply(self.tile, self.tap_count))
+        helper = self._shared(tiles.multiply(self.tile))
+        along, apart = (v.text for v in panel[1:])
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
-            f"ptr {panel[0].text}, i64 {panel[1].text}, i64 {count.text}, ptr {sums.text}, "
-            f"i1 {'false' if add is None else add.text})"
+            f"ptr {panel[0].text}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, i64 {amount.taps.text}, "
+            f"ptr {sums.text}, i1 {'false' if add is None else add.text})"
         )
 
     def _finish(self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None) -> None:
@@ -310,6 +358,14 @@ def _taps(product: Product) -> tuple[Symbol, ...]:
         taps.insert(0, symbol)
         stride = stride * symbol.extent
     return tuple(taps) if _coefficient(product.right, product.reduced[-1]) is stride else ()
+
+
+def _run(product: Product, outer: Sequence[Symbol]) -> Symbol | None:
+    """The loop around the innermost one if several of its points, each with all steps of a short innermost loop, are
+    within one depth: they are its taps then."""
+    extent = product.reduced[-1].extent.constant
+    without_taps = len(outer) == len(product.reduced) - 1
+    return outer[-1] if outer and without_taps and extent is not None and 2 * extent <= DEPTH else None
 
 
 def in_order(product: Product) -> tuple[Symbol, ...]:

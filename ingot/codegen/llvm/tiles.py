@@ -65,22 +65,23 @@ class Helper(NamedTuple):
     declarations: frozenset[str]
 
 
-_MULTIPLIES = "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, ptr %sums, i1 %add"
+_MULTIPLIES = (
+    "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, i64 %apart, i64 %taps, ptr %sums, i1 %add"
+)
 
 
-def multiply(tile: Tile, taps: int) -> Helper:
-    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, ptr sums, i1 add):
-    sums (+)= rows * panel.
+def multiply(tile: Tile) -> Helper:
+    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, i64 apart, i64 taps, ptr sums,
+    i1 add): sums (+)= rows * panel.
 
     Each row has `count` elements, `step` apart, at each of the `taps` offsets. The panel has rows of the tile's width,
-    `along` apart from one step to the next, those of different taps side by side; `sums` holds the tile row by row.
+    `along` apart from one step to the next and `apart` from one tap to the next; `sums` holds the tile row by row.
     """
-    name, vector = f"multiply_{tile.suffix}_{taps}", vector_type(tile.type, tile.lanes)
+    name, vector = f"multiply_{tile.suffix}", vector_type(tile.type, tile.lanes)
     fma = f"llvm.fma.{mangled(tile.type, tile.lanes)}"
     bytes_of_vector = tile.lanes * tile.size
     cells = [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
     rows = "".join(f"ptr %a{r}, " for r in range(tile.rows))
-    width = tile.vectors * bytes_of_vector
 
     def lines() -> Iterator[str]:
         yield f"define internal void @{name}({rows}{_MULTIPLIES}) nounwind {{"
@@ -92,7 +93,8 @@ def multiply(tile: Tile, taps: int) -> Helper:
             yield f"  %r{r}.{v} = phi {vector} [zeroinitializer, %entry], [%t{r}.{v}, %tap.end]"
         yield "  %offset.place = getelementptr i64, ptr %offsets, i64 %tap.number"
         yield "  %offset = load i64, ptr %offset.place, align 8"
-        yield f"  %row = getelementptr [{width} x i8], ptr %panel, i64 %tap.number"
+        yield "  %row.place = mul nsw i64 %tap.number, %apart"
+        yield "  %row = getelementptr i8, ptr %panel, i64 %row.place"
         yield "  br label %body"
         yield "body:"
         yield "  %i = phi i64 [0, %tap], [%i.next, %body]"
@@ -118,7 +120,7 @@ def multiply(tile: Tile, taps: int) -> Helper:
         yield "  br i1 %again, label %body, label %tap.end"
         yield "tap.end:"
         yield "  %tap.next = add nsw i64 %tap.number, 1"
-        yield f"  %more.taps = icmp slt i64 %tap.next, {taps}"
+        yield "  %more.taps = icmp slt i64 %tap.next, %taps"
         yield "  br i1 %more.taps, label %tap, label %end"
         yield "end:"
         for r, v in cells:

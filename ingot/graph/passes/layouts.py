@@ -3,20 +3,25 @@
 Channels-last makes a convolution a contraction with the weight as it lies, or, where it is depthwise, a loop over whole
 vectors of channels. A node that is to lie channels-last says so in `meta["layout"]`; `meta["val"]` stays what eager
 makes. Images are converted where a convolution reads one that lies otherwise, and where one is returned. Convolutions
-that are connected by such images are laid channels-last together, where there are more of them than conversions.
+that are connected by such images are laid channels-last together, where they gain more than the conversions cost.
+
+In a joint graph the gradients of convolutions count as further ones: that of the images reads and gives an image, that
+of the weight reads two.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeTensor
 
 aten = torch.ops.aten
 
@@ -27,6 +32,9 @@ FEWEST_RESULTS = 8
 
 SMALL_WINDOW = 9
 """... which costs more than converting the images from so many elements of the window on."""
+
+CHEAP_SUM = 128
+"""A convolution that sums this many products for an element gains about what the conversion of one element takes."""
 
 # Ops, beside pointwise ones, whose result lies as their first argument does.
 _FOLLOWERS = {
@@ -40,7 +48,7 @@ _FOLLOWERS = {
 def choose_layouts(graph: AtenGraph) -> None:
     """Lay images channels-last where that makes the convolutions between them faster."""
     nodes = list(graph.graph.nodes)
-    laid = {node for node in nodes if _is_convolution(node) and _is_loops(node)}
+    laid = {node for node in nodes if _convolves(node) and _is_loops(node)}
     if not laid or any(node.target is aten.as_strided.default for node in nodes):
         return
     for node in nodes:
@@ -50,33 +58,66 @@ def choose_layouts(graph: AtenGraph) -> None:
         if node.users and _images(node) and laid.issuperset(node.users):
             laid.add(node)
     for connected in _components([node for node in nodes if node in laid]):
-        if sum(map(_is_convolution, connected)) > sum(_conversions(node, connected) for node in connected):
+        if sum(map(_gain, connected)) > sum(_conversions(node, connected) for node in connected):
             for node in connected:
-                node.meta["layout"] = CHANNELS_LAST
+                if not _is_weight_gradient(node):
+                    node.meta["layout"] = CHANNELS_LAST
     for node in nodes:
         if _is_tokens(node):
             node.meta["layout"] = CONTIGUOUS
 
 
-def _is_convolution(node: Node) -> bool:
-    return node.target is aten.convolution.default
+class _Convolution(NamedTuple):
+    """What is asked of a node about a convolution: the images that it reads, the weight, and which gradients it gives,
+    if any."""
+
+    images: tuple[Node, ...]
+    weight: Any
+    transposed: bool
+    groups: int
+    mask: tuple[bool, ...] | None
+
+    @staticmethod
+    def of(node: Any) -> _Convolution | None:
+        if node.target is aten.convolution.default:
+            x, weight, *_, transposed, _, groups = node.args
+            return _Convolution((x,), weight.meta["val"], transposed, groups, None)
+        if node.target is aten.convolution_backward.default:
+            grad, x, weight, *_, transposed, _, groups, mask = node.args
+            images = (grad, x) if mask[1] else (grad,)
+            return _Convolution(images, weight.meta["val"], transposed, groups, tuple(mask))
+        return None
+
+
+def _convolves(node: Node) -> bool:
+    return _Convolution.of(node) is not None
+
+
+def _is_weight_gradient(node: Node) -> bool:
+    """Whether a node reads images and gives none."""
+    found = _Convolution.of(node)
+    return found is not None and found.mask is not None and not found.mask[0]
 
 
 def _is_loops(node: Any) -> bool:
     """Whether loops over channels-last images compute this convolution: a float32 one of images that is depthwise or
     has one group, or a transposed one whose windows lie side by side."""
-    x, weight, _, stride, padding, dilation, transposed, output_padding, groups = node.args
-    images, window = x.meta["val"], weight.meta["val"]
-    if images.dim() != 4 or images.dtype is not torch.float32 or window.dtype is not torch.float32:
+    images, weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
+    values = [weight, *(image.meta["val"] for image in images)]
+    if weight.dim() != 4 or any(value.dtype is not torch.float32 for value in values):
         return False
-    if not all(isinstance(size, int) and size > 0 for size in (*window.shape, images.shape[1])):
+    if not all(isinstance(size, int) and size > 0 for size in (*weight.shape, *(v.shape[1] for v in values[1:]))):
         return False
+    if mask is not None:
+        known = groups == 1 and all(isinstance(size, int) for value in values for size in value.shape)
+        return known and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
     if transposed:
+        _, _, _, stride, padding, dilation, _, output_padding, _ = node.args
         steps = list(stride) * 2 if len(stride) == 1 else list(stride)
-        side_by_side = steps == list(window.shape[2:]) and set(dilation) == {1}
+        side_by_side = steps == list(weight.shape[2:]) and set(dilation) == {1}
         return side_by_side and groups == 1 and not any((*padding, *output_padding))
-    depthwise = groups == window.shape[0] == images.shape[1]
-    dense = groups == 1 and (window.shape[0] >= FEWEST_RESULTS or math.prod(window.shape[2:]) <= SMALL_WINDOW)
+    depthwise = groups == weight.shape[0] == values[1].shape[1]
+    dense = groups == 1 and (weight.shape[0] >= FEWEST_RESULTS or math.prod(weight.shape[2:]) <= SMALL_WINDOW)
     return depthwise or dense
 
 
@@ -86,20 +127,35 @@ def _images(node: Node) -> list[Node]:
         return []
     if node.target in _FOLLOWERS:
         first: Any = node.args[0]
-        return list(first) if isinstance(first, (list, tuple)) else [first]
+        if isinstance(first, (list, tuple)):
+            return list(first)
+        return [] if _is_weight_gradient(first) else [first]
     if isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags:
         shape = _shape(node)
         return [n for n in node.all_input_nodes if _shape(n) == shape]
     return []
 
 
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) and value else value
+
+
 def _is_image(value: Any) -> bool:
-    first = value[0] if isinstance(value, (tuple, list)) and value else value
+    first = _first(value)
     return isinstance(first, torch.Tensor) and first.dim() == 4
 
 
 # How an image becomes rows of channels, and they an image.
 _VIEWS = {aten.view.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim}
+
+
+def laid_out(node: Node) -> torch.Tensor:
+    """A node's value in the layout that was chosen for it."""
+    value: FakeTensor = node.meta["val"]
+    if "layout" not in node.meta:
+        return value
+    strides = (geometry.channels_last if node.meta["layout"] == CHANNELS_LAST else geometry.contiguous)(value.shape)
+    return FakeTensor(torch.empty_strided(value.shape, strides, dtype=value.dtype, device="meta"), value.device)
 
 
 def _is_tokens(node: Node) -> bool:
@@ -135,20 +191,29 @@ def _components(nodes: list[Node]) -> list[set[Node]]:
     return list({id(connected): connected for connected in of.values()}.values())
 
 
-def _read(node: Any) -> list[Node]:
-    """The image that a convolution reads."""
-    return [node.args[0]] if _is_convolution(node) else []
+def _read(node: Any) -> tuple[Node, ...]:
+    """The images that a convolution reads."""
+    found = _Convolution.of(node)
+    return () if found is None else found.images
+
+
+def _gain(node: Node) -> float:
+    """What a convolution gains from images that lie channels-last, in elements of conversions."""
+    found = _Convolution.of(node)
+    if found is None:
+        return 0.0
+    results = found.images[0] if found.mask is not None else node
+    sums = math.prod(found.weight.shape[1:])
+    return _elements(results) * max(1.0, sums / CHEAP_SUM)
 
 
 def _conversions(node: Node, connected: set[Node]) -> float:
-    """How many conversions between layouts laying this node channels-last costs, besides those of its neighbours; one
-    of an image smaller than the convolution's result counts for less."""
-    cost = float(_is_returned(node) and not _lies_channels_last(node))
-    cost += sum(_is_convolution(user) and user not in connected for user in node.users)
-    for image in _read(node):
-        if image not in connected and not _lies_channels_last(image):
-            cost += min(1.0, _elements(image) / max(_elements(node), 1.0))
-    return cost
+    """How many elements are converted between layouts because this node is laid channels-last, besides those of its
+    neighbours."""
+    converted = [node] if _is_returned(node) and not _lies_channels_last(node) else []
+    converted += [node for user in node.users if _convolves(user) and user not in connected]
+    converted += [image for image in _read(node) if image not in connected and not _lies_channels_last(image)]
+    return sum(map(_elements, converted))
 
 
 def _is_returned(node: Node) -> bool:
@@ -156,11 +221,11 @@ def _is_returned(node: Node) -> bool:
 
 
 def _lies_channels_last(node: Node) -> bool:
-    value = node.meta["val"]
+    value = _first(node.meta["val"])
     return isinstance(value, torch.Tensor) and value.stride()[1] == 1
 
 
 def _elements(node: Node) -> float:
     """The size of an image; that of its channels where the others vary."""
-    value = node.meta["val"]
+    value = _first(node.meta["val"])
     return float(value.numel() if isinstance(value.numel(), int) else value.shape[1])

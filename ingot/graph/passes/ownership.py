@@ -6,8 +6,9 @@ import torch
 from torch._ops import OpOverload
 
 from ingot.graph import meta
-from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.passes.layouts import laid_out
 
 aten = torch.ops.aten
 
@@ -22,13 +23,18 @@ def own_outputs(graph: AtenGraph) -> None:
         if node is not None and spec.position is None:
             if spec.storage in copies:
                 node = copies[spec.storage]
-            elif borrowed(node) or "layout" in node.meta or owners.setdefault(node, spec.storage) != spec.storage:
+            elif borrowed(node) or _lies_otherwise(node, spec) or owners.setdefault(node, spec.storage) != spec.storage:
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
     inputs = graph.inputs
     mutated = {inputs[position] for position, _ in graph.mutations}
     values = [_clone(graph, n) if _reads_through(n, mutated) else n for _, n in graph.mutations]
     graph.rewire(outputs, values)
+
+
+def _lies_otherwise(node: torch.fx.Node, spec: OutputSpec) -> bool:
+    """Whether another layout was chosen for the node than is asked for."""
+    return "layout" in node.meta and laid_out(node).stride() != tuple(spec.strides)
 
 
 def borrowed(node: torch.fx.Node) -> bool:

@@ -25,7 +25,7 @@ Pass = Callable[[AtenGraph], None]
 
 Passes = tuple[tuple[str, Pass], ...]
 
-# What keeps each value that is left as it was: of a joint graph, before it is cut.
+# What keeps each value that is left as it was.
 SIMPLIFICATIONS: Passes = (
     ("see through writes", see_through_writes),
     ("remove dead code", remove_dead_code),
@@ -43,9 +43,11 @@ _ENDING: Passes = (
     ("give outputs memory of their own", own_outputs),
     ("verify", verify),
 )
+# Of a joint graph. Layouts are chosen for forward and backward together: what is kept lies as both want it.
+JOINT_PASSES: Passes = (*SIMPLIFICATIONS, ("choose layouts", choose_layouts))
 PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
 
-# Of a forward and a backward that are two graphs: another layout would be undone for each value that is kept.
+# Of a forward and a backward that a joint graph was cut into.
 TRAINING_PASSES: Passes = (
     *SIMPLIFICATIONS,
     ("join products", join_products),

@@ -67,6 +67,11 @@ class Window(NamedTuple):
         """Whether it covers each element at most once, side by side."""
         return self.stride == self.size and not any(self.padding) and set(self.dilation) == {1}
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether it shows each element once, by itself."""
+        return {*self.size, *self.stride} == {1} and not any(self.padding)
+
     def offsets(self) -> list[tuple[int, ...]]:
         """The elements of the window, in row-major order."""
         found: list[tuple[int, ...]] = [()]
@@ -121,7 +126,7 @@ def channels_last(
         if not groups == out.sizes[1].constant == x.sizes[1].constant or len(window.offsets()) > MOST_TAPS_OF_VECTORS:
             raise NotLowered("groups of several channels, or a large window")
         return _depthwise_of_vectors(lw, out, in_channels_last(lw, x, window.padding), weight, bias, window)
-    return _dense(lw, out, x, weight, bias, window)
+    return dense(lw, out, x, weight, bias, window)
 
 
 def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
@@ -186,7 +191,7 @@ def _tap_spec(weight: TensorValue) -> Spec:
     return Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
 
 
-def _dense(
+def dense(
     lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
 ) -> TensorValue:
     """A contraction: rows are the result's pixels, columns its channels, and what is summed over are the window and the
@@ -201,18 +206,18 @@ def _dense(
     few = (weight.sizes[1].constant or 0) < FEWEST_CHANNELS
     if few and window.cuts_patches:
         reduced = (inner, *taps)  # as in the weight
-        left = _access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
+        left = access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
     else:
         if few:  # a row of the window is one loop, as in the images; its rows lie side by side, to be packed together
             weight = lw.relaid(weight, _columns_last_strides(weight.sizes))
         at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
-        left = _access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
+        left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
     buffer = lw.new_buffer(out, out.strides)
     lw.graph.nodes.append(
         Contraction(
             lw.node_name(), lw.origin, (), (n, row, column), (channel,), reduced,
-            left, _access(lw.view(weight), (channel, inner, *taps)),
-            buffer, _address((n, channel, row, column), out.strides), out.dtype,
+            left, access(lw.view(weight), (channel, inner, *taps)),
+            buffer, address((n, channel, row, column), out.strides), out.dtype,
         )
     )  # fmt: skip
     return _with_bias(lw, out, stored(buffer, out), bias)
@@ -240,14 +245,14 @@ def _side_by_side(
     sizes = (*weight.sizes[2:], *weight.sizes[:2])
     spec = Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
     relaid = lw.relaid(lw.mapped(weight, spec, lambda index: (*index[2:], *index[:2])))
-    left = _access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, row, column))
+    left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, row, column))
     buffer = lw.new_buffer(out, out.strides)
     at = [i * size + tap for i, size, tap in zip((row, column), window.size, taps)]
     lw.graph.nodes.append(
         Contraction(
             lw.node_name(), lw.origin, taps, (n, row, column), (channel,), (inner,),
-            left, _access(lw.view(relaid), (*taps, inner, channel)),
-            buffer, _address((n, channel, *at), out.strides), out.dtype,
+            left, access(lw.view(relaid), (*taps, inner, channel)),
+            buffer, address((n, channel, *at), out.strides), out.dtype,
         )
     )  # fmt: skip
     return _with_bias(lw, out, stored(buffer, out), bias)
@@ -274,11 +279,11 @@ def _patches(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue) -> Te
     return lw.copied(lw.mapped(x, spec, under))
 
 
-def _access(view: View, index: Index) -> Access:
-    return Access(view.buffer, view.offset + _address(index, view.strides))
+def access(view: View, index: Index) -> Access:
+    return Access(view.buffer, view.offset + address(index, view.strides))
 
 
-def _address(index: Index, strides: Sequence[Expr]) -> Expr:
+def address(index: Index, strides: Sequence[Expr]) -> Expr:
     return sum((i * stride for i, stride in zip(index, strides)), ZERO)
 
 

@@ -18,6 +18,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention_products,
     contraction,
     convolution,
+    convolution_backward,
     creation,
     diagonals,
     indexing,

@@ -1,0 +1,269 @@
+"""The gradients of convolutions of channels-last images, as contractions.
+
+That of the images is a convolution of the result's gradient with the weight turned round, and where the window moves by
+more than one element, one for each residue of the places. That of the weight sums over pixels, for each element of the
+window and each channel of the images. Where there are few pixels, the weight is larger than all that the windows show:
+it is read or written as it lies then, and the elements of the windows are the columns of one product.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ZERO, Expr, contiguous_strides, loop_symbol, product
+from ingot.loops.ir import Contraction
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.contraction import contract, contracts_in_full, transposed
+from ingot.loops.lowering.convolution import (
+    FEWEST_CHANNELS,
+    FEWEST_PIXELS,
+    Window,
+    access,
+    address,
+    dense,
+    in_channels_last,
+)
+from ingot.loops.lowering.indexing import compare
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, exprs, stored
+from ingot.loops.lowering.views import reshape_map
+
+aten = torch.ops.aten
+apply = ops.apply
+
+
+@lowers(aten.convolution_backward.default)
+def convolution_backward(
+    lw: Lowering,
+    outs: Sequence[Spec | None],
+    grad: TensorValue,
+    x: TensorValue,
+    weight: TensorValue,
+    bias_sizes: Any,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    is_transposed: bool,
+    output_padding: Sequence[Any],
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[TensorValue | None, ...]:
+    """The gradients of the images, of the weight and of the bias that are used; None for others. Raises NotLowered
+    before anything is written."""
+    of_images, of_weight, of_bias = (out if used else None for out, used in zip(outs, lw.used))
+    constant = all(size.constant for t in (grad, x, weight) for size in t.sizes)
+    if groups != 1 or not constant or any(t.dtype is not torch.float32 for t in (grad, x, weight)):
+        raise NotLowered("a convolution for the library")
+    if len(grad.sizes) != 4 or not contracts_in_full() or _pixels(grad) < FEWEST_PIXELS:
+        raise NotLowered("a convolution for the library")
+    if not (_lies_channels_last(grad, x) if of_images is None else _lies_channels_last(of_images)):
+        raise NotLowered("images that lie otherwise")
+    if of_images is not None and (grad.sizes[1].constant or 0) < FEWEST_CHANNELS:
+        raise NotLowered("short sums")
+    window = Window.of(weight, stride, padding, dilation)
+    found: list[TensorValue | None] = [None] * len(outs)
+    if of_images is not None:
+        of = dense(lw, of_images, grad, weight, None, window) if is_transposed else None
+        found[0] = of or _of_images(lw, of_images, grad, weight, window)
+    if of_weight is not None:
+        large, small = (grad, x) if is_transposed else (x, grad)
+        found[1] = _of_weight(lw, of_weight, large, small, window)
+    if of_bias is not None:
+        found[2] = lw.reduce(of_bias, "sum", lw.realize_root(grad), (0, 2, 3), of_bias.dtype, lambda value: value)
+    return tuple(found)
+
+
+def _lies_channels_last(*images: TensorValue | Spec) -> bool:
+    """Whether one of the images does; those that lie otherwise are converted."""
+    laid = [x for x in images if x.strides == channels_last_strides(x.sizes)]
+    return any(x.strides != contiguous_strides(x.sizes) for x in laid)
+
+
+def _pixels(x: TensorValue | Spec) -> int:
+    n, _, height, width = (size.constant or 0 for size in x.sizes)
+    return n * height * width
+
+
+def _is_large(weight: TensorValue | Spec, small: TensorValue) -> bool:
+    """Whether a weight is about as large as all windows on the images, whose results `small` holds."""
+    return _pixels(small) <= (weight.sizes[0].constant or 0)
+
+
+def _plain(sizes: Sequence[Expr]) -> Spec:
+    return Spec(tuple(sizes), contiguous_strides(sizes), torch.float32, torch.device("cpu"))
+
+
+def _reshaped(lw: Lowering, x: TensorValue, *sizes: Expr) -> TensorValue:
+    return lw.mapped(x, _plain(sizes), reshape_map(sizes, x.sizes))
+
+
+def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
+    """The channels of each pixel: a matrix."""
+    x = in_channels_last(lw, x, (0, 0))
+    n, channels, height, width = x.sizes
+    rows = lw.mapped(x, _plain((n, height, width, channels)), lambda index: (index[0], index[3], index[1], index[2]))
+    return _reshaped(lw, rows, n * height * width, channels)
+
+
+# -- of the images -----------------------------------------------------------------------------------------------------
+
+
+def _of_images(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window) -> TensorValue:
+    if len(window.offsets()) == 1 or _is_large(weight, grad):
+        return _added_windows(lw, out, grad, weight, window)
+    return _turned_round(lw, out, grad, weight, window)
+
+
+def _added_windows(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window) -> TensorValue:
+    """The gradients of all windows' elements as one product, and for each element of the images the sum of those that
+    lie on it."""
+    n, results, height, width = grad.sizes
+    channels = weight.sizes[1:]
+    columns = _reshaped(lw, weight, results, product(channels))
+    products = contract(lw, _plain((n * height * width, product(channels))), _pixel_rows(lw, grad), columns)
+    windows = _reshaped(lw, products, n, height, width, *channels)
+    if window.takes_all:
+        return lw.mapped(windows, out, lambda index: (index[0], index[2], index[3], index[1], ZERO, ZERO))
+
+    def compute(index: Index) -> int:
+        total: int | None = None
+        for offset in window.offsets():
+            inside, place = ops.constant(True, torch.bool), []
+            for i, k, size, step, before, apart in zip(index[2:], offset, (height, width), *window[1:]):
+                at = i + (before - k * apart)
+                place.append(at // step)
+                inside = apply("logical_and", inside, compare("ge", at, ZERO))
+                inside = apply("logical_and", inside, compare("lt", at // step, size))
+                if step > 1:
+                    inside = apply("logical_and", inside, compare("eq", at % step, ZERO))
+            with ops.masked(inside):
+                value = windows.load((index[0], *place, index[1], *exprs(offset)))
+            value = apply("where", inside, value, ops.constant(0.0, torch.float32))
+            total = value if total is None else apply("add", total, value)
+        assert total is not None
+        return total
+
+    return lw.computed(out, compute, [windows], cost=8 * len(window.offsets()), heavy=True)
+
+
+class _Residue(NamedTuple):
+    """Places along one dimension that are equal modulo the window's step: `places` of them from `first` on. They are
+    met by the elements `taps` of the window, the last one first. For the first place and the first tap, the gradient
+    is at `source`; for neighbouring places at neighbours, for neighbouring taps `apart`."""
+
+    first: int
+    places: int
+    taps: tuple[int, ...]
+    source: int
+    apart: int
+
+    def margin(self, gradients: int) -> int:
+        """How far places reach beyond that many gradients, on either side."""
+        last = self.source + self.places - 1 + (len(self.taps) - 1) * self.apart
+        return max(0, -self.source, last - (gradients - 1))
+
+
+def _residues(places: int, size: int, step: int, padding: int, dilation: int) -> list[_Residue]:
+    found = []
+    for first in range(min(step, places)):
+        taps = [k for k in reversed(range(size)) if (first + padding - k * dilation) % step == 0]
+        source, apart = ((first + padding - taps[0] * dilation) // step, 1) if taps else (0, 1)
+        if len(taps) > 1:
+            apart = (taps[0] - taps[1]) * dilation // step
+        found.append(_Residue(first, -(-(places - first) // step), tuple(taps), source, apart))
+    return found
+
+
+def _turned_round(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window) -> TensorValue:
+    """A convolution of the gradient for each residue of the places, as they meet other elements of the window."""
+    axes = [_residues(size.constant or 0, *each) for size, *each in zip(out.sizes[2:], *window)]
+    margins = [max(r.margin(size.constant or 0) for r in axis) for axis, size in zip(axes, grad.sizes[2:])]
+    padded = lw.view(in_channels_last(lw, grad, margins))
+    strides = channels_last_strides(out.sizes)
+    buffer = lw.new_buffer(out, strides)
+    for residues in itertools.product(*axes):
+        n, channel = loop_symbol("n", out.sizes[0]), loop_symbol("c", out.sizes[1])
+        row, column = (loop_symbol(name, r.places) for name, r in zip("hw", residues))
+        at = [i * step + r.first for i, step, r in zip((row, column), window.stride, residues)]
+        target = address((n, channel, *at), strides)
+        if not all(r.taps for r in residues):
+            nothing = _plain(exprs([*out.sizes[:2], *(r.places for r in residues)]))
+            zeros = lw.computed(nothing, lambda index: ops.constant(0.0, torch.float32), [], cost=0)
+            apart = [stride * step for stride, step in zip(strides, (1, 1, *window.stride))]
+            first = sum((stride * r.first for stride, r in zip(strides[2:], residues)), ZERO)
+            lw.write(zeros, buffer, apart, first)
+            continue
+        taps = tuple(loop_symbol(name, len(r.taps)) for name, r in zip("ij", residues))
+        inner = loop_symbol("k", grad.sizes[1])
+        under = [
+            i + tap * r.apart + (r.source + margin)
+            for i, tap, r, margin in zip((row, column), taps, residues, margins)
+        ]
+        left = access(padded, (n, inner, *under))
+        right = access(lw.view(_turned(lw, weight, residues)), (channel, inner, *taps))
+        lw.graph.nodes.append(
+            Contraction(
+                lw.node_name(), lw.origin, (), (n, row, column), (channel,), (*taps, inner),
+                left, right, buffer, target, out.dtype,
+            )
+        )  # fmt: skip
+    return stored(buffer, out)
+
+
+def _turned(lw: Lowering, weight: TensorValue, residues: Sequence[_Residue]) -> TensorValue:
+    """The elements of the weight that meet these places, the result's channels for each of the images'."""
+    steps = [r.taps[0] - r.taps[1] if len(r.taps) > 1 else 1 for r in residues]
+
+    def under(index: Index) -> Index:
+        at = [(index[2 + d] * -step) + r.taps[0] for d, (step, r) in enumerate(zip(steps, residues))]
+        return index[1], index[0], *at
+
+    sizes = (weight.sizes[1], weight.sizes[0], *exprs([len(r.taps) for r in residues]))
+    return lw.relaid(lw.mapped(weight, _plain(sizes), under))
+
+
+# -- of the weight -----------------------------------------------------------------------------------------------------
+
+
+def _of_weight(lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window) -> TensorValue:
+    """The window moves over the images `large`; for each place, `small` has the result or its gradient."""
+    if len(window.offsets()) == 1 or _is_large(out, small):
+        return _of_large_weight(lw, out, large, small, window)
+    n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (small.sizes[0], *small.sizes[2:])))
+    result, channel = loop_symbol("o", out.sizes[0]), loop_symbol("c", out.sizes[1])
+    taps = tuple(loop_symbol(name, size) for name, size in zip("ij", out.sizes[2:]))
+    at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
+    left = access(lw.view(in_channels_last(lw, large, window.padding)), (n, channel, *at))
+    right = access(lw.view(in_channels_last(lw, small, (0, 0))), (n, result, row, column))
+    spec = _plain((*out.sizes[2:], out.sizes[1], out.sizes[0]))
+    buffer = lw.new_buffer(spec, spec.strides)
+    lw.graph.nodes.append(
+        Contraction(
+            lw.node_name(), lw.origin, (), (*taps, channel), (result,), (n, row, column),
+            left, right, buffer, address((*taps, channel, result), spec.strides), out.dtype,
+        )
+    )  # fmt: skip
+    return lw.mapped(stored(buffer, spec), out, lambda index: (*index[2:], index[1], index[0]))
+
+
+def _of_large_weight(lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window) -> TensorValue:
+    """One product whose columns are the elements of the windows, taken out of the images."""
+    padded = in_channels_last(lw, large, window.padding)
+    sizes = (small.sizes[0], *small.sizes[2:], *out.sizes[1:])
+
+    def under(index: Index) -> Index:
+        at = [i * s + k * a for i, s, k, a in zip(index[1:3], window.stride, index[4:], window.dilation)]
+        return index[0], index[3], *at
+
+    windows: TensorValue = lw.mapped(padded, _plain(sizes), under)
+    if not window.takes_all:
+        windows = lw.copied(windows)
+    rows = transposed(lw, _pixel_rows(lw, small))
+    columns = _reshaped(lw, windows, rows.sizes[1], product(out.sizes[1:]))
+    products = contract(lw, _plain((out.sizes[0], product(out.sizes[1:]))), rows, columns)
+    return lw.mapped(products, out, reshape_map(out.sizes, products.sizes))
