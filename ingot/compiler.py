@@ -130,7 +130,7 @@ class Compiler:
     ) -> tuple[Compilation, Run | None]:
         compilation = self._new_compilation(self._difference(slots))
         self.varying = self.varying.union(*(guards.changed_floats(slots) for guards in self.guards))
-        if self.options.dynamic is None and self.options.is_native:
+        if self.options.dynamic is not False and self.options.is_native:
             for guards in self.guards:
                 self.varying = self.varying.union(guards.changed_sizes(slots), guards.changed_integers(slots))
         run: Run | None = None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ingot
+from ingot.compiler import Compiler
 from tests.tracked import Tracked
 
 
@@ -235,6 +236,43 @@ def test_a_counter_of_steps():
             torch.testing.assert_close(compiled(x), eager(x))
             assert model.step == eager.step and type(model.step) is int
         assert len(ingot.explain(compiled)(x).compilations) <= 3
+
+
+class Past:
+    def __init__(self, *tensors: Tensor) -> None:
+        self.tensors = list(tensors)
+
+
+def test_dynamic_sizes_of_what_arguments_hold():
+    """Not those of what modules hold, and not of variables from around the function."""
+    outside, layer = torch.randn(6), nn.Linear(6, 6)
+
+    def function(x: Tensor, past: Past, options: dict[str, Tensor], layer: nn.Module) -> Tensor:
+        return torch.cat([*past.tensors, x]) @ layer.weight + options["bias"].sum(0) + outside
+
+    compiled = ingot.compile(function, dynamic=True)
+    with torch.no_grad():
+        for a, b, c, d in ((2, 3, 4, 5), (7, 3, 4, 5), (2, 9, 3, 5), (4, 5, 6, 7)):
+            args = torch.randn(a, 6), Past(torch.randn(b, 6), torch.randn(c, 6)), {"bias": torch.randn(d, 6)}, layer
+            torch.testing.assert_close(compiled(*args), function(*args))
+    (compilation,) = Compiler.of(compiled).compilations
+    dynamic = {quantity.name for quantity in compilation.captured.guards.symbols.values()}
+    assert {name for name in dynamic if name.endswith("shape[0]")} == {
+        "x.shape[0]", "past.tensors[0].shape[0]", "past.tensors[1].shape[0]", "options['bias'].shape[0]",
+    }  # fmt: skip
+    assert not any("weight" in name or "outside" in name for name in dynamic)
+
+
+def test_dynamic_true_also_sees_what_varies():
+    """The size of a module's buffer is compiled for, until it is seen to vary."""
+    eager, compiled = Cache(), ingot.compile(Cache(), dynamic=True)
+    counts = []
+    with torch.no_grad():
+        for n in (2, 4, 3, 2):
+            x = torch.randn(n, 3)
+            torch.testing.assert_close(compiled(x), eager(x))
+            counts.append(len(Compiler.of(compiled).compilations))
+    assert counts == [1, 2, 2, 2]
 
 
 # -- marks -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.modes import ModeTracker
 from ingot.capture.size_marks import marks_of
-from ingot.capture.sources import ArgSource, ItemSource, Source
+from ingot.capture.sources import Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
@@ -106,7 +106,7 @@ class GraphRecorder:
         if self.dynamic is False:
             return frozenset(), {}
         marks = marks_of(tensor)
-        every = self.dynamic and _is_argument(source)
+        every = self.dynamic and session.is_given(source)
         seen = {d for d in range(tensor.dim()) if every or Quantity(source, "size", d) in session.varying}
         bounds = {d: mark for d, mark in marks.items() if mark is not None}
         self.marked += [Quantity(source, "size", d) for d in bounds]
@@ -356,13 +356,6 @@ class GraphRecorder:
 
 def _tangent() -> None:
     """Stands for an argument of a part of the graph."""
-
-
-def _is_argument(source: Source) -> bool:
-    """Whether a tensor is given by the caller directly, as opposed to a parameter or a captured variable."""
-    while isinstance(source, ItemSource):
-        source = source.base
-    return isinstance(source, ArgSource)
 
 
 def _identifier(name: str) -> str:

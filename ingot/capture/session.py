@@ -8,13 +8,23 @@ from collections.abc import Callable
 from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
+import torch
+
 from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.guards import MISSING, Kind, Varying
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
-from ingot.capture.sources import BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source, find_in_class
+from ingot.capture.sources import (
+    ArgSource,
+    BuiltinSource,
+    ConstSource,
+    GlobalSource,
+    InstanceDictSource,
+    Source,
+    find_in_class,
+)
 from ingot.capture.values import builtins as builtin_functions
 from ingot.capture.values import construction
 from ingot.capture.values.arguments import bind
@@ -223,6 +233,15 @@ class Session(Semantics):
     def is_realized(self, source: Source) -> bool:
         """Whether the object on this path was used."""
         return source in self._by_source
+
+    def is_given(self, source: Source) -> bool:
+        """Whether a value is found in an argument of the call, but not in a module: no parameter, and no variable from
+        around the function."""
+        owners = list(source.owners())
+        if not isinstance(owners[-1] if owners else source, ArgSource):
+            return False
+        values = (self._by_source.get(owner) for owner in owners)
+        return not any(isinstance(getattr(value, "object", None), torch.nn.Module) for value in values)
 
     def wrap_constant(self, object: Any) -> Value:
         """An object that capture made or holds: a literal, or what a pure function gave."""
