@@ -131,7 +131,7 @@ def relation(first: Expr, second: Expr, outer: Sequence[Symbol]) -> str | None:
     Equal expressions are the same point. Otherwise each must be `row + inner`, with one `row` linear in the outer
     loops that all have nonzero strides, and 0 <= inner < the smallest of those strides.
     """
-    if first == second:
+    if first == second and all(s.kind != "value" for s in first.symbols):
         return SAME_POINT
     split_first, split_second = _row_and_inner(first, outer), _row_and_inner(second, outer)
     if split_first is None or split_second is None or split_first[0] != split_second[0]:

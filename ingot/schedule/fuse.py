@@ -206,12 +206,12 @@ class _Fusion:
     # -- worthwhile ------------------------------------------------------------------------------------------------
 
     def score(self, first: Group, second: Group) -> float:
-        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile. A scatter stays
-        alone: what it writes is finished when all of it has run. Two groups with much traffic of their own and next to
-        none in common stay apart, for what they read had to wait for both; of two that are far apart, the earlier one
-        does not wait to save next to nothing."""
+        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile. A scatter joins the
+        copy that it writes into and nothing else: what it writes is finished when all of it has run. Two groups with
+        much traffic of their own and next to none in common stay apart, for what they read had to wait for both; of two
+        that are far apart, the earlier one does not wait to save next to nothing."""
         if any(getattr(m, "scatters", False) for g in (first, second) for m in g.members):
-            return 0
+            return self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
         if len(first.members) + len(second.members) > MAX_MEMBERS:
             return 0
         if (
@@ -227,6 +227,14 @@ class _Fusion:
         apart = later.positions[0] - earlier.positions[-1] > FAR
         waiting = (earlier,) if apart else (earlier, later)
         return saved if any(sum(map(self._bytes, g.touches)) <= enough for g in waiting) else 0
+
+    @staticmethod
+    def _is_copied_for(first: Group, second: Group) -> bool:
+        """Whether one of two nodes is a scatter, and the other makes what it writes into."""
+        if len(first.members) + len(second.members) > 2 or first.writes != second.writes:
+            return False
+        nodes = first.members[0], second.members[0]
+        return sorted(n.scatters for n in nodes if isinstance(n, Pointwise)) == [False, True]
 
     def _bytes(self, name: str) -> float:
         if name not in self._sizes:
@@ -319,7 +327,8 @@ class _Fusion:
             return [first.points] if first.points == second.points else []
         if first.reduces or second.reduces:
             return [first.points if first.reduces else second.points]
-        if first.points == second.points:
+        scatters = any(getattr(m, "scatters", False) for g in (first, second) for m in g.members)
+        if first.points == second.points and not scatters:  # a scatter may have rows of its own
             return [first.points]
         prefixes: set[Expr] = set()
         for group in (first, second):

@@ -61,19 +61,42 @@ def test_threads_share_what_cannot_meet() -> None:
     assert [parallel(dim) for dim in range(3)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_copied_and_scattered_into_by_one_kernel(dtype: torch.dtype) -> None:
+    """Points of a row meet in that row only, so it is still in the cache; two scatters meet where they will."""
+    x, i, j, s = t(40, 50, dtype=dtype), at(50, 40, 30), at(50, 40, 30), t(40, 30, dtype=dtype)
+    first = schedule(lowered(lambda x, i, s: x.scatter_add(1, i, s), x, i, s)).kernels[0]
+    assert len(first.stages) == 2 and first.stages[1].stores[0].scatters and first.parallel == 1
+    across = schedule(lowered(lambda x, i, s: x.scatter_add(0, i % 40, s), x, i, s))  # rows meet
+    assert len(across.kernels[0].stages) == 1
+    for write in (
+        lambda x, i, j, s: x.scatter_add(1, i, s),
+        lambda x, i, j, s: x.scatter_add(1, i, s).scatter(1, j, s * 2),
+        lambda x, i, j, s: (x * 2).scatter_reduce(1, i, s, "amax", include_self=False).scatter_add(1, j, s) + x,
+        lambda x, i, j, s: x.view(4, 10, 50).scatter_add(2, i.view(4, 10, 30), s.view(4, 10, 30)).sum(2),
+        lambda x, i, j, s: x.scatter_add(1, i, s) + x.scatter_add(1, j, s),
+        lambda x, i, j, s: x.scatter_add_(1, i, s),
+    ):
+        ours, eagers = x.clone(), x.clone()
+        found = ingot.compile(write, fullgraph=True)(ours, i, j, s)
+        expected = write(eagers, i, j, s)
+        torch.testing.assert_close((found, ours), (expected, eagers))
+
+
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_threads_share_columns_of_rows_that_may_meet(accumulate: bool) -> None:
     """Rows may be named twice, columns never meet: their blocks are shared, and each has its rows in order."""
     x, i, s = t(600, 192), at(600, 700), t(700, 192)
-    graph = same(lambda x, i, s: x.index_put((i,), s, accumulate=accumulate), x, i, s)
-    kernel = next(k for k in schedule(graph).kernels if k.stages[-1].stores[0].scatters)
+    function = lambda x, i, s: x.index_put((i,), s, accumulate=accumulate)  # noqa: E731
+    torch.testing.assert_close(ingot.compile(function, fullgraph=True)(x, i, s), function(x, i, s))
+    kernel = next(k for k in schedule(lowered(function, x, i, s)).kernels if k.stages[-1].stores[0].scatters)
     assert [loop.extent.constant for loop in kernel.loops] == [3, 700, 64]
     assert kernel.parallel == 1
 
 
 def test_what_is_written_is_computed_before() -> None:
     """The nest that writes in order loads the places and the values."""
-    graph = same(lambda x, i, s: x.scatter_add(0, i, s.exp() * x.sum()), X, at(5, 5, 6, 7), X)
+    graph = same(lambda x, i, s: x.scatter_add(0, i, s.exp() * x.exp().sum()), X, at(5, 5, 6, 7), X)
     (node,) = [n for n in graph.nodes if getattr(n, "scatters", False)]
     assert len(node.body.loads) == 2
 
