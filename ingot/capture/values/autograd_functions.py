@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import FunctionCtx, once_differentiable
-from torch.utils.hooks import BackwardHook
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.values.base import Arguments, Keywords, Value
@@ -94,8 +93,6 @@ def _wants_gradient(value: Value) -> bool:
 
 def _with_gradients(session: Session, function: Value, cls: type, args: list[Value]) -> Value:
     """The forward's operations, and the node that gives its outputs a history."""
-    if cls.__module__ == BackwardHook.__module__:
-        raise session.unsupported("hooks on the backward of a module", skip=True)
     if cls.vjp is not _BASE.vjp:  # type: ignore[attr-defined]
         raise session.unsupported(f"{function.describe()}, which has a vjp")
     needed = TupleValue([ConstantValue(_wants_gradient(arg)) for arg in args], tuple)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 
 
 class ModuleValue(ObjectValue):
@@ -128,9 +127,14 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     if not isinstance(module, ModuleValue):
         raise session.unsupported(f"a call of {module.describe()}")
     _refuse_lazy(session, module)
-    if any([_has_hooks(session, module.get_attribute(session, name)) for name in _HOOKS]) or any(
-        [_has_hooks(session, session.wrap(_TORCH[name], GlobalSource(_TORCH, name))) for name in _GLOBAL_HOOKS]
-    ):
+    hooked = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
+    for name in _HOOKS:
+        table = f"_global{name}"
+        if _has_hooks(session, session.wrap(_TORCH[table], GlobalSource(_TORCH, table))):
+            hooked.append(name)
+    if torch.is_grad_enabled() and not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(hooked):
+        raise session.unsupported(f"hooks on the backward of {module.describe()}")
+    if hooked:
         return _HookedCall.outside(session, _CALL_IMPL, ConstSource(_CALL_IMPL)), args, kwargs
     return session.realize(module.get_attribute(session, "forward")), args[1:], kwargs
 
