@@ -168,6 +168,17 @@ def test_lookups_in_rows_that_lanes_have_of_their_own(rows: int) -> None:
     check(lambda x, at: torch.gather(torch.softmax(x, 1), 1, at), x, torch.tensor([[2, 0, 1]]).repeat(rows, 1))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, f32, bf16, torch.bool], ids=str)
+def test_writes_where_a_mask_holds(dtype: torch.dtype) -> None:
+    def put(x: torch.Tensor, row: torch.Tensor) -> Any:
+        y, z = x.clone(), x.transpose(0, 2).clone()
+        y[row > 0] = 1
+        z[:, row[0] > 0] = row[:, :1, None][0].to(x.dtype)
+        return y, z
+
+    check(put, torch.randn(4, 5, 6).to(dtype), torch.randn(4, 5), native=True)
+
+
 def test_layout_of_ldexp() -> None:
     check(torch.ldexp, torch.randn(5, 1, 10).permute(2, 1, 0), torch.randn(5, 10).t(), native=True)
 

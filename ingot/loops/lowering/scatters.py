@@ -84,6 +84,10 @@ def index_put(
     accumulate: bool = False,
 ) -> TensorValue:
     used = {d: v for d, v in enumerate(indices) if v is not None}
+    if len(used) == 1 and not accumulate and source.dtype is out.dtype:
+        ((first, mask),) = used.items()
+        if mask.dtype is torch.bool and mask.sizes and mask.sizes == x.sizes[first : first + len(mask.sizes)]:
+            return _put_where(lw, out, x, first, mask, source)
     _check_indices(*used.values())
     if not used or not x.sizes or any(x.sizes[d] is ZERO for d in used):
         raise NotLowered("index_put at no indices, or into nothing")
@@ -100,6 +104,21 @@ def index_put(
     result = copied(lw, out, x)
     write(lw, result, sizes, places, lambda index: source.load(broadcast_index(index, source.sizes)), mode)
     return result
+
+
+def _put_where(
+    lw: Lowering, out: Spec, x: TensorValue, first: int, mask: TensorValue, source: TensorValue
+) -> TensorValue:
+    """What is alike for all places of a mask over the dimensions of `x` from `first` on."""
+    last = first + len(mask.sizes)
+    _check(_broadcasts(source.sizes, (*x.sizes[:first], ONE, *x.sizes[last:])))
+
+    def compute(index: Index) -> int:
+        place = (*index[:first], ZERO, *index[last:])
+        new = source.load(broadcast_index(place, source.sizes))
+        return apply("where", mask.load(index[first:last]), new, x.load(index))
+
+    return lw.computed(out, compute, [x, mask, source], cost=2)
 
 
 def _check(fits: bool) -> None:
