@@ -164,3 +164,35 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
         torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0][1:], other[1:]))
+
+
+class Heads(nn.Module):
+    """Two results; the backward of each reads the result itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = network(Residual())
+        self.heads = nn.ModuleList([nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(8, 8, 1)])
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        trunk = self.trunk(x)
+        return [head(trunk).relu() for head in self.heads]
+
+
+@pytest.mark.parametrize("wanted", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("lowered", [True, False])
+def test_what_is_kept_lies_as_it_is_read(wanted: list[int], lowered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only some results get a gradient, and where eager runs the backward."""
+    torch.manual_seed(0)
+    model, x = Heads(), torch.randn(2, 3, 16, 16)
+    compiled = ingot.compile(copy.deepcopy(model))
+    made = compiled(x)
+    if not lowered:
+        monkeypatch.setattr("ingot.pipeline.lower", None)
+    for call, results in ((model, model(x)), (compiled, made)):
+        sum(results[k].square().sum() for k in wanted).backward()
+        assert [p.grad is None for p in call.heads[1 - wanted[0]].parameters()] == 2 * [len(wanted) == 1]
+    for ours, theirs in zip(compiled.parameters(), model.parameters()):
+        if theirs.grad is not None:
+            assert ours.grad is not None and ours.grad.stride() == theirs.grad.stride()
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3)
