@@ -17,15 +17,19 @@ from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec, trace
 from ingot.graph.ambient import Modes, preserved, undisturbed
+from ingot.graph.aten_graph import Place
 from ingot.graph.differentiation import forget_histories, new_leaves, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
+from ingot.graph.symbols import to_expr
+from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.options import Options
 from ingot.runtime.program import Program
 from ingot.runtime.training import (
     Backward,
+    BySizes,
     Original,
     Tangent,
     TrainingProgram,
@@ -62,11 +66,11 @@ def compile_graph(
             aten = compilation.aten = trace(graph, fakes, captured.context, frozen)
         run = _program(compilation, options).native
         detached = [
-            _window(k, ("input", spec.position), spec)
+            (k, ("input", spec.position), spec)
             for k, spec in enumerate(aten.outputs)
             if spec.position is not None and fakes[spec.position].requires_grad and not spec.tracked
         ]
-        run = WithWindows(run, detached, len(aten.outputs)) if detached else run
+        run = WithWindows(run, _windows(detached, aten.symbols), len(aten.outputs)) if detached else run
     leaves = new_leaves(fakes)
     return WithLeaves(run, leaves) if leaves else run
 
@@ -84,8 +88,6 @@ def _wants_gradients(captured: Captured) -> bool:
         if not written and not any(has_history(n.meta["val"]) for n in tracked):  # windows on inputs
             return False
         raise Unsupported("gradients are wanted by a part of a function that is called without", where, skip=True)
-    if captured.context.shapes.hints:
-        raise Unsupported("gradients are wanted, and sizes are symbolic", where, skip=True)
     return True
 
 
@@ -123,12 +125,14 @@ def _with_history(
             wanted = joint.wanted if all(given) else part(given).wanted
             tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
             gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
-            return _second_derivatives(gradients, [*fakes, *tangents], context, compilation, options), wanted
+            inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
+            return _second_derivatives(gradients, inputs, context, compilation, options), wanted
 
-        original = Original(compile_vjp, written, parts.draws)
+        tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
+        original = Original(compile_vjp, tensors, written, parts.draws)
         run = _training_program(run, parts, part, original, compilation, options)
-    windows = [_window(w.output, w.base, w.spec) for w in joint.windows]
-    return WithWindows(run, windows, joint.given) if windows else run
+    windows = [(w.output, w.base, w.spec) for w in joint.windows]
+    return WithWindows(run, _windows(windows, parts.symbols), joint.given) if windows else run
 
 
 def _second_derivatives(
@@ -152,7 +156,7 @@ def _second_derivatives(
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
         with preserved():
-            return gradients(*[t.view_as(t) for t in inputs])
+            return gradients(*[t.view_as(t) if isinstance(t, torch.Tensor) else t for t in inputs])
 
     return run
 
@@ -188,7 +192,11 @@ def _training_program(
     joint = parts.joint
     name = f"{compilation.name}, backward"
     compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
-    tangents = [_tangent(k, node) for k, node in zip(joint.differentiable, joint.tangents)]
+
+    def tangents_for(sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
+        return [_tangent(k, node, sizes) for k, node in zip(joint.differentiable, joint.tangents)]
+
+    tangents = BySizes(tangents_for, parts.symbols)
 
     def program_of(backward: Compilation) -> Backward:
         with compiling(), paused_collection():
@@ -224,6 +232,7 @@ def _training_program(
         inputs=joint.primals,
         outputs=joint.outputs,
         written=joint.written_outputs,
+        differentiable=joint.differentiable,
         tangents=tangents,
         wanted=joint.wanted,
         saved=[(s.kind, s.position) for s in parts.saved],
@@ -252,11 +261,27 @@ def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
     return made
 
 
-def _tangent(output: int, node: torch.fx.Node) -> Tangent:
+def _tangent(output: int, node: torch.fx.Node, sizes: Mapping[Symbol, int]) -> Tangent:
     value = node.meta["val"]
-    return Tangent(output, tuple(value.shape), value.stride(), value.dtype, value.device)
+    return Tangent(output, _known(value.shape, sizes), _known(value.stride(), sizes), value.dtype, value.device)
 
 
-def _window(output: int, base: tuple[str, int], spec: OutputSpec) -> Window:
+def _windows(
+    windows: Sequence[tuple[int, tuple[str, int], OutputSpec]], symbols: Mapping[Symbol, Place]
+) -> BySizes[Sequence[Window]]:
+    def made(sizes: Mapping[Symbol, int]) -> Sequence[Window]:
+        return [_window(*window, sizes) for window in windows]
+
+    return BySizes(made, symbols)
+
+
+def _window(output: int, base: tuple[str, int], spec: OutputSpec, sizes: Mapping[Symbol, int]) -> Window:
     assert spec.dtype is not None
-    return Window(output, base, spec.sizes, spec.strides, spec.offset, spec.dtype, spec.tracked)
+    (offset,) = _known([spec.offset], sizes)
+    geometry = _known(spec.sizes, sizes), _known(spec.strides, sizes)
+    return Window(output, base, *geometry, offset, spec.dtype, spec.tracked)
+
+
+def _known(numbers: Sequence[Any], sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
+    """Numbers that may be symbolic, for these values of the symbols."""
+    return tuple([n if isinstance(n, int) else to_expr(n).evaluate(sizes) for n in numbers])

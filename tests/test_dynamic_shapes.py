@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 import ingot
 from ingot.compiler import Compiler
-from tests.tracked import Tracked
+from tests.tracked import Tracked, assert_same
 
 
 def softmax_of_sum(x: Tensor) -> Tensor:
@@ -107,22 +108,77 @@ def test_behind_a_graph_break():
     assert sum(found[2:]) == 0
 
 
-def test_with_gradients_each_size_is_compiled():
-    model = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3))
-    compiled = ingot.compile(model)
-    for n in (4, 6, 9, 4):
-        x = torch.randn(n, 5, requires_grad=True)
-        outcomes = []
-        for callee in (compiled, model):
-            y = callee(x)
-            outcomes.append((y, *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])))
-        for mine, theirs in zip(*outcomes, strict=True):
-            torch.testing.assert_close(mine, theirs)
-    assert not [c.skipped for c in compiled_of(compiled) if c.skipped]
+# -- gradients ---------------------------------------------------------------------------------------------------------
 
 
-def compiled_of(model: nn.Module):
-    return ingot.explain(model)(torch.randn(4, 5)).compilations
+def twice_differentiated(x: Tensor) -> Tensor:
+    return (x @ x.t()).sin() + x.mean()
+
+
+WITH_GRADIENTS = {
+    "a network": (nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.Linear(7, 3)), ((4, 6), (6, 6), (9, 6), (3, 6), (2, 6))),
+    "products": (twice_differentiated, ((4, 6), (7, 8), (3, 5), (16, 2))),
+    "windows": (lambda x: (x[1:], x.view(-1), x.sin(), x.shape[0] * x), ((4, 6), (7, 8), (3, 5), (16, 2))),
+    "outputs that share memory": (lambda x: (lambda y: (y, y[0], y.t()))(x.sin()), ((4, 6), (7, 8), (3, 5), (6, 2))),
+    "indices": (lambda x: x[torch.arange(x.shape[0]).flip(0)] * x.amax(), ((4, 6), (7, 8), (3, 5))),
+    "broadcast": (lambda x: x[:, None].expand(-1, 3, -1).flatten(0, 1) * x.repeat(3, 1), ((4, 6), (7, 8), (3, 5))),
+    "in place": (lambda x: (x * 2).add_(1).mul_(x).relu_(), ((4, 6), (7, 8), (3, 5))),
+    "an integer": (lambda x: x * x.numel() - x.shape[0], ((4, 6), (7, 8), (3, 5))),
+}  # fmt: skip
+
+
+def differentiated(function: Any, shape: tuple[int, ...], order: int) -> list[Tensor]:
+    """The results of a call, and all its gradients up to some order."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).requires_grad_()
+    inputs = [x, *(function.parameters() if isinstance(function, nn.Module) else ())]
+    found = heads = list(tree_flatten(function(x))[0])
+    for step in range(order):
+        tangents = [torch.randn(h.shape, generator=generator) for h in heads]
+        gradients = torch.autograd.grad(heads, inputs, tangents, create_graph=step + 1 < order, allow_unused=True)
+        found = [*found, *(g for g in gradients if g is not None)]
+        heads = [g for g in gradients if g is not None and g.requires_grad]
+    return found
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_with_gradients(name: str, order: int) -> None:
+    function, shapes = WITH_GRADIENTS[name]
+    compiled = ingot.compile(function, fullgraph=True)
+    compiler = Compiler.of(compiled)
+    counts = []
+    for shape in (*shapes, shapes[0]):
+        before = len(compiler.compilations)
+        assert_same(differentiated(compiled, shape, order), differentiated(function, shape, order), 1e-4)
+        counts.append(len(compiler.compilations) - before)
+    assert sum(counts) == 2 and sum(counts[2:]) == 0
+    backwards = [c.backward for c in compiler.compilations]
+    assert all(b is not None and b.skipped is None for b in backwards)
+    if order > 1:
+        assert all(b.backward is None or b.backward.skipped is None for b in backwards)
+
+
+def test_gradients_of_some_outputs() -> None:
+    function = lambda x: (x.sin(), x.cos() * x.shape[0])  # noqa: E731
+    compiled = ingot.compile(function, fullgraph=True)
+    for k, n in enumerate((4, 7, 9, 5, 8)):
+        x = torch.randn(n, 3, requires_grad=True)
+        found = [torch.autograd.grad(f(x)[k % 2].sum(), x)[0] for f in (compiled, function)]
+        torch.testing.assert_close(*found)
+    assert len(Compiler.of(compiled).compilations) == 2
+
+
+def test_a_bias_is_summed_where_it_was_broadcast() -> None:
+    weight, bias = torch.randn(6, 7, requires_grad=True), torch.randn(7, requires_grad=True)
+    sums = []
+    for shape in ((7,), (1, 7), (4, 7)):
+        compiled = ingot.compile(lambda x, bias: (x @ weight + bias).relu(), dynamic=True, fullgraph=True)
+        compiled(torch.randn(4, 6), bias.detach().expand(shape).clone().requires_grad_()).sum().backward()
+        (made,) = Compiler.of(compiled).compilations
+        assert ", size_s" in str(made.backward.aten)
+        sums.append(str(made.backward.aten).count("aten.sum"))
+    assert sums == [1, 1, 0]
 
 
 class Cache(nn.Module):

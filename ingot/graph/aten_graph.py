@@ -10,7 +10,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from ingot.graph.symbols import ShapeContext
+from ingot.graph.symbols import ShapeContext, to_expr
+from ingot.loops.expr import Symbol
+
+Place = tuple[int, str, int]
+"""Where a size symbol is read at the start of a call: (input, "size" | "stride" | "value", dimension)."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +94,33 @@ class AtenGraph:
         """Give the outputs and mutations other nodes of equal value."""
         self._output.args = ((tuple(outputs), tuple(mutations)),)
 
+    @property
+    def symbols(self) -> dict[Symbol, Place]:
+        """The size symbols of the inputs, and where each is read."""
+        found: dict[Symbol, Place] = {}
+        for position, node in enumerate(self.inputs):
+            value = node.meta["val"]
+            kinds: list[tuple[str, Sequence[Any]]] = [("value", [value])]
+            if isinstance(value, torch.Tensor):
+                kinds = [("size", value.shape), ("stride", value.stride())]
+            for kind, numbers in kinds:
+                for dim, number in enumerate(numbers):
+                    e = to_expr(number) if isinstance(number, torch.SymInt) else None
+                    if isinstance(e, Symbol):
+                        found.setdefault(e, (position, kind, dim))
+        return found
+
     # -- as Python ----------------------------------------------------------------------------------------------------
 
     def code(self) -> str:
         """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and writes the mutated
         inputs."""
-        names = ", ".join(n.name for n in self.inputs)
+        inputs = self.inputs
+        names = ", ".join(n.name for n in inputs)
         lines = [f"def graph({names}):"]
-        for symbol, text in self._symbol_lines().items():
-            lines.append(f"    {symbol} = {text}")
+        for symbol, (position, kind, dim) in self.symbols.items():
+            read = {"size": f".shape[{dim}]", "stride": f".stride()[{dim}]", "value": ""}[kind]
+            lines.append(f"    {symbol} = {inputs[position].name}{read}")
         for node in self.graph.nodes:
             if node.op == "get_attr":
                 lines.append(f"    {node.name} = constants[{node.target!r}]")
@@ -108,18 +130,6 @@ class AtenGraph:
             lines.append(f"    {self.inputs[position].name}.copy_({node.name})")
         lines.append(f"    return [{', '.join(map(_window, self.outputs))}]")
         return "\n".join(lines)
-
-    def _symbol_lines(self) -> dict[str, str]:
-        """Where each size symbol is read from."""
-        found: dict[str, str] = {}
-        for node in self.inputs:
-            value = node.meta["val"]
-            if isinstance(value, torch.Tensor):
-                for kind, numbers in (("shape", value.shape), ("stride()", value.stride())):
-                    for d, number in enumerate(numbers):
-                        if isinstance(number, torch.SymInt) and str(number).isidentifier():
-                            found.setdefault(str(number), f"{node.name}.{kind}[{d}]")
-        return found
 
     def function(self) -> Callable[..., list[Any]]:
         """`code()` made into a function: the graph run by eager, op by op."""

@@ -98,20 +98,23 @@ def vjp(
     wanted: Sequence[int],
     tangents: Sequence[FakeTensor],
 ) -> torch.fx.GraphModule:
-    """The graph of the vector-Jacobian product of `gm`, run under `modes`, which takes the inputs of `gm` and the
-    tangents and gives the gradients of the inputs `wanted`, themselves differentiable. Inputs that `gm` writes are
-    copied before.
+    """The graph of the vector-Jacobian product of `gm`, run under `modes`, which takes the tensors that `gm` takes, the
+    tangents and the integers that `gm` takes, and gives the gradients of the inputs `wanted`, themselves
+    differentiable. Inputs that `gm` writes are copied before.
 
     `heads` says for each tangent what it belongs to: ("output", position), the ("memory", position) of which that
     output is a view, or the ("input", position) as it was written.
     """
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    for node in placeholders:
+    tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
+    for node in tensors:
         copies[node] = graph.node_copy(node, lambda n: copies[n])
     leaves = [copies[placeholders[k]] for k in wanted]
     count = len(placeholders)  # some may be tangents of a graph of gradients
     given = [_placeholder(graph, f"tangent_{count + k}", tangent) for k, tangent in enumerate(tangents)]
+    for node in placeholders[len(tensors) :]:
+        copies[node] = graph.node_copy(node, lambda n: copies[n])
     _call(graph, SetModes(modes))
     for k in written:
         copies[placeholders[k]] = _call(graph, torch.clone, copies[placeholders[k]])

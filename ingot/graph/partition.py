@@ -20,7 +20,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload
 
-from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place
 from ingot.graph.joint import Joint
 from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
@@ -30,11 +30,11 @@ from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.record import BEHIND
 from ingot.graph.replay import drawn_again
 from ingot.graph.schemas import draws
+from ingot.graph.symbols import ShapeContext, to_expr
+from ingot.loops.expr import Symbol
 
 aten = torch.ops.aten
 Node = torch.fx.Node
-
-TYPICAL_SIZE = 64  # what a symbolic size counts as
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,16 @@ class Saved:
 @dataclass(frozen=True)
 class Partition:
     """A joint graph in two. The forward takes the primals and returns the user's outputs and then what is kept; the
-    backward takes what is `saved`, in order, the `values` of the joint graph, and then the tangents, and returns the
-    gradients of `joint.wanted`."""
+    backward takes what is `saved`, in order, the `values` of the joint graph, then the tangents, then the values of the
+    size symbols, which are read among the primals at the places in `symbols`, and returns the gradients of
+    `joint.wanted`."""
 
     joint: Joint
     forward: AtenGraph
     backward: AtenGraph
     saved: tuple[Saved, ...]
     values: tuple[Node, ...]
+    symbols: dict[Symbol, Place]
 
     @property
     def draws(self) -> bool:
@@ -93,9 +95,9 @@ def partition(joint: Joint) -> Partition:
             places[node] = Saved("kept", len(kept))
             kept.append(node)
     forward = _forward(whole, primals, results, kept, late)
-    found = tuple(places[node] for node in saved)
-    backward = _backward(whole, saved, _held(saved, found), tangents, gradients)
-    return Partition(joint, forward, backward, found, tuple(saved))
+    found, symbols = tuple(places[node] for node in saved), whole.symbols
+    backward = _backward(whole, saved, _held(saved, found), tangents, symbols, gradients)
+    return Partition(joint, forward, backward, found, tuple(saved), symbols)
 
 
 def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
@@ -109,7 +111,7 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     late = _reached_from(tangents)
     if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
         return None
-    return _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, joint.gradients)
+    return _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, parts.symbols, joint.gradients)
 
 
 def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
@@ -162,11 +164,11 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
         if inside or is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
             network.edge(before[node], after[node])
         else:
-            size = _bytes(node) if _is_stored(node, late) else _bytes(node) * 9 // 8
+            size = _bytes(node, whole.shapes) * (8 if _is_stored(node, late) else 9) // 8
             network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
         if not inside and not (checkpoints and node.meta.get("region") == BEHIND):
             is_kept = node.op == "placeholder" or not _repeats(node) or (_is_checkpointed(node) and not is_view(node))
-            network.edge(source, before[node], INFINITE if is_kept else _work(node))
+            network.edge(source, before[node], INFINITE if is_kept else _work(node, whole.shapes))
         for argument in _read_by(node):
             if argument in after:
                 network.edge(after[argument], before[node])
@@ -257,18 +259,19 @@ _LIGHT = {
 """Ops that take no longer than reading what they give."""
 
 
-def _work(node: Node) -> int:
+def _work(node: Node, shapes: ShapeContext) -> int:
     """What computing a value again costs, beside the bytes of what is kept."""
     if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
         return 0
-    return _bytes(node) // (256 if node.target in _LIGHT else 32)
+    return _bytes(node, shapes) // (256 if node.target in _LIGHT else 32)
 
 
-def _bytes(node: Node) -> int:
+def _bytes(node: Node, shapes: ShapeContext) -> int:
+    """What a value takes, about; in the call that is compiled for where sizes are symbols."""
     value: torch.Tensor = node.meta["val"]
     count = value.itemsize
     for size in value.shape:
-        count *= size if isinstance(size, int) else TYPICAL_SIZE
+        count *= size if isinstance(size, int) else shapes.hint(to_expr(size))
     return 1 + count
 
 
@@ -336,6 +339,7 @@ def _backward(
     saved: list[Node],
     held: list[torch.Tensor],
     tangents: list[Node],
+    symbols: Iterable[Symbol],
     gradients: list[OutputSpec],
 ) -> AtenGraph:
     graph = torch.fx.Graph()
@@ -343,6 +347,8 @@ def _backward(
     for node, value in zip((*saved, *tangents), (*held, *(node.meta["val"] for node in tangents))):
         given[node] = graph.placeholder(node.name)
         given[node].meta.update(val=value, in_eager=node.meta["val"], where=node.meta.get("where", ""))
+    for symbol in symbols:
+        graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     roots = [s.node for s in gradients if s.node is not None]
     if any(map(_is_checkpointed, whole.graph.nodes)):
         copies = _computed_again(whole, given, graph, roots, _reached_from(tangents))

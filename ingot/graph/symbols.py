@@ -80,7 +80,8 @@ class ShapeContext:
     """The size symbols of one capture, their hints, and the guards on them.
 
     `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's line at work, for
-    the guards.
+    the guards. Once it is `closed`, as compiled code is in use that a further guard could not stop, what does not
+    follow from those that there are is Unsupported.
     """
 
     def __init__(self) -> None:
@@ -89,6 +90,7 @@ class ShapeContext:
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
         self.where = ""
+        self.closed = False
 
     def size(self, hint: int, name: str = "", dim: int = 0, bounds: Bounds | None = None) -> torch.SymInt:
         """A new size symbol that is `hint` in the present call."""
@@ -160,6 +162,8 @@ class ShapeContext:
             else ShapeGuard(sides[0], negated, sides[1], self.where)
         )
         if not any(g[:3] == known[:3] for g in self.guards):
+            if self.closed:
+                raise Unsupported(f"compiled code would depend on {known} as well", self.where)
             self.guards.append(known)
         if known.relation == "==":
             self._pin(left, right)

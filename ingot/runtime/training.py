@@ -6,10 +6,12 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from ingot.loops.expr import Symbol
 
 _SECOND_TIME = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
@@ -20,7 +22,42 @@ _MODIFIED = "one of the variables needed for gradient computation has been modif
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 Backward = Callable[[list[Tensor]], Sequence[Any]]
-"""Takes the saved tensors and the tangents out of a list, which it empties so that each may die with its last use."""
+"""Takes the saved tensors, the tangents and the values of the size symbols out of a list, which it empties so that each
+may die with its last use."""
+
+Made = TypeVar("Made")
+
+
+class BySizes(Generic[Made]):
+    """What `make` makes of the values of the size symbols, which are read among the inputs of a call at `places`:
+    (position, "size" | "stride" | "value", dimension)."""
+
+    most = 256  # sets of values that are remembered
+
+    def __init__(
+        self, make: Callable[[Mapping[Symbol, int]], Made], places: Mapping[Symbol, tuple[int, str, int]]
+    ) -> None:
+        self.make, self.places = make, dict(places)
+        self._made: dict[tuple[int, ...], Made] = {}
+
+    def read(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """The values of the symbols in a call."""
+        return tuple([_read(inputs[position], kind, dim) for position, kind, dim in self.places.values()])
+
+    def at(self, values: tuple[int, ...]) -> Made:
+        """What is made of these values."""
+        made = self._made.get(values)
+        if made is None:
+            if len(self._made) >= self.most:
+                self._made.clear()
+            made = self._made[values] = self.make(dict(zip(self.places, values)))
+        return made
+
+
+def _read(value: Any, kind: str, dim: int) -> int:
+    if kind == "size":
+        return value.shape[dim]
+    return value.stride(dim) if kind == "stride" else value
 
 
 @dataclass(frozen=True)
@@ -94,14 +131,15 @@ class WithZeros:
     the results at some positions."""
 
     def __init__(
-        self, run: Backward, tangents: Sequence[Tangent], given: Sequence[bool], picked: Sequence[int]
+        self, run: Backward, tangents: BySizes[Sequence[Tangent]], given: Sequence[bool], picked: Sequence[int]
     ) -> None:
-        self.run, self.tangents, self.given, self.picked = run, tuple(tangents), tuple(given), tuple(picked)
+        self.run, self.tangents, self.given, self.picked = run, tangents, tuple(given), tuple(picked)
 
-    def __call__(self, arguments: list[Tensor]) -> Sequence[Any]:
-        first = len(arguments) - sum(self.given)
-        present = iter(arguments[first:])
-        arguments[first:] = [next(present) if come else t.zeros() for t, come in zip(self.tangents, self.given)]
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        last = len(arguments) - len(self.tangents.places)
+        first = last - sum(self.given)
+        tangents, present = self.tangents.at(tuple(arguments[last:])), iter(arguments[first:last])
+        arguments[first:last] = [next(present) if come else t.zeros() for t, come in zip(tangents, self.given)]
         results = self.run(arguments)
         return [results[k] for k in self.picked]
 
@@ -121,12 +159,12 @@ class WithLeaves:
 class WithWindows:
     """Runs a program and makes the outputs that are windows, whose place it leaves empty; `count` outputs in all."""
 
-    def __init__(self, run: Callable[..., Sequence[Any]], windows: Sequence[Window], count: int) -> None:
-        self.run, self.windows, self.count = run, tuple(windows), count
+    def __init__(self, run: Callable[..., Sequence[Any]], windows: BySizes[Sequence[Window]], count: int) -> None:
+        self.run, self.windows, self.count = run, windows, count
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         outputs = list(self.run(*inputs))
-        for window in self.windows:
+        for window in self.windows.at(self.windows.read(inputs)):
             outputs[window.output] = window.on(inputs, outputs)
         return tuple(outputs[: self.count])
 
@@ -135,17 +173,19 @@ class Original:
     """The program before it was compiled, which is differentiated again when somebody differentiates the gradients.
 
     `compile_vjp` is told of each tangent whether it requires a gradient, or None where there is none, and returns what
-    takes the inputs and the tangents, and gives the gradients with their history, and of which inputs. `written` are
-    the inputs that the program writes; `draws` says that it draws random numbers.
+    takes the inputs, of which the first `tensors` are tensors, with the tangents behind these, and gives the gradients
+    with their history, and of which inputs. `written` are the inputs that the program writes; `draws` says that it
+    draws random numbers.
     """
 
     def __init__(
         self,
         compile_vjp: Callable[[tuple[bool | None, ...]], tuple[Callable[..., Sequence[Any]], Sequence[int]]],
+        tensors: int,
         written: Sequence[int],
         draws: bool,
     ) -> None:
-        self.compile_vjp, self.written, self.draws = compile_vjp, tuple(written), draws
+        self.compile_vjp, self.tensors, self.written, self.draws = compile_vjp, tensors, tuple(written), draws
         self._programs: dict[tuple[bool | None, ...], tuple[Callable[..., Sequence[Any]], Sequence[int]]] = {}
         self._lock = threading.Lock()
 
@@ -155,6 +195,10 @@ class Original:
             return UNCHANGED
         kept = {k: inputs[k].clone() for k in self.written}
         return State(kept, torch.get_rng_state() if self.draws else None)
+
+    def versions(self, inputs: Sequence[Any]) -> list[int]:
+        """How often each input was written."""
+        return [t._version for t in inputs[: self.tensors]]
 
     def gradients(
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
@@ -168,7 +212,8 @@ class Original:
             with self._lock:
                 known = self._programs.setdefault(kind, known)
         run, wanted = known
-        given = [*inputs, *(t for t in tangents if t is not None)]
+        given = list(inputs)
+        given[self.tensors : self.tensors] = [t for t in tangents if t is not None]
         if state.random is None:
             return run(*given), wanted
         with torch.random.fork_rng(devices=[]):
@@ -193,12 +238,13 @@ class TrainingProgram:
     `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program, as
     it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved` says
     where the backward's first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is told
-    which of the tangents come in, when some first do: what it returns takes the saved tensors and then these, and
-    returns the gradients of inputs, and which they are, of those `wanted`. `original` is what second derivatives are
-    taken of. `spent` are outputs that have a history which autograd refuses to go through, and its error. `hidden`:
-    outputs have a history, but no input has a gradient. `apart` are inputs that may require a gradient and have none:
-    the outputs' history does not lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with
-    that lets nobody pass twice; `kept_for` says which saved tensors some of the tangents need.
+    which of the `tangents`, those of the outputs `differentiable`, come in, when some first do: what it returns takes
+    the saved tensors, then these, then the values of the size symbols, and returns the gradients of inputs, and which
+    they are, of those `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that have a
+    history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no input has a
+    gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not lead to
+    theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice;
+    `kept_for` says which saved tensors some of the tangents need.
     """
 
     def __init__(
@@ -210,7 +256,8 @@ class TrainingProgram:
         inputs: int,
         outputs: int,
         written: Mapping[int, int],
-        tangents: Sequence[Tangent],
+        differentiable: Sequence[int],
+        tangents: BySizes[Sequence[Tangent]],
         wanted: Sequence[int],
         saved: Sequence[tuple[str, int]],
         shares: Sequence[int],
@@ -220,13 +267,14 @@ class TrainingProgram:
         apart: Sequence[int],
     ) -> None:
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
-        self.inputs, self.outputs, self.tangents = inputs, outputs, tuple(tangents)
+        self.inputs, self.outputs, self.tangents = inputs, outputs, tangents
         self.written = dict(written)
         self.wanted = tuple(wanted)
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
         self.shares, self.kept_for = tuple(shares), functools.cache(kept_for)
-        tracked = {t.output for t in tangents}.union(spent)
+        self.differentiable = tuple(differentiable)
+        tracked = {*differentiable, *spent}
         self.untracked = tuple(k for k in range(outputs) if k not in tracked)
         self.spent, self.apart = spent, frozenset(apart)
         self.leaf = torch.empty(0, requires_grad=True) if hidden else None
@@ -248,7 +296,7 @@ class TrainingProgram:
     def remaining(self, passed: int, tangents: Sequence[Tensor | None]) -> tuple[int, frozenset[int]]:
         """Through which outputs (bits) nobody may go back once these tangents have, where those of `passed` did before,
         and which saved tensors are still wanted then. Raises autograd's error for one of these."""
-        given = [k for k, t in enumerate(self.tangents) if tangents[t.output] is not None]
+        given = [k for k, output in enumerate(self.differentiable) if tangents[output] is not None]
         if any(passed & 1 << k for k in given):
             raise RuntimeError(_SECOND_TIME)
         for k in given:
@@ -256,9 +304,11 @@ class TrainingProgram:
         left = tuple([k for k in range(len(self.shares)) if self.shares[k] and not passed & 1 << k])
         return passed, self.kept_for(left) if left else frozenset()
 
-    def backward(self, saved: list[Tensor], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def backward(
+        self, saved: list[Any], tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
+    ) -> list[Tensor | None]:
         """The gradients of all inputs, None for those that have none. Empties `saved`."""
-        given = self._laid_out(tangents)
+        given = self._laid_out(tangents, sizes)
         present = tuple([t is not None for t in given])
         if not self.wanted or not any(present):
             return self._by_input((), ())
@@ -269,23 +319,24 @@ class TrainingProgram:
                 self._backward[present] = known
         run, wanted = known
         saved += [t for t in given if t is not None]
+        saved += sizes
         return self._by_input(run(saved), wanted)
 
     def backward_with_history(
-        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
+        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
     ) -> list[Tensor | None]:
         """The same, from the inputs, and themselves differentiable."""
-        given = self._laid_out(tangents)
+        given = self._laid_out(tangents, sizes)
         if not self.wanted or all(t is None for t in given):
             return self._by_input((), ())
         return self._by_input(*self.original.gradients(inputs, state, given))
 
-    def _laid_out(self, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _laid_out(self, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]) -> list[Tensor | None]:
         """The tangents that the backward may be given. Raises what eager does for those of outputs that are spent."""
         for output, error in self.spent.items():
             if tangents[output] is not None:
                 raise type(error)(*error.args)
-        found = [(t, tangents[t.output]) for t in self.tangents]
+        found = [(t, tangents[t.output]) for t in self.tangents.at(sizes)]
         return [None if tangent is None else t.laid_out(tangent) for t, tangent in found]
 
     def _by_input(self, found: Sequence[Any], positions: Sequence[int]) -> list[Tensor | None]:
@@ -322,7 +373,8 @@ class _Graph(torch.autograd.Function):
         found = (*inputs, *results)
         ctx.save_for_backward(*[found[k] for k in program.saved])
         inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
-        ctx.state, ctx.inputs = state, (inputs, [t._version for t in inputs])
+        ctx.state, ctx.inputs = state, (inputs, program.original.versions(inputs))
+        ctx.sizes = program.tangents.read(inputs)
         if program.untracked:
             ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
         return tuple(results[: program.outputs])
@@ -340,14 +392,14 @@ class _Graph(torch.autograd.Function):
                 ctx.inputs = ctx.inputs if wanted else None
                 ctx.state = ctx.state if wanted else None
             ctx.maybe_clear_saved_tensors()
-            return None, None, None, *program.backward(saved, tangents)
+            return None, None, None, *program.backward(saved, tangents, ctx.sizes)
         inputs, versions = ctx.inputs
-        if [t._version for t in inputs] != versions:
+        if program.original.versions(inputs) != versions:
             raise RuntimeError(
                 "a tensor that a compiled function was given has been modified by an inplace operation, and second "
                 "derivatives are wanted (hint: modify it after the backward)"
             )
-        return None, None, None, *program.backward_with_history(inputs, ctx.state, tangents)
+        return None, None, None, *program.backward_with_history(inputs, ctx.state, tangents, ctx.sizes)
 
 
 class _Rebased(torch.autograd.Function):

@@ -11,7 +11,7 @@ import torch.fx
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides
+from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention,
@@ -72,7 +72,7 @@ class _Walk:
         self.aten = aten
         self.lw = lw
         self.values: dict[torch.fx.Node, Any] = {}
-        self.known_symbols: set[Symbol] = set()
+        self.lw.graph.symbols += [(symbol, *place) for symbol, place in aten.symbols.items()]
         self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
         self.spreads: set[str] = set()  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
@@ -194,23 +194,13 @@ class _Walk:
     def input(self, node: torch.fx.Node) -> Any:
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
-            value = _to_expr(fake)
             self.lw.graph.integers += 1
-            if isinstance(value, Symbol) and value not in self.known_symbols:
-                self.known_symbols.add(value)
-                self.lw.graph.symbols.append((value, self.aten.inputs.index(node), "value", 0))
-            return value
-        spec = _spec(fake)
-        graph, position = self.lw.graph, len(self.lw.graph.inputs)
-        name = f"in{position}"
+            return _to_expr(fake)
+        spec, graph = _spec(fake), self.lw.graph
+        name = f"in{len(graph.inputs)}"
         graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "input", spec.device)
         graph.inputs.append(name)
         self.lw.storage_offsets[name] = spec.offset
-        for kind, geometry in (("size", spec.sizes), ("stride", spec.strides)):
-            for dim, e in enumerate(geometry):
-                if isinstance(e, Symbol) and e.kind == "size" and e not in self.known_symbols:
-                    self.known_symbols.add(e)
-                    graph.symbols.append((e, position, kind, dim))
         return stored(name, spec)
 
     def constant(self, node: torch.fx.Node) -> TensorValue:
