@@ -284,6 +284,13 @@ def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     return total if keepdim else torch.squeeze(total, dim)
 
 
+def quotient(a: Any, b: Any, dtype: torch.dtype) -> Any:
+    """a / b of numbers; a tensor of the dtype where one is a symbolic size."""
+    if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
+        return (torch.full((), a, dtype=torch.float64) / torch.full((), b, dtype=torch.float64)).to(dtype)
+    return a / b
+
+
 def _count(x: Tensor, dims: list[int]) -> Any:
     return math.prod(x.shape[d] for d in dims) if dims else 1
 
@@ -358,7 +365,8 @@ def batch_norm(
     if running_mean is not None:
         running_mean.copy_(momentum * mean + (1 - momentum) * widened(running_mean))
     if running_var is not None:
-        running_var.copy_(momentum * (variance * (count / (count - 1))) + (1 - momentum) * widened(running_var))
+        unbiased = variance * quotient(count, count - 1, variance.dtype)
+        running_var.copy_(momentum * unbiased + (1 - momentum) * widened(running_var))
     scale = torch.rsqrt(variance + eps)
     stats = weight.dtype if weight is not None else x.dtype
     return _normalized(x, mean, scale, weight, bias), mean.to(stats), scale.to(stats)

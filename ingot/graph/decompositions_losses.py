@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.decompositions import HALVES, rounded_once, rule
+from ingot.graph.decompositions import HALVES, quotient, rounded_once, rule
 from ingot.graph.decompositions_backward import in_float32
 
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 @rule(aten.mse_loss_backward.default)
 @rounded_once
 def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
-    return 2.0 / _averaged(x, reduction) * (x - target) * grad
+    return quotient(2.0, _averaged(x, reduction), x.dtype) * (x - target) * grad
 
 
 @rule(aten.smooth_l1_loss.default)
@@ -54,7 +54,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
 @rule(aten.smooth_l1_loss_backward.default)
 @rounded_once
 def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
-    difference, norm = x - target, 1.0 / _averaged(x, reduction)
+    difference, norm = x - target, quotient(1.0, _averaged(x, reduction), x.dtype)
     inner = norm * difference * grad / beta if beta else norm * difference * grad
     outer = torch.where(difference <= -beta, -norm * grad, norm * grad)
     return torch.where(torch.abs(difference) >= beta, outer, inner)
@@ -71,7 +71,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
 @rule(aten.huber_loss_backward.default)
 @rounded_once
 def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
-    difference, norm = x - target, 1.0 / _averaged(x, reduction)
+    difference, norm = x - target, quotient(1.0, _averaged(x, reduction), x.dtype)
     outer = torch.where(difference <= -delta, -norm * grad * delta, norm * grad * delta)
     return torch.where(torch.abs(difference) >= delta, outer, norm * difference * grad)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -534,6 +534,62 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), result)
 
 
+def _unless_known(rule: Rule) -> Rule:
+    """A rule for symbolic sizes alone: where all are known, a real run tells more of the layout."""
+
+    @wraps(rule)
+    def chosen(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        symbolic = _has_symbols(args) or any(map(is_symbolic, tensors_in((args, kwargs))))
+        return (rule if symbolic else _probe)(op, args, kwargs)
+
+    return chosen
+
+
+def _like(t: Tensor, wanted: Any = True) -> Tensor | None:
+    return _fresh(t.shape, t.dtype) if wanted else None
+
+
+@_unless_known
+def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[0].shape, args[3])
+
+
+@_unless_known
+def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    return tuple([_like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
+
+
+@_unless_known
+def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    x, weight, mask = args[1], args[2], args[9]
+    slopes = _fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
+    first = _fresh(x.shape, x.dtype, geometry.suggested(x))
+    return tuple([t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)])
+
+
+@_unless_known
+def embedding_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh((args[2], args[0].shape[-1]), args[0].dtype)
+
+
+@_unless_known
+def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Of an input and a target of its shape."""
+    sizes = geometry.broadcast(args[0].shape, args[1].shape) if bind(op, args, kwargs)["reduction"] == 0 else ()
+    return _fresh(sizes, args[0].dtype)
+
+
+@_unless_known
+def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[1].shape, args[1].dtype)
+
+
+@_unless_known
+def nll_loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x, target, reduction = args[0], args[1], args[3]
+    return _fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), _fresh((), x.dtype)
+
+
 def _has_symbols(args: Any) -> bool:
     if isinstance(args, (list, tuple)):
         return any(map(_has_symbols, args))
@@ -578,7 +634,15 @@ _FAMILIES: dict[Rule, str] = {
     attention_cpu: "_scaled_dot_product_flash_attention_for_cpu",
     arange: "arange",
     factory: "zeros ones full rand randn randint",
-    new_factory: "new_empty new_zeros new_ones new_full",
+    new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
+    softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
+    layer_norm_backward: "native_layer_norm_backward",
+    batch_norm_backward: "native_batch_norm_backward",
+    embedding_backward: "embedding_dense_backward",
+    loss: "mse_loss smooth_l1_loss huber_loss",
+    loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
+        nll_loss2d_backward""",
+    nll_loss: "nll_loss_forward nll_loss2d_forward",
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
     dropout: "native_dropout",
