@@ -126,16 +126,17 @@ def test_auxiliary_heads_of_a_model():
     torch.testing.assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (2, 0), (2, 2), (0, 3), (3, 0)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (2, 0), (2, 2), (0, 3), (3, 0),
+                                   (0, 1, 2), (4, 1, 5), (5, 4, 1, 0), (4, 5, 4)])  # fmt: skip
 def test_one_after_the_other(order):
     """Without the graph being kept: where they have nothing in common that is, the second backward runs as well."""
 
     def function(x: Tensor, w: Tensor) -> Any:
-        return (x * w).sin(), (w * 3).exp(), x + 1, (x * x).cos()
+        return (x * w).sin(), (w * 3).exp(), x + 1, (x * x).cos(), (x @ x).exp() @ w, torch.softmax(x @ w, 0) @ w
 
     def outcome(f: Any) -> Any:
         torch.manual_seed(0)
-        x, w = wanted(3), wanted(3)
+        x, w = wanted(3, 3), wanted(3, 3)
         outputs = f(x, w)
         try:
             for k in order:

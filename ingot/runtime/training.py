@@ -349,9 +349,9 @@ class TrainingProgram:
 class _Left:
     """A saved tensor that is `wanted` after a backward that did not keep the graph, or the place of another."""
 
-    def __init__(self, tensor: Tensor, wanted: bool) -> None:
-        self._tensor = tensor.detach() if wanted else None
-        self._version = tensor._version
+    def __init__(self, tensor: Tensor | None, wanted: bool) -> None:
+        self._tensor = tensor.detach() if wanted and tensor is not None else None
+        self._version = 0 if tensor is None else tensor._version
 
     @property
     def tensor(self) -> Any:
