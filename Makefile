@@ -2,6 +2,7 @@
 #
 #   make demo     compile and run the examples       make lint    formatting, types, import rules
 #   make test     lint, then the whole suite         make bench   the benchmark table
+#   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
 #
 # PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
@@ -16,7 +17,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test lint bench sanitize
+.PHONY: demo test lint bench sanitize test-gpu bench-gpu
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
@@ -39,6 +40,12 @@ sanitize: $(STAMP)
 
 bench: $(STAMP)
 	$(RUN) -m benchmarks
+
+test-gpu: $(STAMP)
+	$(RUN) -m pytest -n $(JOBS) tests/gpu
+
+bench-gpu: $(STAMP)
+	$(RUN) -m benchmarks.gpu
 
 # torch comes first and alone, so that nothing else can choose its version.
 $(STAMP): constraints.txt pyproject.toml setup.py $(BUILT_FROM)

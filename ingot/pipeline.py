@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ingot.capture import Captured
+from ingot.codegen import triton
 from ingot.codegen.llvm import compile_kernels, prepack
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
@@ -23,10 +24,12 @@ from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, 
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
 from ingot.graph.symbols import to_expr
+from ingot.loops import ops
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
+from ingot.loops.target import CPU, GPU
 from ingot.options import Options
-from ingot.runtime.program import Program
+from ingot.runtime.program import Program, unaligned_inputs
 from ingot.runtime.training import (
     Backward,
     BySizes,
@@ -39,25 +42,39 @@ from ingot.runtime.training import (
     WithZeros,
 )
 from ingot.schedule import schedule
+from ingot.schedule.plan import KernelStep, Plan
 from ingot.serial import compiling
 
+# By the type of a device: what it is asked, and the scalar ops that there is code for.
+TARGETS = {"cpu": (CPU, ops.supported), "cuda": (GPU, triton.supported)}
 
-def _refuse_other_devices(captured: Captured) -> None:
-    """Raises Unsupported for tensors that are not in the CPU's memory, which is all that compiled code can address."""
-    for node in captured.graph_module.graph.nodes:
+
+def _device(graph: torch.fx.Graph) -> torch.device:
+    """The device of all tensors of a graph. Raises Unsupported where there are several, or one that there is no code
+    for."""
+    found: dict[torch.device, str] = {}
+    for node in graph.nodes:
         value = node.meta.get("val")
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
-                raise Unsupported(f"a tensor on the device {str(tensor.device)!r}", node.meta["where"], skip=True)
+            if isinstance(tensor, torch.Tensor):
+                found.setdefault(tensor.device, node.meta.get("where", ""))
+    for device, where in found.items():
+        if device.type not in TARGETS:
+            raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
+        if device.type == "cuda" and torch.version.hip:
+            raise Unsupported("a tensor on an AMD GPU", where, skip=True)
+    if len(found) > 1:
+        raise Unsupported(f"tensors on several devices: {', '.join(map(str, found))}", [*found.values()][1], skip=True)
+    return next(iter(found), torch.device("cpu"))
 
 
 def compile_graph(
     captured: Captured, compilation: Compilation, options: Options, frozen: Mapping[int, torch.Tensor]
 ) -> Callable[..., Sequence[Any]]:
-    """Compile a captured graph for the CPU, leaving each artefact in `compilation`: what takes the graph's inputs and
+    """Compile a captured graph, leaving each artefact in `compilation`: what takes the graph's inputs and
     returns its outputs. The inputs at the positions in `frozen` always have these values, which is made use of where no
     gradients are wanted. Raises Unsupported for what cannot be compiled."""
-    _refuse_other_devices(captured)
+    _device(captured.graph_module.graph)
     graph, fakes = captured.graph_module, [i.fake for i in captured.inputs]
     if _wants_gradients(captured):
         run = _with_history(graph, fakes, captured.context, compilation, options)
@@ -165,18 +182,29 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
     """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
     aten = compilation.aten
     compilation.rewrites += aten.rewrites
+    device = _device(aten.graph)
+    target, supported = TARGETS[device.type]
+    frugal = frugal or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
     with stage(compilation, "lower"):
-        loops = compilation.loops = lower(aten, fast_libraries=options.numerics == "fast")
+        loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)
     with stage(compilation, "schedule"):
-        plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal)
-    if options.freeze:
+        plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal, target)
+    if options.freeze and device.type == "cpu":
         with stage(compilation, "prepack"):
             prepack(plan)
     with stage(compilation, "codegen"):
-        compiled = compilation.compiled = compile_kernels(plan.kernels, [symbol for symbol, *_ in loops.symbols])
+        compiled = compilation.compiled = _machine_code(plan, device)
     with stage(compilation, "load"):
-        program = compilation.program = Program(plan, compiled)
+        program = compilation.program = Program(plan, compiled, device)
     return program
+
+
+def _machine_code(plan: Plan, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return compile_kernels(plan.kernels, [symbol for symbol, *_ in plan.graph.symbols])
+    major, minor = torch.cuda.get_device_capability(device)
+    steps = [step for step in plan.steps if isinstance(step, KernelStep)]
+    return triton.compile_kernels(steps, triton.Gpu("cuda", 10 * major + minor), unaligned_inputs(plan))
 
 
 def _training_program(

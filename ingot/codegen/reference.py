@@ -472,8 +472,8 @@ def _run_stage(
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def run_plan(plan: Plan, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """Run a plan's steps in order, every kernel by `run_kernel`; outputs as `run_graph` gives them. Very slow."""
+def run_plan(plan: Plan, inputs: Sequence[torch.Tensor], run: Callable[..., None] = run_kernel) -> list[Any]:
+    """Run a plan's steps in order, every kernel by `run`; outputs as `run_graph` gives them. Very slow."""
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:
@@ -484,5 +484,5 @@ def run_plan(plan: Plan, inputs: Sequence[torch.Tensor]) -> list[Any]:
             if name not in memory:
                 memory[name] = new_storage(graph.buffers[name], sizes)
         arrays = {p.name: memory[name] for p, name in zip(step.kernel.parameters, step.arguments)}
-        run_kernel(step.kernel, arrays, sizes)
+        run(step.kernel, arrays, sizes)
     return _outputs(graph, memory, sizes)

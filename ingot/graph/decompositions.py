@@ -318,6 +318,20 @@ def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor 
     return y.to(x.dtype), mean.to(stats), scale.to(stats)
 
 
+@rule(aten._fused_rms_norm.default)
+def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> Any:
+    """The op that eager calls on a GPU; elsewhere it takes the steps one by one."""
+    if _is_empty(x):
+        return NotImplemented
+    wide = widened(x)
+    bias = torch.finfo(wide.dtype).eps if eps is None else eps
+    scale = torch.rsqrt(torch.mean(wide * wide, list(range(-len(shape), 0)), keepdim=True) + bias)
+    y = wide * scale
+    if weight is not None:
+        y = y * widened(weight)
+    return y.to(x.dtype), scale
+
+
 @rule(aten.native_group_norm.default)
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: Any, channels: Any, space: Any, groups: int, eps: float

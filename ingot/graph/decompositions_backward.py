@@ -206,6 +206,23 @@ def layer_norm(
     )
 
 
+@rule(aten._fused_rms_norm_backward.default)
+def rms_norm(
+    grad: Tensor, x: Tensor, shape: Sequence[Any], scale: Tensor, weight: Tensor | None, mask: Mask
+) -> Any:  # fmt: skip
+    if geometry.is_empty(x):
+        return NotImplemented
+    first = x.dim() - len(shape)
+    outer, inner = list(range(first)), list(range(first, x.dim()))
+    g, y = widened(grad), widened(x) * widened(scale)
+    weighted = g if weight is None else g * widened(weight)
+    inward = (weighted - y * torch.mean(weighted * y, inner, keepdim=True)) * widened(scale)
+    return (
+        inward.to(x.dtype) if mask[0] else None,
+        _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None,
+    )
+
+
 @rule(aten.native_group_norm_backward.default)
 def group_norm(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, n: Any, channels: Any, space: Any,

@@ -174,7 +174,7 @@ def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch
     """The device keyword, else the device of the tensors; those of rank 0 on the CPU go along with any other."""
     device = kwargs.get("device")
     if device is not None:
-        return torch.device(device)
+        return _with_index(torch.device(device))
     device = None
     for t in tensors:
         if device is None or t.device == device:
@@ -183,7 +183,14 @@ def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch
             device = t.device
         elif not (t.device == _CPU and t.dim() == 0):
             raise Unsupported(f"tensors on {device} and on {t.device} meet in one op")
-    return device or torch.get_default_device()
+    return device or _with_index(torch.get_default_device())
+
+
+def _with_index(device: torch.device) -> torch.device:
+    """The device that eager takes: of several GPUs the current one where none is named."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 class Mode(TorchDispatchMode):

@@ -603,6 +603,14 @@ def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return op(*args, **kwargs)
 
 
+def _torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch predicts of an op that cannot be tried out here."""
+    try:
+        return op(*args, **kwargs)
+    except NotImplementedError as error:
+        raise Unsupported(f"{op} has no shape rule") from error
+
+
 _FAMILIES: dict[Rule, str] = {
     like_self: """fill zero hardtanh index_put _unsafe_index_put index_fill put flip uniform normal_functional random
         exponential cauchy geometric log_normal""",
@@ -678,7 +686,16 @@ def rule_for(op: OpOverload) -> Rule:
         return _RULES[name]
     if torch.Tag.dynamic_output_shape in op.tags:
         return _data_dependent
-    return pointwise if is_pointwise(op) else _probe
+    if is_pointwise(op):
+        return pointwise
+    return _probe if _runs_on_cpu(op) else _torchs_own
+
+
+def _runs_on_cpu(op: OpOverload) -> bool:
+    """Whether the op can be tried out. What only GPUs have, such as their attention, has a shape rule of torch's."""
+    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(op.name(), key) for key in keys) or not has_kernel(op.name(), "CUDA")
 
 
 def _data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

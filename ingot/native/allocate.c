@@ -46,7 +46,7 @@ static PyObject *tuple_of(const int64_t *values, int64_t count) {
 
 static PyObject *allocate_slowly(const IngotLayout *layout, void **data) {
     PyObject *sizes = tuple_of(layout->sizes, layout->rank), *strides = tuple_of(layout->strides, layout->rank);
-    PyObject *arguments[] = {sizes, strides, layout->dtype, cpu};
+    PyObject *arguments[] = {sizes, strides, layout->dtype, layout->device && layout->device->type ? layout->device->object : cpu};
     PyObject *tensor = sizes && strides ? PyObject_Vectorcall(empty_strided, arguments, 2, keywords) : NULL;
     Py_XDECREF(sizes);
     Py_XDECREF(strides);
@@ -57,7 +57,8 @@ static PyObject *allocate_slowly(const IngotLayout *layout, void **data) {
 
 static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
     void *handle;
-    if (!verified || forced_slow || native_empty(layout->rank, layout->sizes, layout->strides, layout->number, 0, -1, &handle) != 0)
+    int type = layout->device ? layout->device->type : 0, index = layout->device ? layout->device->index : -1;
+    if (!verified || forced_slow || native_empty(layout->rank, layout->sizes, layout->strides, layout->number, type, index, &handle) != 0)
         return allocate_slowly(layout, data); /* which also raises what torch raises */
     PyObject *tensor = native_data(handle, data) == 0 ? native_wrap(handle) : NULL;
     native_delete(handle);
@@ -71,7 +72,7 @@ static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
 /* A tensor of this layout on the storage of `owner`. Not a view: nothing but the storage is shared. */
 static PyObject *on_storage_of(PyObject *owner, const IngotLayout *layout) {
     const int64_t none[] = {0}, one[] = {1};
-    const IngotLayout nothing = {layout->dtype, layout->number, layout->itemsize, 1, none, one};
+    const IngotLayout nothing = {layout->dtype, layout->number, layout->itemsize, 1, none, one, NULL};
     void *ignored;
     PyObject *shell = allocate_fresh(&nothing, &ignored), *offset = PyLong_FromLong(0);
     PyObject *sizes = tuple_of(layout->sizes, layout->rank), *strides = tuple_of(layout->strides, layout->rank);

@@ -7,12 +7,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Where memory is asked for: a torch.device, borrowed, and its type and index. */
+typedef struct {
+    PyObject *object;
+    int8_t type, index;
+} IngotDevice;
+
 typedef struct {
     PyObject *dtype; /* a torch.dtype, borrowed */
     int number;      /* its ingot_dtype_number */
     int64_t itemsize;
     int64_t rank;
     const int64_t *sizes, *strides;
+    const IngotDevice *device; /* NULL: the CPU */
 } IngotLayout;
 
 /* Memory of earlier results of one place in a program, to be used again once nobody else holds the storage. Fresh memory costs a
@@ -31,7 +38,8 @@ int ingot_allocate_init(void);
 /* The bytes that a tensor of this layout spans. */
 int64_t ingot_layout_bytes(const IngotLayout *layout);
 
-/* A new CPU tensor with uninitialized elements, resizable storage and no gradient; *data is its first element. `pool` may be NULL.
+/* A new tensor with uninitialized elements, resizable storage and no gradient; *data is its first element. `pool` may be NULL;
+   on other devices than the CPU it must be, for they have an allocator that keeps memory warm.
    NULL with an exception set when there is no memory. */
 PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data);
 

@@ -10,7 +10,7 @@
 /* While a kernel takes longer than this, other threads may have the GIL. */
 static const double RELEASE_GIL_NANOSECONDS = 50e3;
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, INPUT_ALIGNMENT = 16 };
 
 /* -- grad mode ------------------------------------------------------------------------------------------------------------------ */
 
@@ -154,7 +154,7 @@ static int prepare_arena(Program *program, Frame *frame) {
     for (int i = 0; i < program->buffer_count; i++)
         used |= program->buffers[i].place == ARENA;
     if (used && (frame->arena == NULL || frame->arena_bytes < bytes)) {
-        IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride};
+        IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride, &program->device};
         Py_CLEAR(frame->arena);
         if ((frame->arena = ingot_allocate(&layout, NULL, &base)) == NULL)
             return -1;
@@ -177,6 +177,29 @@ static int prepare(Program *program, Frame *frame) {
     if (prepare_arena(program, frame) < 0)
         return -1;
     frame->prepared = 1;
+    return 0;
+}
+
+/* A copy of an input in memory as torch's allocator aligns it, in place of the input itself. */
+static int align_input(Program *program, Frame *frame, int number) {
+    int64_t room[2 * INGOT_MAX_RANK];
+    IngotLayout layout = ingot_program_layout(program, frame, &program->buffers[number].geometry, room);
+    PyObject *copy = ingot_allocate(&layout, NULL, &frame->data[number]);
+    PyObject *same = copy ? PyObject_CallMethod(copy, "copy_", "O", frame->tensors[number]) : NULL;
+    Py_XDECREF(same);
+    if (same == NULL)
+        Py_CLEAR(copy);
+    else
+        Py_SETREF(frame->tensors[number], Py_NewRef(copy));
+    Py_XDECREF(copy);
+    return same ? 0 : -1;
+}
+
+/* Where kernels rely on aligned inputs, copies those that are not. The sizes are known by now. */
+static int align_inputs(Program *program, Frame *frame) {
+    for (int i = 0; i < program->buffer_count; i++)
+        if (program->buffers[i].aligned && program->buffers[i].needs_data && (uintptr_t)frame->data[i] % INPUT_ALIGNMENT && align_input(program, frame, i) < 0)
+            return -1;
     return 0;
 }
 
@@ -203,7 +226,7 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
 static int allocate(Program *program, Frame *frame, const Step *step) {
     const Buffer *buffer = &program->buffers[step->buffer];
     int64_t room[2 * INGOT_MAX_RANK];
-    IngotLayout layout = ingot_program_layout(frame, &buffer->geometry, room);
+    IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
     PyObject *tensor = ingot_allocate(&layout, buffer->pool, &frame->data[step->buffer]);
     Py_XSETREF(frame->tensors[step->buffer], tensor);
     return tensor ? 0 : -1;
@@ -272,7 +295,23 @@ static int release(Program *Py_UNUSED(program), Frame *frame, const Step *step) 
     return 0;
 }
 
-static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call, release};
+static int launch(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
+    static void *nothing;
+    const LaunchStep *launch = &step->launch;
+    int64_t grid = frame->values[launch->grid];
+    if (grid <= 0)
+        return 0;
+    void **next = frame->pointers;
+    for (int i = 0; i < launch->count; i++)
+        *next++ = &frame->data[launch->buffers[i]];
+    for (int i = 0; i < launch->size_count; i++)
+        *next++ = &frame->values[launch->sizes[i]];
+    for (int i = 0; i < launch->hidden; i++)
+        *next++ = &nothing;
+    return ingot_cuda_launch(launch->kernel, grid, launch->threads, launch->shared, frame->stream, frame->pointers);
+}
+
+static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call, release, launch};
 
 static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
     switch (output->kind) {
@@ -318,7 +357,7 @@ static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, Py
         return -1;
     if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
-    if ((program->nanoseconds ? run_steps_profiled : run_steps)(program, frame) < 0)
+    if (align_inputs(program, frame) < 0 || (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame) < 0)
         return -1;
     for (int i = 0; i < program->output_count; i++)
         if ((outputs[i] = make_output(program, frame, &program->outputs[i])) == NULL)
@@ -338,7 +377,10 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     Py_INCREF(self); /* a library call may drop the last reference */
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
     int grad_mode = program->calls_torch ? swap_grad_mode(0) : 0;
-    int status = run_frame(program, frame, inputs, given, outputs);
+    int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
+    int status = entered < 0 ? -1 : run_frame(program, frame, inputs, given, outputs);
+    if (entered == 1)
+        ingot_cuda_end();
     if (grad_mode)
         swap_grad_mode(1);
     if (status < 0) {

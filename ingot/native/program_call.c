@@ -13,13 +13,13 @@ int ingot_program_calls_init(void) {
     return as_strided && name_view && name_clone && name_copy_ ? 0 : -1;
 }
 
-IngotLayout ingot_program_layout(const Frame *frame, const Geometry *geometry, int64_t *room) {
+IngotLayout ingot_program_layout(const Program *program, const Frame *frame, const Geometry *geometry, int64_t *room) {
     int64_t *sizes = room, *strides = room + geometry->rank;
     for (int i = 0; i < geometry->rank; i++) {
         sizes[i] = frame->values[geometry->sizes[i]];
         strides[i] = frame->values[geometry->strides[i]];
     }
-    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides};
+    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides, &program->device};
 }
 
 /* -- views ---------------------------------------------------------------------------------------------------------------------- */
@@ -175,9 +175,9 @@ static int wrong_result(const CallStep *step, const char *what) {
 
 /* Whether the result has the predicted dtype and strides, so that it can be the buffer itself. Strides that reach nothing do not
    count. -1, with an exception set, if its sizes are not as predicted. */
-static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, const IngotLayout *layout) {
+static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, const IngotLayout *layout, int needs_data) {
     int same = facts->dtype == layout->number, empty = 0;
-    if (facts->device_type != 0)
+    if (facts->device_type != layout->device->type && needs_data) /* else libraries know it, such as the seeds of attention */
         return wrong_result(step, "device");
     if (facts->rank != layout->rank)
         return wrong_result(step, "rank");
@@ -195,12 +195,12 @@ static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, con
 static int take_result(Program *program, Frame *frame, const CallStep *step, int number, PyObject *result) {
     Buffer *buffer = &program->buffers[number];
     int64_t room[2 * INGOT_MAX_RANK];
-    IngotLayout layout = ingot_program_layout(frame, &buffer->geometry, room);
+    IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
     IngotTensorFacts facts;
     int fits = -1, shared = 0;
     if (!ingot_is_plain_tensor(result))
         PyErr_Format(PyExc_TypeError, "%R returned %R where a tensor was predicted", step->function, (PyObject *)Py_TYPE(result));
-    else if (ingot_tensor_facts(result, &facts) == 0 && (fits = as_predicted(step, &facts, &layout)) >= 0)
+    else if (ingot_tensor_facts(result, &facts) == 0 && (fits = as_predicted(step, &facts, &layout, buffer->needs_data)) >= 0)
         shared = shares_memory_of_argument(frame, result);
     if (fits == 0 || shared == 1) {
         PyObject *copy = ingot_allocate(&layout, NULL, &frame->data[number]);

@@ -135,7 +135,7 @@ static int read_buffer(Program *program, PyObject *object, void *part) {
     static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library", "own"};
     Buffer *buffer = part;
     PyObject *place, *dtype, *sizes, *strides, *position;
-    if (!PyArg_ParseTuple(object, "OOOOO", &place, &dtype, &sizes, &strides, &position) ||
+    if (!PyArg_ParseTuple(object, "OOOOO|p", &place, &dtype, &sizes, &strides, &position, &buffer->aligned) ||
         read_geometry(program, dtype, sizes, strides, &buffer->geometry) < 0)
         return -1;
     int kind = read_word(place, places, PLACES, "place");
@@ -222,6 +222,25 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     return 0;
 }
 
+static int read_launch(Program *program, PyObject *fields, Step *step) {
+    LaunchStep *launch = &step->launch;
+    PyObject *name, *capsule, *buffers, *sizes, *grid;
+    if (!PyArg_ParseTuple(fields, "OOOOOiii", &name, &capsule, &buffers, &sizes, &grid, &launch->threads, &launch->shared, &launch->hidden) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count, &launch->buffers) < 0 ||
+        read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count, &launch->sizes) < 0 ||
+        read_position(grid, value_count(program), "grid", &launch->grid) < 0)
+        return -1;
+    if ((launch->kernel = ingot_cuda_kernel(capsule)) == NULL)
+        return malformed("kernel of a launch", capsule);
+    if (program->device.type != INGOT_CUDA || launch->kernel->device != program->device.index || launch->threads < 1 ||
+        launch->shared < 0 || launch->hidden < 0)
+        return malformed("launch", fields);
+    for (int i = 0; i < launch->count; i++)
+        program->buffers[launch->buffers[i]].needs_data = 1;
+    program->widest_kernel = Py_MAX(program->widest_kernel, launch->count + launch->size_count + launch->hidden);
+    return 0;
+}
+
 static int read_call(Program *program, PyObject *fields, Step *step) {
     CallStep *call = &step->call;
     PyObject *name, *items, *targets, *written;
@@ -253,8 +272,9 @@ static int read_release(Program *program, PyObject *fields, Step *step) {
 }
 
 static int read_step(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release"};
-    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {read_allocate, read_kernel, read_call, read_release};
+    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release", "launch"};
+    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {read_allocate, read_kernel, read_call, read_release,
+                                                                              read_launch};
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) < 2)
         return malformed("step", object);
     int kind = read_word(PyTuple_GET_ITEM(object, 0), kinds, STEP_KINDS, "kind of a step");
@@ -280,9 +300,12 @@ static int read_output(Program *program, PyObject *object, void *part) {
 }
 
 int ingot_program_describe(Program *program, PyObject *description) {
-    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO", &program->input_count, &symbols, &expressions, &constants, &buffers,
-                          &views, &steps, &outputs, &arena, &bytes, &owner))
+    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner, *device = Py_None;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|O", &program->input_count, &symbols, &expressions, &constants, &buffers,
+                          &views, &steps, &outputs, &arena, &bytes, &owner, &device))
+        return -1;
+    program->device = (IngotDevice){device, 0, -1};
+    if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
         return -1;
     PyObject *none = PyTuple_New(0);
     int status = none == NULL ? -1 : 0;

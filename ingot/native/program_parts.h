@@ -4,6 +4,7 @@
 #define INGOT_PROGRAM_PARTS_H
 
 #include "allocate.h"
+#include "cuda.h"
 #include "expression.h"
 #include "tensor.h"
 #include "threads.h"
@@ -23,6 +24,7 @@ typedef struct {
     int position;    /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
     int needs_data;  /* a kernel reads or writes it */
     IngotPool *pool; /* OUTPUT only */
+    int aligned;     /* INPUT only: kernels rely on its alignment */
 } Buffer;
 
 /* A window on a buffer, made with as_strided; in an arena or a constant it is made once per frame. */
@@ -56,17 +58,25 @@ typedef struct {
     int written_count, *written;   /* items that are written through out=: buffers or views */
 } CallStep;
 
+/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers, and pointers that are null. */
+typedef struct {
+    const IngotCudaKernel *kernel;
+    int count, *buffers, size_count, *sizes, hidden;
+    int grid, threads, shared; /* grid: blocks, among the values */
+} LaunchStep;
+
 typedef struct {
     int count, *buffers;
 } BufferList;
 
 typedef struct {
-    enum { STEP_ALLOCATE, STEP_KERNEL, STEP_CALL, STEP_RELEASE, STEP_KINDS } kind;
+    enum { STEP_ALLOCATE, STEP_KERNEL, STEP_CALL, STEP_RELEASE, STEP_LAUNCH, STEP_KINDS } kind;
     union {
         int buffer; /* STEP_ALLOCATE */
         KernelStep kernel;
         CallStep call;
         BufferList release;
+        LaunchStep launch;
     };
 } Step;
 
@@ -95,6 +105,7 @@ typedef struct Frame {
     int64_t arena_bytes;
     void **pointers;           /* room for the widest kernel's arguments ... */
     int64_t *extents;          /* ... and for the extents of the most parts */
+    void *stream;              /* of a CUDA program: torch's current one */
     PyObject **arguments;      /* room for the widest call's arguments, one free in front */
     PyObject **given;          /* room for the tensors in them, borrowed */
     int given_count;
@@ -119,6 +130,7 @@ typedef struct {
     Output *outputs;
     int arena_bytes; /* position in values */
     Geometry bytes;  /* dtype of the arena */
+    IngotDevice device;
     Frame *idle;
     Py_ssize_t layout_mismatches;
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */
@@ -137,6 +149,6 @@ int ingot_program_call(Program *program, Frame *frame, const CallStep *step);
 PyObject *ingot_program_view(Program *program, Frame *frame, int view);
 PyObject *ingot_program_copied_view(Program *program, Frame *frame, int view);
 /* Sizes and strides of a geometry under the frame's values, in `room` (2 * INGOT_MAX_RANK). */
-IngotLayout ingot_program_layout(const Frame *frame, const Geometry *geometry, int64_t *room);
+IngotLayout ingot_program_layout(const Program *program, const Frame *frame, const Geometry *geometry, int64_t *room);
 
 #endif

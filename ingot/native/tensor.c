@@ -27,10 +27,10 @@ static bool (*handle_is_leaf)(const void *handle);
 static int32_t (*handle_data)(void *handle, void **data);
 
 void *ingot_torch_symbol(const char *name) {
-    static void *libraries[3];
-    static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so"};
+    static void *libraries[5];
+    static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libc10_cuda.so", "libtorch_cuda.so"};
     void *symbol = NULL;
-    for (int i = 0; symbol == NULL && i < 3; i++) {
+    for (int i = 0; symbol == NULL && i < (int)Py_ARRAY_LENGTH(files); i++) {
         if (libraries[i] == NULL)
             libraries[i] = dlopen(files[i], RTLD_LAZY | RTLD_NOLOAD);
         if (libraries[i] != NULL)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #define INGOT_MAX_RANK 64
+#define INGOT_CUDA 1 /* the device type */
 
 typedef struct {
     const int64_t *sizes, *strides; /* valid as long as the tensor's metadata is not changed, or as this struct */

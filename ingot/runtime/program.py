@@ -12,18 +12,22 @@ expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix
 constants    (tensor, ...)
 buffers      ((place, dtype, sizes, strides, position), ...); the place is "input" (its position among the inputs),
              "constant" (among the constants), "arena" (its offset in bytes, among the values), "output" or
-             "library" (0)
+             "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied first
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
              ("kernel", address, buffers, extent, work, unit, scratch, errors, parts) |
              ("call", function, items, keywords, targets, written) |
-             ("release", buffers): the references to library results are dropped
+             ("release", buffers): the references to library results are dropped |
+             ("launch", kernel, buffers, sizes, grid, threads, shared, hidden): of a CUDA kernel
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
 arena        the position of the arena's size in bytes among the values
 byte         torch.uint8, the arena's dtype
 owner        what must live as long as the program: the machine code
+device       the torch.device of all tensors
 ===========  =====================================================================================================
 
+Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
+are its parameters; `grid` is the position of the number of its blocks, `shared` the bytes of shared memory of each.
 `parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty.
 A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of points that a thread's share is
 rounded to, `scratch` the position of the bytes each thread needs, or -1. An item of a call is ("object", anything),
@@ -44,6 +48,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ingot.codegen.triton.module import Binary, CompiledKernels
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
@@ -66,6 +71,8 @@ _FASTER = {
     for overload in overloads
 }
 
+_CPU = torch.device("cpu")
+
 _RELEASED = ("library", "own", "input")  # places whose tensors are let go when they are dead
 
 # Points that make a whole cache line of every element type; two threads then never write to one.
@@ -86,9 +93,12 @@ class Program:
     `native` is what the dispatcher runs. The inputs must be as the guards promise: only their number is checked here.
     """
 
-    def __init__(self, plan: Plan, compiled: MachineCode) -> None:
-        self.plan, self._compiled = plan, compiled
-        description = _Description(plan, compiled)
+    def __init__(
+        self, plan: Plan, compiled: MachineCode | CompiledKernels, device: torch.device = _CPU
+    ) -> None:
+        self.plan = plan
+        description = (_Description if device.type == "cpu" else _OnGpu)(plan, compiled, device)
+        self._errors = description.errors
         self.native = _native.Program(description.build())
         self._plan_steps = description.plan_steps
 
@@ -123,7 +133,7 @@ class Program:
         return not writing or not any(self._may_fail(step) for step in steps[writing[0] :])
 
     def _may_fail(self, step: KernelStep | LibraryStep) -> bool:
-        return isinstance(step, LibraryStep) or bool(self._compiled.errors(step.kernel))
+        return isinstance(step, LibraryStep) or bool(self._errors(step.kernel))
 
     @property
     def layout_mismatches(self) -> int:
@@ -160,8 +170,8 @@ def _view_text(output: View | Expr) -> str:
 class _Description:
     """Numbers the values, buffers and views of a plan as they are met."""
 
-    def __init__(self, plan: Plan, compiled: MachineCode) -> None:
-        self.plan, self.compiled = plan, compiled
+    def __init__(self, plan: Plan, compiled: Any, device: torch.device) -> None:
+        self.plan, self.compiled, self.device = plan, compiled, device
         self.symbols = {symbol: position for position, (symbol, *_) in enumerate(plan.graph.symbols)}
         self.constants = {name: position for position, name in enumerate(plan.graph.constants)}
         self.expressions: dict[Expr, int] = {}
@@ -199,6 +209,7 @@ class _Description:
             arena,
             torch.uint8,
             self.compiled,
+            self.device,
         )
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
@@ -228,8 +239,8 @@ class _Description:
             elif kind == "arena":
                 position = self.value(self.plan.places[name].offset or integer(0))
             geometry = self.values(buffer.sizes), self.values(buffer.strides)
-            place = "own" if kind == "output" and self.plan.frugal else kind  # an output's memory is kept for the next
-            self.buffer_rows.append((place, buffer.dtype, *geometry, position))
+            place = "own" if kind == "output" and self.plan.frugal else kind  # an output's memory is kept otherwise
+            self.buffer_rows.append((place, buffer.dtype, *geometry, position, *self.alignment(name)))
         return self.buffers[name]
 
     def view(self, view: View) -> int:
@@ -274,6 +285,14 @@ class _Description:
         fresh = [n for n in dict.fromkeys(names) if self.kind(n) in ("output", "own") and n not in self.allocated]
         self.allocated.update(fresh)
         return [("allocate", self.buffer(name)) for name in fresh]
+
+    def alignment(self, name: str) -> tuple[bool, ...]:
+        """What is said of a buffer's alignment."""
+        return ()
+
+    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
+        """What a kernel may report."""
+        return self.compiled.errors(kernel)
 
     def kernel(self, step: KernelStep) -> tuple[Any, ...]:
         kernel = step.kernel
@@ -337,6 +356,52 @@ class _Description:
             else:
                 described.append(("copy" if place == "constant" else "view", self.view(output)))
         return described
+
+
+class _OnGpu(_Description):
+    """Of a GPU's program: kernels run on torch's current stream, and memory is its caching allocator's, which knows of
+    streams. So nothing is kept between calls, which may be on another stream: the plan is frugal."""
+
+    def __init__(self, plan: Plan, compiled: Any, device: torch.device) -> None:
+        super().__init__(plan, compiled, device)
+        self.unaligned = unaligned_inputs(plan)
+        self.loaded: dict[Binary, Any] = {}
+        constants = plan.graph.constants
+        constants.update((name, tensor.to(device)) for name, tensor in constants.items())  # tables of lowering's own
+
+    def alignment(self, name: str) -> tuple[bool, ...]:
+        return (self.kind(name) == "input" and name not in self.unaligned,)
+
+    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
+        return ()  # what is out of range fails an assertion on the device, as in eager
+
+    def kernel(self, step: KernelStep) -> tuple[Any, ...]:
+        assert isinstance(step.kernel, Kernel)
+        written, binary = self.compiled.written(step.kernel), self.compiled.binary(step.kernel)
+        if binary not in self.loaded:
+            self.loaded[binary] = _native.load_cuda(binary.image, binary.function, binary.shared, self.device.index)
+        buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)
+        grid = self.value(written.grid)
+        return "launch", self.loaded[binary], buffers, sizes, grid, binary.threads, binary.shared, binary.hidden
+
+
+def unaligned_inputs(plan: Plan) -> set[str]:
+    """The inputs that may lie anywhere when a kernel gets them: those that a copy could not stand for, since they are
+    written or their elements may share memory."""
+    written = {name for step in plan.steps for name in _written_inputs(step, plan)}
+    buffers = plan.graph.buffers
+    return {name for name in plan.graph.inputs if name in written or not _is_dense(buffers[name])}
+
+
+def _is_dense(buffer: Buffer) -> bool:
+    """Whether the elements of a buffer are known to lie side by side, each for itself."""
+    count = 1
+    known = ((stride.constant or 0, size.constant or 0) for stride, size in zip(buffer.strides, buffer.sizes))
+    for stride, size in sorted(known):
+        if size != 1 and stride != count:
+            return False
+        count *= size
+    return True
 
 
 def _written(step: KernelStep | LibraryStep) -> Iterable[str]:

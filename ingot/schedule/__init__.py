@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Origin, View
+from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
+from ingot.schedule.blocks import keeps_rows
 from ingot.schedule.build import build_kernel
 from ingot.schedule.contraction import build_contraction
 from ingot.schedule.cost import work_per_point
@@ -22,14 +24,19 @@ from ingot.schedule.split import split_reductions
 __all__ = ["schedule"]
 
 
-def schedule(graph: LoopGraph, note: Callable[[str], None] = lambda text: None, frugal: bool = False) -> Plan:
+def schedule(
+    graph: LoopGraph,
+    note: Callable[[str], None] = lambda text: None,
+    frugal: bool = False,
+    target: Target = CPU,
+) -> Plan:
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`."""
-    nodes, graph = split_reductions(used_nodes(graph), graph)
-    groups = fuse(nodes, graph.buffers, note)
+    nodes, graph = split_reductions(used_nodes(graph), graph, target)
+    groups = fuse(nodes, graph.buffers, note, target)
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
-    steps = [_step(group, graph, own) for group, own in zip(groups, internal)]
-    steps = _with_unique_names(side_by_side(steps, graph))
+    steps = [_step(group, graph, own, target) for group, own in zip(groups, internal)]
+    steps = _with_unique_names(side_by_side(steps, graph) if target.shares_launches else steps)
     places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal)
     return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)
 
@@ -50,7 +57,7 @@ def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str
     ]
 
 
-def _step(group: Group, graph: LoopGraph, internal: set[str]) -> KernelStep | LibraryStep:
+def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) -> KernelStep | LibraryStep:
     first: Node = group.members[0]
     if isinstance(first, Library):
         return LibraryStep(first)
@@ -60,7 +67,9 @@ def _step(group: Group, graph: LoopGraph, internal: set[str]) -> KernelStep | Li
         kernel, arguments = build_contraction(group.members, internal, graph.buffers)
         return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
     assert group.overlay is not None
-    kernel, arguments = build_kernel(group.overlay, internal, graph.buffers)
+    kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
+    if target.has_registers and kernel.rows and not keeps_rows(kernel):
+        kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
     return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
 
 

@@ -16,6 +16,7 @@ from ingot.loops.expr import (
     value_symbol,
 )
 from ingot.loops.ir import Body, Buffer, Instruction, Origin, Pointwise, Reduction, Scan
+from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
@@ -25,12 +26,15 @@ from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unr
 ZERO = integer(0)
 
 
-def build_kernel(laid: Overlay, internal: set[str], buffers: dict[str, Buffer]) -> tuple[Kernel, tuple[str, ...]]:
+def build_kernel(
+    laid: Overlay, internal: set[str], buffers: dict[str, Buffer], target: Target = CPU, with_rows: bool = True
+) -> tuple[Kernel, tuple[str, ...]]:
     """The kernel of a fused group and the buffers its parameters stand for.
 
-    `internal` names the buffers nobody outside of the group needs: they become values, scalars or rows, not memory.
+    `internal` names the buffers nobody outside of the group needs: they become values, scalars or rows, not memory;
+    without rows, those are memory that the kernel alone uses.
     """
-    return _Builder(laid, internal, buffers).build()
+    return _Builder(laid, internal, buffers, target, with_rows).build()
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------
@@ -94,8 +98,12 @@ class StageDraft:
 
 
 class _Builder:
-    def __init__(self, laid: Overlay, internal: set[str], buffers: dict[str, Buffer]) -> None:
+    def __init__(
+        self, laid: Overlay, internal: set[str], buffers: dict[str, Buffer], target: Target, with_rows: bool
+    ) -> None:
         self.laid = laid
+        self.target = target
+        self.with_rows = with_rows
         self.internal = internal
         self.buffers = buffers
         self.outer = laid.outer
@@ -120,7 +128,7 @@ class _Builder:
         origin = Origin(())
         for m in self.laid.members:
             origin = origin.merged(m.origin)
-        return _canonical_kernel(origin, self.outer, stages, list(self.rows.values()), self.buffers)
+        return _canonical_kernel(origin, self.outer, stages, list(self.rows.values()), self.buffers, self.target)
 
     # -- what becomes of a buffer ----------------------------------------------------------------------------------
 
@@ -148,8 +156,8 @@ class _Builder:
     def _row(self, buffer: str) -> Row | None:
         """The scratch row of an internal buffer that crosses stages; None where its inner addresses are not known to
         be bounded."""
-        if buffer in self.rows:
-            return self.rows[buffer]
+        if buffer in self.rows or not self.with_rows:
+            return self.rows.get(buffer)
         dense = self._dense(buffer)
         if dense is not None:
             row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, dense[1])
@@ -312,13 +320,19 @@ def without_dead(stage: Stage) -> Stage:
 
 
 def _canonical_kernel(
-    origin: Origin, outer: Sequence[Symbol], stages: Sequence[Stage], rows: list[Row], buffers: dict[str, Buffer]
+    origin: Origin,
+    outer: Sequence[Symbol],
+    stages: Sequence[Stage],
+    rows: list[Row],
+    buffers: dict[str, Buffer],
+    target: Target,
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Merge loops, name loops and parameters by position, and choose the vector and parallel loops."""
     outer, stages = _merge_loops(outer, stages)
     if not outer:
         outer = [loop_symbol("o0", 1)]
-    if not any(s.loops or s.scalars for s in stages) and is_unrolled(outer, stages):
+    in_blocks = target.has_registers
+    if not in_blocks and not any(s.loops or s.scalars for s in stages) and is_unrolled(outer, stages):
         outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers)
     stages = tuple(_rename_buffers(s, names) for s in stages)
@@ -326,7 +340,8 @@ def _canonical_kernel(
     tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
-    parallel = len(outer) if vector is None or tile is None and is_divided(outer) else max(1, len(outer) - 1)
+    shared = in_blocks or vector is None or (tile is None and is_divided(outer))
+    parallel = len(outer) if shared else max(1, len(outer) - 1)
     for store in (store for s in stages for store in s.stores if store.scatters):
         parallel = min(parallel, _independent(outer, store.index))
     kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector, tile)

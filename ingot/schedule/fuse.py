@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
+from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, in_columns, laid_over, refine, walked_as
 
 MAX_MEMBERS = 40  # code of more takes longer to generate than it saves
 MAX_INSTRUCTIONS = 1500
-MIN_PARALLEL_POINTS = 8  # fewer outer points than this leave cores idle ...
-SERIAL_ELEMENTS = 1 << 16  # ... which matters from this many elements on
 SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty ...
 VECTOR_ELEMENTS = 1 << 12  # ... which matters from this many elements on
 COLUMNS = 16  # points that make a vector where neighbouring ones lie side by side
@@ -64,11 +63,14 @@ class Group:
 
 
 def fuse(
-    nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None] = lambda text: None
+    nodes: Sequence[Node],
+    buffers: dict[str, Buffer],
+    note: Callable[[str], None] = lambda text: None,
+    target: Target = CPU,
 ) -> list[Group]:
     """Partition `nodes` into groups, returned in an order that respects all dependencies. `note` receives each
     decision."""
-    return _Fusion(nodes, buffers, note).run()
+    return _Fusion(nodes, buffers, note, target).run()
 
 
 def overlay(members: Sequence[Compute], points: Expr) -> Overlay | None:
@@ -103,8 +105,11 @@ def overlay(members: Sequence[Compute], points: Expr) -> Overlay | None:
 
 
 class _Fusion:
-    def __init__(self, nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None], target: Target
+    ) -> None:
         self.buffers = buffers
+        self.target = target
         self.note = note
         self.groups: dict[int, Group] = {}
         self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
@@ -244,12 +249,12 @@ class _Fusion:
 
     def keeps_parallelism(self, first: Group, second: Group, points: Expr) -> bool:
         """Whether the fused kernel still has work for all cores, or is too small to need them."""
-        if estimate(points) >= MIN_PARALLEL_POINTS:
+        if estimate(points) >= self.target.parallel_points:
             return True
         if first.points == second.points == points:
             return True
         most = max(estimate(Shape.of(m).total) for g in (first, second) for m in g.members if isinstance(m, Compute))
-        return most <= SERIAL_ELEMENTS
+        return most <= self.target.serial_elements
 
     # -- legal -----------------------------------------------------------------------------------------------------
 
@@ -269,14 +274,13 @@ class _Fusion:
                     return points, laid, members
         return None
 
-    @staticmethod
-    def _arrangements(first: Group, second: Group) -> Iterator[tuple[list[Node], list[Node]]]:
+    def _arrangements(self, first: Group, second: Group) -> Iterator[tuple[list[Node], list[Node]]]:
         """The members of both groups as they are; and where one of them reduces, those of the other with the loops that
         are reduced innermost, as in a softmax over a dimension that is not the last."""
         yield first.members, second.members
         if first.reduces != second.reduces:
             reducing, other = (first, second) if first.reduces else (second, first)
-            moved = _reordered(reducing, other)
+            moved = _reordered(reducing, other, self.target)
             if moved is not None:
                 yield (first.members, moved) if first.reduces else (moved, second.members)
 
@@ -431,7 +435,7 @@ class _Fusion:
         return result
 
 
-def _reordered(reducing: Group, other: Group) -> list[Node] | None:
+def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | None:
     """The pointwise nodes of `other` in the loops of those of `reducing` that touch the same elements, so that what is
     reduced is innermost. None where they are not found, or where it would cost parallelism or what is read a second
     time would have left the cache."""
@@ -439,7 +443,7 @@ def _reordered(reducing: Group, other: Group) -> list[Node] | None:
     assert laid is not None
     places: dict[str, list[tuple[Expr, tuple[Symbol, ...]]]] = defaultdict(list)
     for k, m in enumerate(laid.members):
-        if laid.inner[k] and _stays_cached(m, laid.outer, laid.inner[k]):
+        if laid.inner[k] and _stays_cached(m, laid.outer, laid.inner[k], target):
             for name, index in _accesses(m):
                 places[name].append((index, laid.outer + laid.inner[k]))
     members = list(other.members)
@@ -465,7 +469,7 @@ def _accesses(node: Compute) -> list[tuple[str, Expr]]:
     return [(node.target, node.index), *((i.attrs[0], i.attrs[1]) for i in node.body.loads)]
 
 
-def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol]) -> bool:
+def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol], target: Target) -> bool:
     """Whether the elements of one outer point, or of as many as lie side by side, are still cached when they are read
     again; and, where they are computed side by side, whether the vectors are enough for all cores."""
     points, row = estimate(product(s.extent for s in outer)), estimate(product(s.extent for s in inner))
@@ -477,7 +481,7 @@ def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol
     if not beside:
         return row <= CACHED_ELEMENTS
     return row * COLUMNS <= CACHED_ELEMENTS and (
-        points >= MIN_PARALLEL_POINTS * COLUMNS or points * row <= SERIAL_ELEMENTS
+        points >= target.parallel_points * COLUMNS or points * row <= target.serial_elements
     )
 
 

@@ -13,22 +13,19 @@ import torch
 
 from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product
 from ingot.loops.ir import Body, Buffer, Contraction, Instruction, LoopGraph, Node, Reduction, Scan
+from ingot.loops.target import CPU, Target
 from ingot.schedule.contraction import choose_blocks
 from ingot.schedule.epilogue import canonical_contraction
 from ingot.schedule.nests import canonical, map_indices
-
-FEW_POINTS = 8  # fewer results than this, each reduced on its own, leave threads without work ...
-COLUMNS = 512  # ... where neighbours are reduced together, this many count as one
-LONG = 1 << 17  # elements in all from which on that matters
-PART = 1 << 14  # elements of one part, at least
-MOST_PARTS = 64
 
 FEW_BLOCKS = 8  # of a product: fewer leave threads without work, or with unequal work
 LONG_PRODUCT = 1 << 21  # multiply-adds from which on that matters
 PART_OF_PRODUCT = 256  # steps of one part's sums, at least
 
 
-def split_reductions(nodes: Sequence[Node], graph: LoopGraph) -> tuple[list[Node], LoopGraph]:
+def split_reductions(
+    nodes: Sequence[Node], graph: LoopGraph, target: Target = CPU
+) -> tuple[list[Node], LoopGraph]:
     """The nodes with long reductions split, and the graph with the buffers of their parts."""
     graph = replace(graph, buffers=dict(graph.buffers))
     result: list[Node] = []
@@ -36,15 +33,15 @@ def split_reductions(nodes: Sequence[Node], graph: LoopGraph) -> tuple[list[Node
         if isinstance(node, Contraction):
             result += _split_product(node, graph)
         elif isinstance(node, Reduction) and not isinstance(node, Scan):
-            result += _split(node, graph)
+            result += _split(node, graph, target)
         else:
             result.append(node)
     return result, graph
 
 
-def _split(node: Reduction, graph: LoopGraph) -> Iterator[Node]:
+def _split(node: Reduction, graph: LoopGraph, target: Target) -> Iterator[Node]:
     nest = canonical(node)
-    parts = _parts(nest) if isinstance(nest, Reduction) else 1
+    parts = _parts(nest, target) if isinstance(nest, Reduction) else 1
     if parts == 1:
         yield node
         return
@@ -69,7 +66,7 @@ def _split(node: Reduction, graph: LoopGraph) -> Iterator[Node]:
     yield replace(nest, reduced=(part,), body=Body((load,), (0,)))
 
 
-def _parts(node: Reduction) -> int:
+def _parts(node: Reduction, target: Target) -> int:
     """Into how many parts a reduction is split; 1 where it is not."""
     points, reduced = product(s.extent for s in node.loops).constant, [s.extent.constant for s in node.reduced]
     if node.kind.startswith("arg") or points is None or None in reduced:
@@ -78,11 +75,11 @@ def _parts(node: Reduction) -> int:
     independent = points
     if _reduces_columns(node):
         columns = node.loops[-1].extent.constant or 1
-        independent = points // columns * -(-columns // COLUMNS)
-    if independent >= FEW_POINTS or points * length < LONG:
+        independent = points // columns * -(-columns // target.columns)
+    if independent >= target.few_points or points * length < target.long_reduction:
         return 1
     extent = _longest(node.reduced).extent.constant or 0
-    wanted = min(MOST_PARTS, points * length // PART, length, extent)
+    wanted = min(target.most_parts, points * length // target.part, length, extent)
     even = [parts for parts in range(wanted // 2 + 1, 2 * wanted) if extent % parts == 0]
     return min(even, key=lambda parts: abs(parts - wanted), default=wanted)
 

@@ -12,6 +12,7 @@ from torch import fx
 
 import ingot
 from ingot.codegen.reference import run_graph
+from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeContext
 from ingot.graph.record import trace
 from ingot.loops import ops
@@ -23,15 +24,20 @@ from ingot.loops.verify import verify
 f32, bf16, i64 = torch.float32, torch.bfloat16, torch.int64
 
 
-def lowered(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> LoopGraph:
-    """The loop graph of `fn`, called once, on fakes of `args`; with `dynamic`, the first argument's first size is
+def traced(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> AtenGraph:
+    """The ATen graph of `fn`, called once, on fakes of `args`; with `dynamic`, the first argument's first size is
     symbolic."""
     graph = fx.Graph()
     graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
     context = FakeContext()
     gm = fx.GraphModule(torch.nn.Module(), graph)
     dims = [frozenset((0,) if dynamic and k == 0 else ()) for k in range(len(args))]
-    loops = lower(trace(gm, [context.fake(a, dynamic_dims=d) for a, d in zip(args, dims)], context))
+    return trace(gm, [context.fake(a, dynamic_dims=d) for a, d in zip(args, dims)], context)
+
+
+def lowered(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> LoopGraph:
+    """The loop graph of what `traced` gives."""
+    loops = lower(traced(fn, *args, dynamic=dynamic))
     verify(loops)
     assert show(loops)
     return loops

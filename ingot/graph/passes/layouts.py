@@ -104,6 +104,8 @@ def _is_loops(node: Any) -> bool:
     has one group, or a transposed one whose windows lie side by side."""
     images, weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
     values = [weight, *(image.meta["val"] for image in images)]
+    if values[0].device.type != "cpu":
+        return False
     if weight.dim() != 4 or any(value.dtype is not torch.float32 for value in values):
         return False
     if not all(isinstance(size, int) and size > 0 for size in (*weight.shape, *(v.shape[1] for v in values[1:]))):

@@ -81,6 +81,8 @@ def attention(
 ) -> TensorValue:
     """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. Raises
     NotLowered before anything is written."""
+    if not lw.target.contracts:
+        raise NotLowered("attention for the library")
     given = [query, key, value, *([mask] if mask is not None else [])]
     if any(t.dtype is not torch.float32 for t in given):
         raise NotLowered("attention of another dtype")

@@ -29,7 +29,7 @@ def attention_and_logarithms(
 ) -> tuple[TensorValue, TensorValue]:  # fmt: skip
     """Attention of (batch, head, row, column) queries, and the logarithms (batch, head, row) of the sums of the
     exponentials of their scores. Raises NotLowered before anything is written."""
-    scores = _scores(query, key, value, outs[0])
+    scores = _scores(lw, query, key, value, outs[0])
     products = contract(lw, scores, query, _swapped(lw, key))
 
     def scaled(index: Index) -> int:
@@ -60,7 +60,7 @@ def attention_backward(
     of the sums of the exponentials of the scores. Raises NotLowered before anything is written."""
     if dropout != 0.0 or attn_mask is not None:
         raise NotLowered("random numbers, or a mask")
-    scores = _scores(query, key, value, outs[0])
+    scores = _scores(lw, query, key, value, outs[0])
     factor = 1 / math.sqrt(query.sizes[3].constant or 1) if scale is None else scale
     products = contract(lw, scores, query, _swapped(lw, key))
 
@@ -87,14 +87,14 @@ def attention_backward(
     return of_queries, of_keys, of_values
 
 
-def _scores(query: TensorValue, key: TensorValue, value: TensorValue, like: Spec) -> Spec:
+def _scores(lw: Lowering, query: TensorValue, key: TensorValue, value: TensorValue, like: Spec) -> Spec:
     """(batch, head, query, key), where that is little memory."""
     keys, width = key.sizes[2].constant, query.sizes[3].constant
     known = [s.constant for t in (query, key, value) for s in t.sizes]
     if None in known or 0 in known or (keys or 0) > FEW_KEYS * (width or 0) or key.sizes[:2] != query.sizes[:2]:
         raise NotLowered("sizes that are not known, many keys, or heads that share theirs")
     scores = _spec((*query.sizes[:3], key.sizes[2]), like)
-    if any(t.dtype is not torch.float32 for t in (query, key, value)) or not contracts(scores):
+    if any(t.dtype is not torch.float32 for t in (query, key, value)) or not contracts(lw, scores):
         raise NotLowered("products that the library computes")
     return scores
 

@@ -25,6 +25,7 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
+from ingot.loops.target import CPU, Target
 
 # A value is computed again at each use while it costs at most this many cheap ops and joins no tensors ...
 CHEAP_TO_REPEAT = 4
@@ -38,11 +39,15 @@ class Lowering:
     """Builds a `LoopGraph`. `origin` is that of the ATen node being lowered."""
 
     def __init__(
-        self, supported: Callable[[str, torch.dtype], bool] = ops.supported, fast_libraries: bool = False
+        self,
+        supported: Callable[[str, torch.dtype], bool] = ops.supported,
+        fast_libraries: bool = False,
+        target: Target = CPU,
     ) -> None:
         self.graph = LoopGraph()
         self.supported = supported
         self.fast_libraries = fast_libraries
+        self.target = target
         self.origin = Origin(())
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.returned = False  # whether the graph returns the ATen node's result
@@ -54,7 +59,8 @@ class Lowering:
     def new_buffer(self, spec: Spec, strides: Sequence[Expr]) -> str:
         name = f"t{self._count}"
         self._count += 1
-        self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", spec.device)
+        device = torch.device(self.target.device)
+        self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", device)
         return name
 
     def node_name(self) -> str:
@@ -66,7 +72,7 @@ class Lowering:
             if value.dtype not in ops.STORED:
                 raise Unsupported(f"a {value.dtype} tensor cannot be laid out anew", self.origin.where)
             strides = dense_strides(value.sizes, value.strides if strides is None else strides)
-            spec = Spec(value.sizes, strides, value.dtype, torch.device("cpu"))
+            spec = Spec(value.sizes, strides, value.dtype, torch.device(self.target.device))
             buffer = self.new_buffer(spec, strides)
             for piece, offset in value.pieces(strides):
                 self.write(piece, buffer, strides, offset)
@@ -240,8 +246,9 @@ class Lowering:
         sizes, steps, laid = (tuple(e.constant or 0 for e in part) for part in (window.sizes, window.strides, strides))
         source = torch.as_strided(constant, sizes, steps, constant.storage_offset() + (window.offset.constant or 0))
         name = f"{window.buffer}_relaid{len(self.graph.constants)}"
-        self.graph.constants[name] = torch.empty_strided(sizes, laid, dtype=value.dtype).copy_(source)
-        spec = Spec(value.sizes, strides, value.dtype, torch.device("cpu"))
+        laid_anew = torch.empty_strided(sizes, laid, dtype=value.dtype, device=constant.device)
+        self.graph.constants[name] = laid_anew.copy_(source)
+        spec = Spec(value.sizes, strides, value.dtype, constant.device)
         self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, strides, "constant", spec.device)
         return stored(name, spec)
 

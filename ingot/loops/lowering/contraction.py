@@ -22,9 +22,9 @@ aten = torch.ops.aten
 FEW_ROWS = 2
 
 
-def contracts(out: Spec) -> bool:
+def contracts(lw: Lowering, out: Spec) -> bool:
     """Whether the product `out` is generated rather than called."""
-    if out.device.type != "cpu":
+    if not lw.target.contracts:
         return False
     return out.dtype is torch.float64 or (out.dtype is torch.float32 and contracts_in_full())
 
@@ -97,7 +97,7 @@ def mm(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
 @lowers(aten.mv.default, aten.dot.default)
 def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
     """x @ y, for a matrix or a vector and a vector: one row times x.T."""
-    if ZERO in (*x.sizes, *y.sizes) or not contracts(out):
+    if ZERO in (*x.sizes, *y.sizes) or not contracts(lw, out):
         raise NotLowered("a product that the library computes")
     columns = out.sizes or (ONE,)
     sizes = (*columns, *y.sizes)
@@ -112,13 +112,13 @@ def addmm(
     lw: Lowering, out: Spec, bias: TensorValue, x: TensorValue, y: TensorValue, *, beta: Any = 1, alpha: Any = 1
 ) -> TensorValue:
     """beta * bias + alpha * (x @ y); with beta 0 the bias does not count, whatever it holds."""
-    if ZERO in (*x.sizes, *out.sizes) or not contracts(out):
+    if ZERO in (*x.sizes, *out.sizes) or not contracts(lw, out):
         raise NotLowered("a product that the library computes")
     return _scaled(lw, out, contract(lw, out, x, y), bias, beta, alpha)
 
 
 def _product(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: TensorValue | None) -> TensorValue:
-    if contracts(out):
+    if contracts(lw, out):
         result = contract(lw, out, x, y)
         return result if bias is None else _scaled(lw, out, result, bias, 1, 1)
     if out.strides != contiguous_strides(out.sizes):

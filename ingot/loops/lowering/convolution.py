@@ -82,7 +82,7 @@ class Window(NamedTuple):
 
 @lowers(aten.convolution.default)
 def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any) -> TensorValue:
-    for form in (channels_last, depthwise):
+    for form in (channels_last, depthwise) if lw.target.contracts else ():
         try:
             return form(lw, out, x, weight, *rest)
         except NotLowered:

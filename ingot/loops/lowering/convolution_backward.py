@@ -59,6 +59,8 @@ def convolution_backward(
     constant = all(size.constant for t in (grad, x, weight) for size in t.sizes)
     if groups != 1 or not constant or any(t.dtype is not torch.float32 for t in (grad, x, weight)):
         raise NotLowered("a convolution for the library")
+    if not lw.target.contracts:
+        raise NotLowered("gradients for the library")
     if len(grad.sizes) != 4 or not contracts_in_full() or _pixels(grad) < FEWEST_PIXELS:
         raise NotLowered("a convolution for the library")
     if not (_lies_channels_last(grad, x) if of_images is None else _lies_channels_last(of_images)):

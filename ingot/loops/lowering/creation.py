@@ -151,8 +151,8 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
     model = lw.computed(out, joined.compute, [t for t, _ in parts])
     joined.origin, joined.cost, joined.heavy = model.origin, joined.cost + model.cost, model.heavy
     joined.parts, joined.axis = parts, dim
-    # Read in place, a joined tensor computes all its pieces at every element: fine for two plain loads, no more.
-    if len(parts) > 2 or joined.heavy or model.cost > 4:
+    # Read in place, a joined tensor computes all its pieces at every element.
+    if len(parts) > 2 or joined.heavy or model.cost > lw.target.cost_of_joining:
         lw.realize(joined)
     return joined
 

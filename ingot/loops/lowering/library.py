@@ -41,7 +41,7 @@ def call_aten(
     spec = outs[0] if len(outs) == 1 else None
     writable = spec is not None and not random and func not in _RESIZE_OUT and _is_dense(spec)
     if spec is not None and writable and not _allocates_well(lw, spec):
-        function = _PLAIN.get(func) or out_variant(func)
+        function = _PLAIN.get(func) or out_variant(func, lw.target.device.upper())
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
     return lw.call(func, outs, args, kwargs, random=random)
@@ -74,8 +74,8 @@ def _same_strides(spec: Spec | TensorValue, strides: Sequence[Expr]) -> bool:
 
 
 @functools.cache
-def out_variant(func: Any) -> Any:
-    """The overload of the same op that writes to `out`, if it has a CPU kernel of its own; else None."""
+def out_variant(func: Any, backend: str = "CPU") -> Any:
+    """The overload of the same op that writes to `out`, if it has a kernel of its own for the backend; else None."""
     returns = func._schema.returns
     if len(returns) != 1 or str(returns[0].type) != "Tensor":
         return None
@@ -86,6 +86,6 @@ def out_variant(func: Any) -> Any:
         outputs = [a.name for a in candidate._schema.arguments if a.is_out]
         others = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
         if outputs == ["out"] and others == wanted:
-            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), "CPU")
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), backend)
             return candidate if has_kernel else None
     return None

@@ -49,10 +49,14 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
+from ingot.loops.target import CPU, Target
 
 
 def lower(
-    aten: Any, supported: Callable[[str, torch.dtype], bool] = ops.supported, fast_libraries: bool = False
+    aten: Any,
+    supported: Callable[[str, torch.dtype], bool] = ops.supported,
+    fast_libraries: bool = False,
+    target: Target = CPU,
 ) -> LoopGraph:
     """The loop graph of an `AtenGraph`. `supported(op, dtype)` says which scalar ops can be emitted.
 
@@ -60,7 +64,7 @@ def lower(
 
     Raises Unsupported for what can be neither lowered nor called.
     """
-    walk = _Walk(aten, Lowering(supported, fast_libraries))
+    walk = _Walk(aten, Lowering(supported, fast_libraries, target))
     for node in aten.graph.nodes:
         walk.visit(node)
     walk.finish()
@@ -152,6 +156,8 @@ class _Walk:
     def is_eagers(self, node: torch.fx.Node, out: Any, args: Any, kwargs: Any) -> bool:
         """Whether a node that would be a kernel of its own, a function of each element of what is in memory, is
         predicted to be faster in eager's."""
+        if not self.lw.target.measured:
+            return False
         if len(args) != 1 or kwargs or not isinstance(out, Spec) or not isinstance(args[0], TensorValue):
             return False
         elements = numel(out.sizes).constant
@@ -235,7 +241,7 @@ class _Walk:
 
     def spread(self, value: TensorValue) -> TensorValue:
         """`value` in memory of the strides that eager gives it, where its elements lie apart."""
-        spec = Spec(value.sizes, value.strides, value.dtype, torch.device("cpu"))
+        spec = Spec(value.sizes, value.strides, value.dtype, torch.device(self.lw.target.device))
         name = value.buffer or ""
         if name not in self.spreads:
             name = self.lw.new_buffer(spec, value.strides)

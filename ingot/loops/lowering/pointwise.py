@@ -361,14 +361,15 @@ def _rounding(name: str) -> Scalar:
 
 @lowers(aten.logit.default)
 def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
-    """log(x / (1 - x)); every step is rounded, and so are the bounds."""
+    """log(x / (1 - x)); where eager does so, every step is rounded, and so are the bounds."""
+    step = out.dtype if lw.target.rounds_in_steps else compute_dtype(out.dtype)
     low = None if eps is None else rounded_number(eps, out.dtype)
     high = None if low is None else rounded_number(1 - low, out.dtype)
 
     def scalar(value: int) -> int:
         value = _clamp(value, low, high)
-        rest = rounded(apply("sub", _like(value, 1), value), out.dtype)
-        return apply("log", rounded(apply("div", value, rest), out.dtype))
+        rest = rounded(apply("sub", _like(value, 1), value), step)
+        return apply("log", rounded(apply("div", value, rest), step))
 
     return pointwise(lw, out, scalar, [x], [out.dtype])
 

@@ -37,6 +37,8 @@ def scan(
     lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int, element: Callable[[int], int]
 ) -> TensorValue:
     """`element(x)`, of the type to accumulate in, scanned along `dim`; rounded to `out.dtype` at each step."""
+    if not lw.target.scatters:
+        raise NotLowered("a scan for the library")
     index = loops_over(x.sizes)
     with ops.recording() as recorder:
         body = recorder.body(element(x.load(index)))

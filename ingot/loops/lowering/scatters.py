@@ -38,7 +38,9 @@ Values = Callable[[Index], int]
 
 
 def copied(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
-    """A fresh copy of `x`, laid out as `out` is, to `write` to."""
+    """A fresh copy of `x`, laid out as `out` is, to `write` to; NotLowered where that is not for loops to do."""
+    if not lw.target.scatters:
+        raise NotLowered("a scatter for the library")
     strides = dense_strides(out.sizes, out.strides)
     return lw.realize(TensorValue(out.sizes, strides, out.dtype, x.load, cost=1, origin=lw.origin))
 

@@ -1,0 +1,105 @@
+"""Functions that generated kernels call, in Triton."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def nan_minimum(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def nan_maximum(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def divide_by_few(a, b):
+    """a / b, rounded once, where there are many `a` to each `b`: by its inverse, and the rest that this leaves
+    (Markstein, 1990). A tiny `b`, whose inverse is infinite, is scaled."""
+    tiny = tl.abs(b) < 2.0**-100
+    scaled = tl.where(tiny, b * 2.0**64, b)
+    inverse = tl.div_rn(1.0, scaled)
+    near = a * inverse
+    quotient = tl.fma(tl.fma(near * -1.0, scaled, a), inverse, near)
+    quotient = tl.where((quotient == quotient) & (near != 0), quotient, near)
+    return tl.where(tiny, quotient * 2.0**64, quotient)
+
+
+@triton.jit
+def floor_divide(a, b):
+    """Rounds down; Triton's // rounds to zero."""
+    quotient = a // b
+    rest = a - quotient * b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+
+
+@triton.jit
+def floor_remainder(a, b):
+    """Has the sign of the divisor; Triton's % has that of the dividend."""
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def float_remainder(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def shift_left(a, b, bits: tl.constexpr):
+    outside = (b < 0) | (b >= bits)
+    return tl.where(outside, 0, a << tl.where(outside, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def shift_right(a, b, bits: tl.constexpr):
+    """By the width or more leaves the sign."""
+    return a >> tl.where((b < 0) | (b >= bits), bits - 1, b).to(a.dtype)
+
+
+@triton.jit
+def shift_right_unsigned(a, b, bits: tl.constexpr):
+    outside = b >= bits
+    return tl.where(outside, 0, a >> tl.where(outside, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def copy_sign_of_half(a, b):
+    magnitude = a.to(tl.int16, bitcast=True) & 0x7FFF
+    return (magnitude | (b.to(tl.int16, bitcast=True) & -0x8000)).to(a.dtype, bitcast=True)
+
+
+@triton.jit
+def gelu(x):
+    return 0.5 * x * libdevice.erfc(x * -0.7071067811865476)
+
+
+@triton.jit
+def further_up(a, i, b, j):
+    """Of two (value, position) pairs the one of the larger value, NaN being the largest, or of the lower position."""
+    a_nan, b_nan = a != a, b != b
+    beyond = (b > a) | (b_nan & (a_nan == 0))
+    tie = (b == a) | (b_nan & a_nan)
+    take = beyond | (tie & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+
+
+@triton.jit
+def further_down(a, i, b, j):
+    """Of two (value, position) pairs the one of the smaller value, NaN being the smallest, or of the lower position."""
+    a_nan, b_nan = a != a, b != b
+    beyond = (b < a) | (b_nan & (a_nan == 0))
+    tie = (b == a) | (b_nan & a_nan)
+    take = beyond | (tie & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)

@@ -1,0 +1,463 @@
+"""One readable Triton kernel for each kernel of the schedule.
+
+A block of threads takes some points of the outer loops, the axis `x`; inner loops are the axis `r` beside it, whole
+where the schedule says so (`schedule/blocks.py`), else in steps. A tile has two axes of outer loops, `y` and `x`.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from ingot.codegen.triton import ops
+from ingot.errors import Unsupported
+from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, product
+from ingot.loops.ir import Instruction
+from ingot.schedule.blocks import Blocks, choose_blocks, inner_size, power_of_two
+from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store
+
+SHORT = 2**31
+_TAKEN = {"tl", "triton", "libdevice", "helpers"}
+_NO_AXES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes` as
+    64-bit integers, in `grid` blocks of `warps` warps; `constants` are its block sizes."""
+
+    name: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    sizes: tuple[Symbol, ...]
+    constants: tuple[tuple[str, int], ...]
+    grid: Expr
+    warps: int
+    asserts: bool
+
+
+class Value(NamedTuple):
+    """A variable, and the axes along which it varies."""
+
+    text: str
+    axes: frozenset[str]
+
+
+def write_kernel(kernel: Kernel) -> TritonKernel:
+    """The Triton code of a kernel whose rows, if it has any, fit registers. Raises Unsupported for what has none."""
+    return _Writer(kernel, choose_blocks(kernel)).write()
+
+
+class _Writer:
+    def __init__(self, kernel: Kernel, blocks: Blocks) -> None:
+        self.kernel, self.blocks = kernel, blocks
+        self.lines: list[str] = []
+        self.indent = 1
+        self.rank = 1 if not blocks.tile and not blocks.inner else 2
+        self.sizes: dict[Symbol, str] = {}
+        self.symbols: dict[Symbol, Value] = {}
+        self.masks: dict[str, str | None] = {}
+        self.constants: dict[str, int] = {}
+        self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
+        self.rows = {row.name: row for row in kernel.rows}
+        self.row_values: dict[str, Value] = {}
+        self.scalars: dict[str, Value] = {}
+        self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
+        self.count = 0
+        self.asserts = False
+        self.short = _fits_short(kernel, blocks)
+
+    def write(self) -> TritonKernel:
+        name = _identifier(self.kernel.name)
+        self.outer()
+        touched: set[str] = set()
+        stored: set[str] = set()
+        for stage in self.kernel.stages:
+            loads = {load.attrs[0] for load in stage.body.loads} - self.rows.keys()
+            stores = {store.buffer for store in stage.stores} - self.rows.keys()
+            if loads & stored or stores & touched:
+                self.line("tl.debug_barrier()")  # other threads of the block have written or read there
+            touched |= loads | stores
+            stored |= stores
+            self.stage(stage)
+        arguments = [p.name for p in self.kernel.parameters] + list(self.sizes.values())
+        constants = [f"{block}: tl.constexpr" for block in self.constants]
+        where = [f"    # {self.kernel.origin.where}"] if self.kernel.origin.where else []
+        head = f"def {name}({', '.join([*arguments, *constants])}):"
+        return TritonKernel(
+            name,
+            "\n".join(["@triton.jit", head, *where, *self.lines]) + "\n",
+            self.kernel.parameters,
+            tuple(self.sizes),
+            tuple(self.constants.items()),
+            self.blocks.count(self.kernel),
+            self.blocks.warps,
+            self.asserts,
+        )
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def fresh(self, text: str, axes: frozenset[str]) -> Value:
+        value = Value(f"v{self.count}", axes)
+        self.count += 1
+        self.line(f"{value.text} = {text}")
+        return value
+
+    # -- axes ------------------------------------------------------------------------------------------------------
+
+    def outer(self) -> None:
+        """The points of this block."""
+        block = "tl.program_id(0)" if self.short else "tl.program_id(0).to(tl.int64)"
+        self.constants["XBLOCK"] = self.blocks.points
+        if not self.blocks.tile:
+            column = "[:, None]" if self.rank == 2 else ""
+            self.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
+            self.mask("x", self.kernel.points, self.blocks.points)
+            self.split("x", "x", self.kernel.loops)
+            return
+        *rest, tile, vector = self.kernel.loops
+        self.constants["YBLOCK"] = self.blocks.tile
+        across, down = (
+            self.index((s.extent + (b - 1)) // b).text
+            for s, b in ((vector, self.blocks.points), (tile, self.blocks.tile))
+        )
+        self.line(f"block = {block}")
+        self.line(f"x = block % {_factor(across)} * XBLOCK + tl.arange(0, XBLOCK)[None, :]")
+        self.line(f"y = block // {_factor(across)} % {_factor(down)} * YBLOCK + tl.arange(0, YBLOCK)[:, None]")
+        self.mask("x", vector.extent, self.blocks.points)
+        self.mask("y", tile.extent, self.blocks.tile)
+        self.symbols[vector] = Value("x", frozenset("x"))
+        self.symbols[tile] = Value("y", frozenset("y"))
+        if rest:
+            self.line(f"z = block // ({_factor(across)} * {_factor(down)})")
+            self.split("z", "", rest)
+
+    def mask(self, axis: str, extent: Expr, block: int, name: str = "") -> None:
+        """The mask of an axis; none where blocks fill its extent."""
+        name = name or axis
+        self.masks[axis] = None
+        if extent.constant is None or extent.constant % block:
+            self.line(f"{name}mask = {name} < {self.index(extent).text}")
+            self.masks[axis] = f"{name}mask"
+
+    def split(self, name: str, axes: str, loops: Sequence[Symbol]) -> None:
+        """The indices of loops that one number runs through."""
+        inner = integer(1)
+        varies = frozenset(axes)
+        for k, symbol in enumerate(reversed(loops)):
+            text = name
+            if inner.constant != 1:
+                text += f" // {_factor(self.index(inner).text)}"
+            if k < len(loops) - 1:
+                text += f" % {_factor(self.index(symbol.extent).text)}"
+            if text != name:
+                part = f"{name}{len(loops) - 1 - k}"
+                self.line(f"{part} = {text}")
+                text = part
+            self.symbols[symbol] = Value(text, varies)
+            inner = inner * symbol.extent
+
+    def shape(self, axes: Iterable[str]) -> str:
+        if self.rank == 1:
+            return "[XBLOCK]"
+        first, second = ("y", "x") if self.blocks.tile else ("x", "r")
+        sizes = {"x": "XBLOCK", "y": "YBLOCK", "r": self.inner_block}
+        return "[" + ", ".join(sizes[axis] if axis in axes else "1" for axis in (first, second)) + "]"
+
+    @property
+    def point_axes(self) -> frozenset[str]:
+        return frozenset("xy" if self.blocks.tile else "x")
+
+    # -- stages ----------------------------------------------------------------------------------------------------
+
+    inner_block = inner_axis = ""  # the names of the axis r of the present stage, and of its size
+
+    def stage(self, stage: Stage) -> None:
+        if not stage.loops:
+            self.body(stage, self.point_axes)
+            return
+        size = inner_size(stage)
+        if self.blocks.persistent:
+            self.inner(stage, size)
+            self.body(stage, frozenset("xr"))
+        else:
+            self.looped(stage, size)
+
+    def inner(self, stage: Stage, size: Expr) -> None:
+        """The whole of a stage's inner loops as an axis."""
+        block = power_of_two(size.constant or 0)
+        name = "r" if block == self.blocks.inner else f"r{block}_"
+        self.inner_block = f"{name.upper()}BLOCK"
+        self.constants[self.inner_block] = block
+        self.inner_axis = name
+        if ("inner", name) not in self.known:
+            self.known["inner", name] = Value(name, frozenset("r"))
+            self.line(f"{name} = {self.wide(f'tl.arange(0, {self.inner_block})')}[None, :]")
+        self.mask("r", size, block, name)
+        self.split(name, "r", stage.loops)
+
+    def wide(self, text: str) -> str:
+        return text if self.short else f"{text}.to(tl.int64)"
+
+    def looped(self, stage: Stage, size: Expr) -> None:
+        """A stage whose inner loops are taken in steps."""
+        self.inner_block = "RBLOCK"
+        self.constants["RBLOCK"] = self.blocks.inner
+        accumulators = [self.accumulator(a, stage) for a in stage.reductions]
+        number, self.count = self.count, self.count + 1
+        known, self.known = self.known, dict(self.known)
+        self.line(f"for start{number} in range(0, {self.index(size).text}, RBLOCK):")
+        self.indent += 1
+        name = self.inner_axis = f"r{number}"
+        self.line(f"{name} = start{number} + {self.wide('tl.arange(0, RBLOCK)')}[None, :]")
+        self.mask("r", size, self.blocks.inner, name)
+        self.split(name, "r", stage.loops)
+        values = self.body(replace(stage, reductions=()), frozenset("xr"))
+        for a, names in zip(stage.reductions, accumulators):
+            self.accumulate(a, names, self.full(values[a.value]), stage)
+        self.indent -= 1
+        self.known = known
+        for a, names in zip(stage.reductions, accumulators):
+            self.reduce(a, names, stage.body.instructions[a.value].dtype)
+
+    def body(self, stage: Stage, axes: frozenset[str]) -> list[Value]:
+        values: list[Value] = []
+        for i in stage.body.instructions:
+            values.append(self.instruction(i, values, stage))
+        for store in stage.stores:
+            self.store(store, values[store.value], axes, stage)
+        for define in stage.scalars:
+            self.scalars[define.name] = values[define.value]
+        for a in stage.reductions:
+            dtype = stage.body.instructions[a.value].dtype
+            value = self.full(values[a.value])
+            mask = self.masks["r"]
+            if mask is not None:
+                value = self.fresh(f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})", value.axes)
+            self.reduce(a, [value.text, self.position()] if a.kind.startswith("arg") else [value.text], dtype)
+        return values
+
+    # -- reductions ------------------------------------------------------------------------------------------------
+
+    def full(self, value: Value) -> Value:
+        """A value at each element of the block."""
+        if value.axes == frozenset("xr"):
+            return value
+        return self.fresh(f"tl.broadcast_to({value.text}, {self.shape('xr')})", frozenset("xr"))
+
+    def position(self) -> str:
+        """The number of each element among those that are reduced."""
+        return f"tl.broadcast_to({self.inner_axis}.to(tl.int64), {self.shape('xr')})"
+
+    def accumulator(self, a: Accumulate, stage: Stage) -> list[str]:
+        """The variables of a partial result for each element of a step, holding that of nothing."""
+        dtype = stage.body.instructions[a.value].dtype
+        names = [f"{a.name}_all"]
+        self.line(f"{names[0]} = tl.full({self.shape('xr')}, {ops.identity(a.kind, dtype)}, {ops.TYPES[dtype]})")
+        if a.kind.startswith("arg"):
+            names.append(f"{a.name}_at")
+            self.line(f"{names[1]} = tl.full({self.shape('xr')}, {2**63 - 1}, tl.int64)")
+        return names
+
+    def accumulate(self, a: Accumulate, names: list[str], value: Value, stage: Stage) -> None:
+        dtype, mask = stage.body.instructions[a.value].dtype, self.masks["r"]
+        if len(names) == 2:
+            masked = value.text if mask is None else f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})"
+            function = "further_up" if a.kind == "argmax" else "further_down"
+            self.line(f"{', '.join(names)} = helpers.{function}({', '.join(names)}, {masked}, {self.position()})")
+            return
+        total = ops.combine(a.kind, dtype, names[0], value.text)
+        self.line(f"{names[0]} = {total if mask is None else f'tl.where({mask}, {total}, {names[0]})'}")
+
+    def reduce(self, a: Accumulate, names: list[str], dtype: torch.dtype) -> None:
+        """Finish a reduction: its result becomes the scalar."""
+        if a.kind.startswith("arg"):
+            function = "further_up" if a.kind == "argmax" else "further_down"
+            ignored, at = f"{a.name}_value", f"{a.name}_position"
+            self.line(f"{ignored}, {at} = tl.reduce(({', '.join(names)}), 1, helpers.{function})")
+            result = f"{at}[:, None]"
+        else:
+            result = ops.reduce_block(a.kind, dtype, names[0])
+            if a.dtype is not dtype:
+                result = ops.convert(f"({result})", dtype, a.dtype)
+        self.line(f"{a.name} = {result}")
+        self.scalars[a.name] = Value(a.name, frozenset("x"))
+
+    # -- instructions ----------------------------------------------------------------------------------------------
+
+    def instruction(self, i: Instruction, values: list[Value], stage: Stage) -> Value:
+        arguments = [values[k] for k in i.args]
+        if i.op == "scalar":
+            return self.scalars[i.attrs[0]]
+        if i.op == "load" and i.attrs[0] in self.rows:
+            return self.row_values[i.attrs[0]]
+        attrs: tuple[object, ...] = (repr(i.attrs[0]),) if i.op == "constant" else i.attrs
+        loops: tuple[Symbol, ...] = ()
+        if i.op in ("load", "index") and not i.attrs[-1].symbols.isdisjoint(stage.loops):
+            loops = stage.loops
+        key = (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
+        if i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written) or key not in self.known:
+            self.known[key] = self.emit(i, arguments, [stage.body.instructions[k].dtype for k in i.args])
+        return self.known[key]
+
+    def emit(self, i: Instruction, arguments: list[Value], dtypes: list[torch.dtype]) -> Value:
+        axes = _NO_AXES.union(*(a.axes for a in arguments))
+        texts = [a.text for a in arguments]
+        if i.op == "constant":
+            return self.fresh(ops.literal(i.attrs[0], i.dtype), _NO_AXES)
+        if i.op == "load":
+            return self.load(i, arguments)
+        if i.op == "indirect":
+            return self.indirect(i, arguments)
+        if i.op == "index":
+            if i.attrs[0].constant is not None:
+                return self.fresh(ops.literal(i.attrs[0].constant, i.dtype), _NO_AXES)
+            value = self.index(i.attrs[0])
+            return self.fresh(f"({value.text}).to(tl.int64)", value.axes)
+        if i.op == "to":
+            return self.fresh(ops.convert(texts[0], dtypes[0], i.dtype), axes)
+        dtype = dtypes[-1]
+        if not ops.supported(i.op, dtype):
+            raise Unsupported(f"{i.op} of {dtype} has no Triton code", self.kernel.origin.where)
+        if i.op == "div" and dtype is torch.float32 and arguments[1].axes < axes:
+            return self.fresh(f"helpers.divide_by_few({texts[0]}, {texts[1]})", axes)
+        return self.fresh(ops.call(i.op, dtype, texts), axes)
+
+    def indirect(self, i: Instruction, arguments: list[Value]) -> Value:
+        """Name an index that is a value, and assert that it is in range, as eager's kernels do."""
+        symbol, extent, fault = i.attrs
+        value, size = arguments[0], self.index(extent).text
+        axes = value.axes
+        at = self.fresh(f"tl.where({value.text} < 0, {value.text} + {_factor(size)}, {value.text})", axes)
+        mask = self.joined_mask(axes, arguments[1:])
+        condition = f"({at.text} >= 0) & ({at.text} < {size})"
+        message = repr(fault.message)
+        self.line(f"tl.device_assert({condition}, {message}{'' if mask is None else f', mask={mask}'})")
+        self.asserts = True
+        if self.short:
+            at = self.fresh(f"{at.text}.to(tl.int32)", axes)
+        self.symbols[symbol] = at
+        return at
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def joined_mask(self, axes: Iterable[str], conditions: Sequence[Value]) -> str | None:
+        present = [m for axis in sorted(axes) if (m := self.masks[axis]) is not None]
+        present += [c.text for c in conditions]
+        return " & ".join(present) or None
+
+    def load(self, i: Instruction, conditions: list[Value]) -> Value:
+        buffer, offset = i.attrs
+        index = self.index(offset)
+        axes = index.axes.union(*(c.axes for c in conditions))
+        pointer = f"{buffer} + {_summand(index.text)}"
+        if axes != index.axes:
+            pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
+        mask = self.joined_mask(axes, conditions)
+        return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes)
+
+    def store(self, store: Store, value: Value, axes: frozenset[str], stage: Stage) -> None:
+        if store.buffer in self.rows:
+            self.row_values[store.buffer] = value
+            return
+        if store.scatters:
+            raise Unsupported("a scatter has no Triton code", self.kernel.origin.where)
+        index = self.index(store.index)
+        pointer = f"{store.buffer} + {_summand(index.text)}"
+        if index.axes != axes:
+            pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
+        mask = self.joined_mask(axes, ())
+        self.line(f"tl.store({pointer}, {value.text}{'' if mask is None else f', mask={mask}'})")
+
+    # -- index expressions -----------------------------------------------------------------------------------------
+
+    def index(self, e: Expr) -> Value:
+        """The text of an index expression."""
+        if e.constant is not None:
+            return Value(str(e.constant), _NO_AXES)
+        parts, axes = [], _NO_AXES
+        for coefficient, atoms in e.terms:
+            values = [self.atom(a) for a in atoms]
+            axes = axes.union(*(v.axes for v in values))
+            factors = [v.text for v in values]
+            if coefficient != 1 or not factors:
+                factors.append(str(coefficient))
+            parts.append(" * ".join(factors))
+        return Value(" + ".join(parts).replace("+ -", "- "), axes)
+
+    def atom(self, atom: Expr) -> Value:
+        if isinstance(atom, Symbol):
+            if atom in self.symbols:
+                return self.symbols[atom]
+            return Value(self.sizes.setdefault(atom, f"size{len(self.sizes)}"), _NO_AXES)
+        assert isinstance(atom, (FloorDiv, Mod, Max, Min))
+        left, right = self.index(atom.left), self.index(atom.right)
+        axes = left.axes | right.axes
+        if isinstance(atom, (Max, Min)):
+            function = "maximum" if isinstance(atom, Max) else "minimum"
+            return Value(f"tl.{function}({left.text}, {right.text})", axes)
+        low = atom.left.bounds[0]
+        if low is None or low < 0:
+            function = "floor_divide" if isinstance(atom, FloorDiv) else "floor_remainder"
+            return Value(f"helpers.{function}({left.text}, {right.text})", axes)
+        sign = "//" if isinstance(atom, FloorDiv) else "%"
+        return Value(f"({_factor(left.text)} {sign} {_factor(right.text)})", axes)
+
+
+def _identifier(name: str) -> str:
+    name = re.sub(r"\W", "_", name)
+    if not name or name[0].isdigit() or keyword.iskeyword(name) or name in _TAKEN:
+        name = f"kernel_{name}"
+    return name
+
+
+def _factor(text: str) -> str:
+    """A text that may stand beside an operator that binds closely."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def _summand(text: str) -> str:
+    """An index beside a pointer: summed before it is added."""
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def _fits_short(kernel: Kernel, blocks: Blocks) -> bool:
+    """Whether 32 bits are enough for all index arithmetic."""
+    lengths = [p.length.constant if p.length is not None else None for p in kernel.parameters]
+    counts = [product(s.extent for s in kernel.loops).constant]
+    counts += [inner_size(stage).constant for stage in kernel.stages]
+    slack = max(blocks.points * max(blocks.tile, 1), blocks.inner)
+    if any(n is None or n + slack >= SHORT for n in (*lengths, *counts)):
+        return False
+    return all(_is_short(e) for stage in kernel.stages for e in _indices(stage))
+
+
+def _indices(stage: Stage) -> Iterable[Expr]:
+    yield from (store.index for store in stage.stores)
+    for i in stage.body.instructions:
+        if i.op in ("load", "index"):
+            yield i.attrs[-1]
+        elif i.op == "indirect":
+            yield i.attrs[1]
+
+
+def _is_short(e: Expr) -> bool:
+    """Whether an expression and what it is summed from are less than 2**31 in magnitude."""
+    total = 0
+    for coefficient, atoms in e.terms:
+        size = abs(coefficient)
+        for atom in atoms:
+            low, high = atom.bounds
+            if low is None or high is None:
+                return False
+            if isinstance(atom, (FloorDiv, Mod, Max, Min)) and not (_is_short(atom.left) and _is_short(atom.right)):
+                return False
+            size *= max(abs(low), abs(high))
+        total += size
+    return total < SHORT

@@ -1,0 +1,63 @@
+"""What lowering and scheduling ask of the device that a program runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """`device` is a device type of torch's.
+
+    `contracts`: products, attention and convolutions may be code of ours; elsewhere they are library calls.
+    `scatters`: writes at places that tensors name, and scans, may be loops, whose points then run in order.
+    `rounds_in_steps`: eager computes some functions of halves in several steps, each of which rounds.
+    `measured`: `loops.lowering.cost` holds here.
+    Of two tensors that are joined, a value of up to `cost_of_joining` scalar ops and loads is computed at each element
+    of the other as well, rather than written to memory and read again: on a CPU no more than two plain loads.
+    `shares_launches`: one launch may run a kernel over many sets of buffers.
+    `has_registers`: rows of scratch are values of a block of threads, and exist as long as they fit its registers.
+
+    A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from `serial_elements`
+    elements on. Reductions to fewer than `few_points` results, over `long_reduction` elements in all, are split in at
+    most `most_parts` parts of at least `part` elements each; `columns` neighbouring results count as one where they
+    are reduced together.
+    """
+
+    device: str
+    contracts: bool = True
+    scatters: bool = True
+    rounds_in_steps: bool = True
+    measured: bool = True
+    cost_of_joining: int = 4
+    shares_launches: bool = True
+    has_registers: bool = False
+    parallel_points: int = 8
+    serial_elements: int = 1 << 16
+    few_points: int = 8
+    long_reduction: int = 1 << 17
+    part: int = 1 << 14
+    most_parts: int = 64
+    columns: int = 512
+
+
+CPU = Target("cpu")
+
+# The figures are those of a device of about a hundred multiprocessors, each of which wants several blocks of threads.
+GPU = Target(
+    "cuda",
+    contracts=False,
+    scatters=False,
+    rounds_in_steps=False,
+    measured=False,
+    cost_of_joining=24,
+    shares_launches=False,
+    has_registers=True,
+    parallel_points=256,
+    serial_elements=1 << 13,
+    few_points=256,
+    long_reduction=1 << 15,
+    part=1 << 12,
+    most_parts=1 << 10,
+    columns=32,
+)

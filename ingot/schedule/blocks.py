@@ -1,0 +1,100 @@
+"""How the points of a kernel are cut into blocks of threads, on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.loops.expr import Expr, product
+from ingot.schedule.kernel import Kernel, Stage, ceil_div
+
+FLAT = 1024  # points of a block where each is on its own: eight for each of 128 threads, two accesses of 16 bytes
+ROWS = 2048  # elements of a block of short rows ...
+SHORT_ROW = 512  # ... of less than this
+TILE = 32  # points along both loops of a tile that is read along one and written along the other
+LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multiprocessor
+BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
+STEP = 2048  # elements of a longer row that are taken at a time ...
+STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
+PER_THREAD = 8
+MOST_WARPS = 16
+FEW_BLOCKS = 1024  # of smaller blocks there are more: fewer than this leave multiprocessors idle
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A block of threads takes `points` neighbouring points of the outer loops, or, with a `tile`, that many of the
+    last loop by `tile` of the one before. `inner` elements of the inner loops are taken at a time; where a block is
+    `persistent`, that is all of them, so each is read once and stays in registers."""
+
+    points: int
+    inner: int = 0
+    tile: int = 0
+    persistent: bool = True
+    warps: int = 4
+
+    def count(self, kernel: Kernel) -> Expr:
+        """How many blocks there are."""
+        if not self.tile:
+            return ceil_div(kernel.points, self.points)
+        *rest, tile, vector = kernel.loops
+        return product(s.extent for s in rest) * ceil_div(tile.extent, self.tile) * ceil_div(vector.extent, self.points)
+
+
+def choose_blocks(kernel: Kernel) -> Blocks:
+    """The blocks of a kernel, which depend on its sizes alone."""
+    rows = [inner_size(stage) for stage in kernel.stages if stage.loops]
+    if not rows:
+        return Blocks(TILE, tile=TILE) if kernel.tile is not None else _flat(kernel.points.constant)
+    beside = kernel.vector is not None
+    longest = max((row.constant for row in rows if row.constant is not None), default=0)
+    known = all(row.constant is not None for row in rows)
+    width = power_of_two(longest)
+    if known and width * (BESIDE if beside else 1) <= LARGEST_ROW:
+        points = max((ROWS if width < SHORT_ROW else FLAT) // width, BESIDE if beside else 1)
+        points = _at_most(points, kernel.points.constant)
+        return Blocks(points, width, warps=_warps(points * width))
+    if beside:
+        return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
+    return Blocks(1, STEP, persistent=False, warps=8)
+
+
+def inner_size(stage: Stage) -> Expr:
+    """The elements of a stage's inner loops."""
+    return product(s.extent for s in stage.loops)
+
+
+def keeps_rows(kernel: Kernel) -> bool:
+    """Whether the kernel's rows of scratch can be values in registers: each is read where it was written."""
+    if not choose_blocks(kernel).persistent:
+        return False
+    rows = {row.name for row in kernel.rows}
+    written: dict[str, set[tuple[object, object]]] = {}
+    for stage in kernel.stages:
+        for load in stage.body.loads:
+            if load.attrs[0] in rows and written.get(load.attrs[0]) != {(stage.loops, load.attrs[1])}:
+                return False
+        for store in stage.stores:
+            if store.buffer in rows:
+                written.setdefault(store.buffer, set()).add((stage.loops, store.index))
+    return True
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _at_most(points: int, all_points: int | None) -> int:
+    return points if all_points is None else min(points, power_of_two(all_points))
+
+
+def _flat(points: int | None) -> Blocks:
+    block = FLAT
+    while points is not None and block > 128 and -(-points // block) < FEW_BLOCKS:
+        block //= 2
+    block = _at_most(block, points)
+    return Blocks(block, warps=max(1, min(4, block // 128)))
+
+
+def _warps(elements: int) -> int:
+    return max(1, min(MOST_WARPS, elements // (32 * PER_THREAD)))

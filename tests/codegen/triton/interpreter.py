@@ -1,0 +1,122 @@
+"""Runs kernels under Triton's interpreter, on CPU tensors. TRITON_INTERPRET=1 must be set before Triton is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.language.extra import libdevice as real_libdevice
+from triton.runtime import interpreter
+
+from ingot.codegen.reference import run_plan
+from ingot.codegen.triton import helpers, module, supported, write_kernel
+from ingot.codegen.triton.kernel import TritonKernel
+from ingot.loops.expr import Symbol
+from ingot.loops.lowering import lower
+from ingot.loops.ops import OPS
+from ingot.loops.target import GPU
+from ingot.loops.verify import verify
+from ingot.schedule import schedule
+from ingot.schedule.kernel import Kernel
+from ingot.schedule.plan import Plan
+from tests.loops.test_lowering import traced
+
+_NAMES = {"rint": "round"}  # libdevice's name of an op, where it is another than ours
+
+
+class Libdevice:
+    """libdevice's functions by NumPy: the interpreter has none."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        reference = OPS[_NAMES.get(name, name)].reference
+        assert hasattr(real_libdevice, name)
+
+        def function(*args: Any) -> Any:
+            tensors = [a for a in args if isinstance(a, tl.tensor)]
+            arrays = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
+            with np.errstate(all="ignore"):
+                result = np.asarray(reference(*np.broadcast_arrays(*arrays)), dtype=tensors[0].handle.data.dtype)
+            type_ = tensors[0].type.scalar
+            handle = type(tensors[0].handle)(result, type_)
+            return tl.tensor(handle, tl.block_type(type_, list(result.shape)) if result.shape else type_)
+
+        return function
+
+
+class Stray(Exception):
+    """A kernel touched memory that is none of its buffers."""
+
+
+class _Bounds:
+    """While in force, every access of an interpreted kernel is compared with the buffers that it was given."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.ranges = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors]
+
+    def check(self, pointers: Any, mask: Any) -> None:
+        touched = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)]
+        inside = np.zeros(touched.shape, bool)
+        for begin, end in self.ranges:
+            inside |= (touched >= begin) & (touched < end)
+        if not inside.all():
+            raise Stray(f"{(~inside).sum()} of {inside.size} accesses")
+
+    def __enter__(self) -> None:
+        builder, check = interpreter.InterpreterBuilder, self.check
+        self.kept = builder.create_masked_load, builder.create_masked_store
+        load, store = self.kept
+
+        def checked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+            check(pointers, mask)
+            return load(self, pointers, mask, *rest)
+
+        def checked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            check(pointers, mask)
+            return store(self, pointers, value, mask, *rest)
+
+        builder.create_masked_load, builder.create_masked_store = checked_load, checked_store
+
+    def __exit__(self, *error: Any) -> None:
+        builder = interpreter.InterpreterBuilder
+        builder.create_masked_load, builder.create_masked_store = self.kept
+
+
+def _patch_tensor(tensor: Any, scope: Any, patch: Callable[..., None] = interpreter._patch_lang_tensor) -> None:
+    """As the interpreter does, and sizes may bound a range: NumPy takes no array of one element for a number."""
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+
+interpreter._patch_lang_tensor = _patch_tensor
+
+
+def run_kernel(kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
+    written = write_kernel(kernel)
+    grid = written.grid.evaluate(dict(sizes))
+    if grid == 0:
+        return
+    function = interpreted(written)
+    values = [sizes[s] for s in written.sizes]
+    with _Bounds(arrays.values()):
+        function[(grid,)](*(arrays[p.name] for p in written.parameters), *values, **dict(written.constants))
+
+
+def interpreted(written: TritonKernel) -> Any:
+    helpers.libdevice = Libdevice()
+    function = module.load(written)
+    function.fn.__globals__["libdevice"] = Libdevice()
+    return function
+
+
+def planned(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> Plan:
+    """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first size is symbolic."""
+    loops = lower(traced(fn, *args, dynamic=dynamic), supported, target=GPU)
+    verify(loops)
+    return schedule(loops, target=GPU)
+
+
+def run(plan: Plan, inputs: list[torch.Tensor]) -> list[Any]:
+    return run_plan(plan, inputs, run_kernel)

@@ -1,0 +1,195 @@
+"""Kernels under Triton's interpreter, on CPU tensors, beside eager. The interpreter is chosen when Triton is imported:
+this file runs itself once more, in a process where it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from examples.functions import FUNCTIONS
+from ingot.codegen.triton.module import available
+from ingot.schedule import blocks
+from tests.codegen.test_reference import SHAPES
+from tests.loops.test_lowering import copies as copied
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+if not available():
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+if not INTERPRETED:
+
+    def test_under_the_interpreter() -> None:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+        run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+
+else:
+    from tests.codegen.triton.interpreter import planned, run
+
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
+
+
+def same(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, exact: bool = False) -> Any:
+    """The GPU's plan of a function gives what eager gives; returns the plan."""
+    plan = planned(fn, *args, dynamic=dynamic)
+    found, expected = run(plan, copied(args)), fn(*args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    assert len(found) == len(expected)
+    for k, (a, b) in enumerate(zip(found, expected)):
+        assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+        tolerance = {"rtol": 0, "atol": 0} if exact else {}
+        torch.testing.assert_close(a, b, equal_nan=True, msg=f"result {k}: {a} where eager gives {b}", **tolerance)
+    return plan
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few blocks: the interpreter takes them one after the other."""
+    monkeypatch.setattr(blocks, "FEW_BLOCKS", 1)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks so small that rows are taken in steps."""
+    monkeypatch.setattr(blocks, "LARGEST_ROW", 8)
+    monkeypatch.setattr(blocks, "STEP", 16)
+    monkeypatch.setattr(blocks, "STEPS_BESIDE", 4)
+
+
+@interpreted
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    fn, args = FUNCTIONS[name].make(shape=SHAPES[name])
+    same(fn, *args)
+
+
+@interpreted
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_halves(name: str) -> None:
+    """In float16: the interpreter does not round to bfloat16, it truncates."""
+    fn, args = FUNCTIONS[name].make(shape=SHAPES[name], dtype=torch.float16)
+    (found,) = run(planned(fn, *args), copied(args))
+    exact = fn(*(a.double() if a.is_floating_point() else a for a in args))
+    ours, eagers = (((a.double() - exact).norm() / exact.norm()).item() for a in (found, fn(*args)))
+    assert ours <= max(1.1 * eagers, 4 * torch.finfo(torch.float16).eps)
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["layer_norm_gelu", "masked_softmax", "rms_norm_rotary"])
+def test_functions_in_steps(name: str, narrow: None) -> None:
+    fn, args = FUNCTIONS[name].make(shape=SHAPES[name])
+    same(fn, *args)
+
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "sum": lambda x, d: x.sum(d),
+    "amax": lambda x, d: x.amax(d),
+    "min": lambda x, d: x.amin(d, keepdim=True),
+    "prod": lambda x, d: x.prod(d),
+    "argmax": lambda x, d: x.argmax(d),
+    "argmin": lambda x, d: x.argmin(d),
+    "any": lambda x, d: (x > 1).any(d),
+    "all": lambda x, d: (x > -1).all(d),
+    "softmax": lambda x, d: x.softmax(d),
+    "normalized": lambda x, d: (x - x.mean(d, keepdim=True)) / x.std(d, keepdim=True),
+}
+
+
+@interpreted
+@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name: str, dim: int, steps: bool, request: pytest.FixtureRequest) -> None:
+    if steps:
+        request.getfixturevalue("narrow")
+    x = draw(5, 7, 19)
+    x[2, 3, 4] = torch.nan
+    same(lambda x: REDUCTIONS[name](x, dim), x)
+
+
+@interpreted
+def test_a_long_reduction_is_split() -> None:
+    plan = same(lambda x: x.sum(), draw(1 << 16))
+    assert len(plan.kernels) == 2
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
+def test_integers(dtype: torch.dtype) -> None:
+    x = torch.arange(-60, 60).to(dtype)
+    y = torch.arange(120).fmod(7).add(1).to(dtype)
+    same(
+        lambda x, y: (
+            x // y, x % y, torch.fmod(x, y), x << (y % 8), x >> (y % 8), -x, ~x, x & y, x ^ y, x.sign(), x.sum(),
+            x.max(), torch.maximum(x, y), x.bool(), x < y, x.to(torch.float32), x * y,
+            torch.div(x, y, rounding_mode="trunc"),
+        ),
+        x, y, exact=True,
+    )  # fmt: skip
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_floats(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, 1.5, -2.5, torch.inf, -torch.inf, torch.nan, 3e-3, 7.0], dtype=dtype)
+    y = torch.tensor([2.0, -3.0, 0.0, 1.5, -1.0, torch.nan, 1.0, -7.0, 7.0], dtype=dtype)
+    same(
+        lambda x, y: (
+            -x, x.abs(), x.sign(), x.signbit(), torch.copysign(x, y), torch.maximum(x, y), torch.minimum(x, y),
+            torch.fmod(x, y), torch.remainder(x, y), x / y, x / 3, x.floor(), x.round(), x.trunc(), x.sqrt(), x.rsqrt(),
+            x == y, x.isnan(), x.isinf(), torch.where(x > y, x, y), x.sigmoid(), x.tanh(), x.exp(), x.relu(),
+            x.clamp(-1, 1), F.gelu(x.clamp(-9, 9)),
+        ),
+        x, y,
+    )  # fmt: skip
+
+
+@interpreted
+def test_layouts() -> None:
+    x = draw(2, 37, 3, 34)
+    plan = same(lambda x: x.transpose(1, 3).contiguous(), x, exact=True)
+    assert blocks.choose_blocks(plan.kernels[0]).tile
+    same(lambda x: x.permute(3, 2, 1, 0) + 1, x, exact=True)
+    same(lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), exact=True)
+    same(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, exact=True)
+    same(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0), x, exact=True)
+    same(lambda x: torch.cat([x[:, :, :, :10].neg(), x[:, :, :, 7:], x], -1), x, exact=True)
+    same(lambda x: F.max_pool2d(x, 3, 2, 1), x, exact=True)
+    same(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
+
+
+@interpreted
+def test_indices() -> None:
+    table, at = draw(50, 33), torch.randint(0, 50, (7, 9), generator=torch.Generator().manual_seed(0))
+    same(lambda t, i: F.embedding(i, t) * 2, table, at, exact=True)
+    same(lambda t, i: t[-i - 1, :9], table, at[:, 0], exact=True)
+    same(lambda t, i: t.gather(0, i), table, at, exact=True)
+    same(lambda t, i: t.index_put((i[0],), t[i[1]] * 2), table, torch.stack([at[0].unique(), at[0].unique()]))
+
+
+@interpreted
+def test_libraries_between_kernels() -> None:
+    x, w = draw(12, 8), draw(8, 6, seed=1)
+    plan = same(lambda x, w: (torch.relu(x @ w + 1) @ w.t()).softmax(-1), x, w)
+    assert sum(not hasattr(step, "kernel") for step in plan.steps) == 2
+
+
+@interpreted
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_sizes_that_are_symbols(rows: int, narrow: None) -> None:
+    plan = same(lambda x: (F.gelu(x) + 1, x.softmax(-1), x.sum(0)), draw(40, 24), dynamic=True)
+    x = draw(rows, 24, seed=1)
+    found = run(plan, [x])
+    torch.testing.assert_close(tuple(found), (F.gelu(x) + 1, x.softmax(-1), x.sum(0)))

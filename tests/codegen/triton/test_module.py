@@ -1,0 +1,94 @@
+"""Kernels compiled for devices that need not be there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from examples.functions import FUNCTIONS
+from ingot.codegen.triton import Gpu, compile_kernels, module
+from ingot.codegen.triton.module import available
+from ingot.errors import Unsupported
+from ingot.schedule.plan import KernelStep, Plan
+
+if not available():
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+from tests.codegen.triton.interpreter import planned
+
+DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
+HOPPER = Gpu("cuda", 90)
+
+
+def steps(plan: Plan) -> list[KernelStep]:
+    return [step for step in plan.steps if isinstance(step, KernelStep)]
+
+
+@pytest.fixture(scope="module")
+def functions() -> list[KernelStep]:
+    found = []
+    for name in ("complex_activation", "layer_norm_gelu", "masked_softmax", "rms_norm_rotary"):
+        fn, args = FUNCTIONS[name].make()
+        found += steps(planned(fn, *args))
+    return found
+
+
+@pytest.mark.parametrize("gpu", DEVICES, ids=str)
+def test_the_functions_compile(functions: list[KernelStep], gpu: Gpu) -> None:
+    compiled = compile_kernels(functions, gpu)
+    assert compiled.function_count == len(functions) == 4
+    for step in functions:
+        binary = compiled.binary(step.kernel)
+        assert binary.image[:4] == b"\x7fELF" and binary.threads % gpu.warp_size == 0
+        assert binary.function.encode() in binary.image
+
+
+def test_what_compiling_leaves_alone() -> None:
+    """The launcher and the driver of Triton's, which call a C compiler."""
+    from triton.runtime import driver
+
+    plan = planned(lambda x: x * 2, torch.randn(100))
+    compile_kernels(steps(plan), HOPPER)
+    assert getattr(driver, "_active", None) is None
+    assert not [name for name in sys.modules if name.startswith(("torch._inductor", "torch._dynamo."))]
+
+
+def test_accesses_are_as_wide_as_the_alignment_allows() -> None:
+    plan = planned(lambda x: x * 2 + 1, torch.randn(1 << 20))
+    aligned = compile_kernels(steps(plan), HOPPER).assembly()
+    assert "ld.global.v4.b32" in aligned and "st.global.v4.b32" in aligned
+    apart = compile_kernels(steps(plan), HOPPER, unaligned={"in0"}).assembly()
+    assert "ld.global.v4.b32" not in apart and "st.global.v4.b32" in apart
+
+
+def test_equal_kernels_are_compiled_once() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        for _ in range(3):
+            x = torch.tanh(x @ w)
+        return x
+
+    made = steps(planned(fn, torch.randn(64, 64), torch.randn(64, 64)))
+    assert len(made) == 3 and compile_kernels(made, HOPPER).function_count == 1
+
+
+def test_products_are_rounded_before_they_are_added() -> None:
+    plan = planned(lambda x, y: x * y + x, torch.randn(4096), torch.randn(4096))
+    text = compile_kernels(steps(plan), HOPPER).assembly()
+    assert "fma.rn.f32" not in text and "mul.f32" in text.replace("mul.rn.f32", "mul.f32")
+
+
+def test_the_text_is_readable() -> None:
+    fn, args = FUNCTIONS["layer_norm_gelu"].make()
+    (step,) = steps(planned(fn, *args))
+    text = compile_kernels([step], HOPPER).ir(step.kernel)
+    assert text.startswith("@triton.jit\ndef gelu_add_mean_")
+    compile(text, "kernel", "exec")
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "available", lambda: False)
+    with pytest.raises(Unsupported, match="Triton is not installed"):
+        compile_kernels(steps(planned(lambda x: x + 1, torch.randn(8))), HOPPER)

@@ -1,0 +1,352 @@
+"""Compiled programs on the device, beside eager."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import ingot
+from examples.functions import FUNCTIONS
+from tests.gpu.checks import agree, copied, gradients_agree, same
+
+SHAPES = {
+    "complex_activation": (301, 77),
+    "tanh_gelu": (64, 3072),
+    "mlp_dead_matmul": (64, 256),
+    "layer_norm_gelu": (257, 1000),
+    "masked_softmax": (129, 1024),
+    "rms_norm_rotary": (65, 6, 64),
+    "eight_elements": (8,),
+}
+HALVES = [torch.bfloat16, torch.float16]
+FLOATS = [torch.float32, torch.float64, *HALVES]
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, grad: bool = False) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to("cuda", dtype).requires_grad_(grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, dtype: torch.dtype) -> None:
+    fn, args = FUNCTIONS[name].make("cuda", shape=SHAPES[name], dtype=dtype)
+    same(fn, *args)
+
+
+UNARY: dict[str, Any] = {
+    "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": lambda x: x.abs().log(),
+    "log1p": lambda x: x.abs().log1p(), "log2": lambda x: x.abs().log2(), "log10": lambda x: x.abs().log10(),
+    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": lambda x: x.clamp(-1, 1).asin(),
+    "acos": lambda x: x.clamp(-1, 1).acos(), "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh,
+    "tanh": torch.tanh, "asinh": torch.asinh, "acosh": lambda x: (x.abs() + 1).acosh(),
+    "atanh": lambda x: x.clamp(-0.9, 0.9).atanh(), "erf": torch.erf, "erfc": torch.erfc,
+    "erfinv": lambda x: x.clamp(-0.9, 0.9).erfinv(), "lgamma": torch.lgamma, "digamma": torch.digamma,
+    "sigmoid": torch.sigmoid, "sqrt": lambda x: x.abs().sqrt(), "rsqrt": lambda x: x.abs().rsqrt(),
+    "reciprocal": torch.reciprocal, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
+    "trunc": torch.trunc, "sign": torch.sign, "neg": torch.neg, "abs": torch.abs, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "softplus": F.softplus, "elu": F.elu,
+    "mish": F.mish, "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "frac": torch.frac,
+    "signbit": torch.signbit, "isnan": torch.isnan, "isinf": torch.isinf, "logit": lambda x: x.sigmoid().logit(),
+}  # fmt: skip
+BINARY: dict[str, Any] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
+    "minimum": torch.minimum, "pow": lambda x, y: x.abs() ** y, "atan2": torch.atan2, "fmod": torch.fmod,
+    "remainder": torch.remainder, "copysign": torch.copysign, "floor_divide": torch.floor_divide, "hypot": torch.hypot,
+    "logaddexp": torch.logaddexp, "nextafter": torch.nextafter, "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5), "eq": torch.eq, "lt": torch.lt,
+    "where": lambda x, y: torch.where(x > y, x, y * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_unary_functions(dtype: torch.dtype) -> None:
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], device="cuda", dtype=dtype)
+    x = torch.cat([draw(999, dtype=dtype) * 3, special])
+    wrong = {}
+    for name, fn in UNARY.items():
+        try:
+            same(fn, x, oracle=dtype is torch.float32)
+        except AssertionError as problem:
+            wrong[name] = str(problem)[:300]
+    assert not wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_binary_functions(dtype: torch.dtype) -> None:
+    x, y = draw(64, 65, dtype=dtype) * 3, draw(65, dtype=dtype, seed=1) * 3
+    wrong = {}
+    for name, fn in BINARY.items():
+        if name == "nextafter" and dtype is torch.bfloat16:
+            continue  # eager has none on a GPU
+        try:
+            same(fn, x, y, oracle=False)
+        except AssertionError as problem:
+            wrong[name] = str(problem)[:300]
+    assert not wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_integers(dtype: torch.dtype) -> None:
+    x = torch.arange(-100, 100, device="cuda").to(dtype)
+    y = torch.arange(200, device="cuda").fmod(7).add(1).to(dtype)
+
+    def fn(x: Any, y: Any) -> Any:
+        return (
+            x + y, x - y, x * y, -x, x // y, x % y, torch.fmod(x, y), x & y, x | y, x ^ y, ~x, x << (y % 8),
+            x >> (y % 8), x.abs() if dtype is not torch.uint8 else x, x.sign(), x < y, x.to(torch.float32), x.bool(),
+            x.sum(), x.prod(), x.max(), x.min(), x.argmax(), x.cumsum(0), (x > 3).any(), (x > 3).all(),
+            torch.maximum(x, y), x.to(torch.int8),
+        )  # fmt: skip
+
+    same(fn, x, y, exact=True)
+
+
+REDUCTIONS: dict[str, Any] = {
+    "sum": lambda x, d: x.sum(d), "mean": lambda x, d: x.mean(d, keepdim=True), "amax": lambda x, d: x.amax(d),
+    "amin": lambda x, d: x.amin(d), "var": lambda x, d: x.var(d), "std_mean": lambda x, d: torch.std_mean(x, d),
+    "norm": lambda x, d: torch.linalg.vector_norm(x, dim=d), "softmax": lambda x, d: x.softmax(d),
+    "log_softmax": lambda x, d: x.log_softmax(d), "logsumexp": lambda x, d: x.logsumexp(d),
+    "argmax": lambda x, d: x.argmax(d), "argmin": lambda x, d: x.argmin(d), "max": lambda x, d: x.max(d),
+    "prod": lambda x, d: (x * 0.1 + 1).prod(d), "any": lambda x, d: (x > 3).any(d), "all": lambda x, d: (x > -3).all(d),
+    "normalized": lambda x, d: (x - x.mean(d, keepdim=True)) / (x.std(d, keepdim=True) + 1e-5),
+}  # fmt: skip
+
+
+SIZES = [(3, 5), (700, 1000), (4, 70000), (70000, 4), (300, 20000), (1, 1 << 20), (20, 30, 40)]
+
+
+@pytest.mark.parametrize("shape", SIZES, ids=str)
+def test_reductions(shape: tuple[int, ...]) -> None:
+    x = draw(*shape)
+    wrong = {}
+    for name, fn in REDUCTIONS.items():
+        for dim in {0, len(shape) - 1}:
+            try:
+                same(lambda x: fn(x, dim), x, oracle="arg" not in name)  # noqa: B023
+            except AssertionError as problem:
+                wrong[name, dim] = str(problem)[:300]
+    assert not wrong
+
+
+def test_a_reduction_of_everything() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        same(lambda x: (x.sum(), x.mean(), x.max(), x.square().sum().sqrt(), x.argmax()), draw(3000, 1234, dtype=dtype))
+
+
+def test_nan_is_the_extreme() -> None:
+    x = draw(9, 100)
+    x[3, 50] = torch.nan
+    same(lambda x: (x.amax(1), x.amin(1), x.argmax(1), x.max(1), x.amax(), x.clamp(-1, 1), x.relu()), x, oracle=False)
+
+
+def test_layouts() -> None:
+    x = draw(6, 37, 65, 40)
+    same(lambda x: x.transpose(1, 3) + 1, x, exact=True)
+    same(lambda x: (x.transpose(1, 3).contiguous(), x.permute(3, 2, 1, 0).contiguous()), x, exact=True)
+    same(lambda x: x.contiguous(memory_format=torch.channels_last) * 2, x, exact=True)
+    same(lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), exact=True)
+    same(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, exact=True)
+    same(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0), x, exact=True)
+    same(lambda x: torch.cat([x[:, :, :, :10].neg(), x[:, :, :, 7:], x], -1), x, exact=True)
+    same(lambda x: torch.stack([x, x + 1], 1).expand(-1, -1, -1, -1, 40).sum(0), x)
+    same(lambda x: x.expand(3, 6, 37, 65, 40)[1] * 2, x, exact=True)
+    same(lambda x: F.max_pool2d(x, 3, 2, 1), x, exact=True)
+    same(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
+    same(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), x)
+
+
+def test_indices() -> None:
+    table, at = draw(50, 33), torch.randint(0, 50, (7, 9), device="cuda")
+    same(lambda t, i: F.embedding(i, t) * 2, table, at, exact=True)
+    same(lambda t, i: t[i, :5] + t[0, :5], table, at, exact=True)
+    same(lambda t, i: t[-i - 1], table, at, exact=True)
+    same(lambda t, i: t.gather(0, i[:, :].reshape(7, 9)), table, at, exact=True)
+    same(lambda t, i: t.index_select(0, i.flatten()), table, at, exact=True)
+    same(lambda t, i: t.index_put((i[0],), t[i[1]] * 2, accumulate=True), table, at[:2].sort(1).values)
+    same(lambda t, i: torch.zeros_like(t).scatter_add(0, i[:, :].reshape(7, 9), t[:7, :9]), table, at)
+    same(lambda t: (t.tril(), t.triu(1), torch.where(t > 0, t, 0.0)), table, exact=True)
+    same(lambda t: torch.arange(33, device="cuda") * t + torch.eye(50, 33, device="cuda"), table, exact=True)
+
+
+def test_libraries() -> None:
+    x, w = draw(128, 96), draw(96, 64, seed=1)
+    same(lambda x, w: torch.relu(x @ w + 1) @ w.t(), x, w, oracle=False)
+    same(lambda x, w: F.linear(x, w.t(), w[0]).softmax(-1), x, w, oracle=False)
+    same(lambda x, w: torch.bmm(x.view(2, 64, 96), w.expand(2, 96, 64)), x, w, oracle=False)
+    same(lambda x: (x.sort(-1), x.topk(5), x.cumsum(0), x.flatten()[:3]), x, oracle=False)
+    images, kernel = draw(2, 8, 20, 20), draw(16, 8, 3, 3, seed=1)
+    same(lambda x, w: F.relu(F.conv2d(x, w, padding=1)) + 1, images, kernel, oracle=False)
+    same(lambda x: F.batch_norm(x, None, None, training=True), images)
+    q = draw(2, 4, 64, 32)
+    for dtype in (torch.float32, torch.bfloat16):
+        q = q.to(dtype)
+        same(lambda q: F.scaled_dot_product_attention(q, q + 1, q, is_causal=True), q, oracle=False)
+    same(lambda q: torch.fft.rfft(q.float()).abs(), q, oracle=False)
+
+
+def test_random_numbers_are_eagers() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.3) + torch.rand_like(x) * 2
+
+    x, compiled = draw(100, 100), ingot.compile(fn, fullgraph=True)
+    compiled(x)
+    torch.manual_seed(7)
+    expected = [fn(x), fn(x)]
+    torch.manual_seed(7)
+    found = [compiled(x), compiled(x)]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+
+
+def test_inputs_that_are_written() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2).add_(y)
+        y[1:] = x[:-1]
+        return x.sum()
+
+    same(fn, draw(64, 30), draw(64, 30, seed=1), oracle=False)
+
+
+def test_inputs_of_any_alignment() -> None:
+    fn = ingot.compile(lambda x, y: torch.softmax(x * 2 + y, -1), fullgraph=True)
+    for offset in (0, 1, 2, 3, 0, 1):
+        x = draw(33 * 64 + 8)[offset : offset + 33 * 64].view(33, 64)
+        agree(fn, lambda x, y: torch.softmax(x * 2 + y, -1), x, x.clone())
+
+    def add(x: torch.Tensor) -> None:
+        x.add_(1)
+
+    whole, expected = draw(1001), draw(1001)
+    ingot.compile(add)(whole[1:])
+    expected[1:] += 1
+    assert torch.equal(whole, expected)
+
+
+def test_sizes_that_vary() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.gelu(x), (x.shape[-1],), w) + x.mean(0)
+
+    compiled = ingot.compile(fn, fullgraph=True)
+    for rows in (5, 17, 300, 1, 64, 4097):
+        agree(compiled, fn, draw(rows, 96), draw(96, seed=1))
+    reversed_ = ingot.compile(lambda x: x.softmax(-1).sum(0) * x.shape[1], fullgraph=True)
+    for width in (5, 17, 300, 1, 64, 4097):
+        agree(reversed_, lambda x: x.softmax(-1).sum(0) * x.shape[1], draw(33, width))
+
+
+def test_empty_tensors() -> None:
+    compiled = ingot.compile(lambda x: (x * 2 + 1, x.sum(1), x.sum(0)))
+    for rows in (3, 0, 5):
+        agree(compiled, lambda x: (x * 2 + 1, x.sum(1), x.sum(0)), torch.zeros(rows, 8, device="cuda"), oracle=False)
+
+
+def test_a_side_stream() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return ((x @ x).softmax(-1) + 1).sum(-1)
+
+    compiled, x = ingot.compile(fn, fullgraph=True), draw(1024, 1024)
+    expected = fn(x)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    compiled(x)
+    torch.cuda.synchronize()
+    found = []
+    for k in range(20):
+        with torch.cuda.stream(streams[k % 4]):
+            found.append(compiled(x))
+    torch.cuda.synchronize()
+    assert all(torch.allclose(a, expected) for a in found)
+
+
+def test_threads() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x * 2, (64,)) + 1
+
+    compiled, x = ingot.compile(fn, fullgraph=True), draw(512, 64)
+    expected, found = fn(x), []
+    workers = [threading.Thread(target=lambda: found.extend(compiled(x) for _ in range(50))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 200 and all(torch.allclose(a, expected, atol=1e-5) for a in found)
+
+
+def test_several_devices_in_a_call_are_eagers() -> None:
+    def fn(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x * scale
+
+    x, scale = draw(10), torch.tensor(3.0)
+    compiled = ingot.compile(fn)
+    assert torch.equal(compiled(x, scale), fn(x, scale))
+    reasons = [c.skipped.reason for c in [*ingot.explain(fn)(x, scale).graphs] if getattr(c, "skipped", None)]
+    assert all("device" in reason for reason in reasons)
+
+
+def test_memory_is_given_back() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return ((x @ x).relu() @ x).sum(0)
+
+    compiled, x = ingot.compile(fn, fullgraph=True), draw(512, 512)
+    compiled(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        compiled(x)
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "mlp_dead_matmul"])
+def test_gradients_of_functions(name: str, dtype: torch.dtype) -> None:
+    fn, args = FUNCTIONS[name].make("cuda", shape=SHAPES[name], dtype=dtype)
+    args = [a.requires_grad_() if a.is_floating_point() else a for a in copied(args)]
+    gradients_agree(fn, *args)
+
+
+def test_gradients_of_norms() -> None:
+    x, w, b = draw(513, 768, grad=True), draw(768, seed=1, grad=True), draw(768, seed=2, grad=True)
+    gradients_agree(lambda x, w, b: F.layer_norm(x, (768,), w, b), x, w, b)
+    gradients_agree(lambda x, w: F.rms_norm(x, (768,), w, 1e-6), x, w)
+    images = draw(4, 24, 10, 10, grad=True)
+    gradients_agree(lambda x, w, b: F.group_norm(x, 4, w, b), images, draw(24, grad=True), draw(24, seed=3, grad=True))
+    gradients_agree(lambda x, w: F.batch_norm(x, None, None, w, training=True), images, draw(24, grad=True))
+
+
+def test_a_training_step() -> None:
+    torch.manual_seed(0)
+
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 10)
+        ).cuda()
+
+    x, y = draw(32, 64), torch.randint(0, 10, (32,), device="cuda")
+    losses = []
+    for compiled in (False, True):
+        model = make()
+        step = ingot.compile(model) if compiled else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(5):
+            loss = F.cross_entropy(step(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append([loss.item(), *(p.detach().double().norm().item() for p in model.parameters())])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_transformer_block() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True).cuda()
+    x = draw(2, 50, 64)
+    compiled = ingot.compile(layer)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        layer.train()
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,74 @@
+"""How kernels are cut into blocks for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ingot.loops.lowering import lower
+from ingot.loops.target import GPU
+from ingot.schedule import schedule
+from ingot.schedule.blocks import choose_blocks
+from ingot.schedule.plan import KernelStep, Plan
+from tests.loops.test_lowering import traced
+
+
+def planned(fn: Callable[..., Any], *args: torch.Tensor) -> Plan:
+    return schedule(lower(traced(fn, *args), target=GPU), target=GPU)
+
+
+def kernels(fn: Callable[..., Any], *args: torch.Tensor) -> list[Any]:
+    return [step.kernel for step in planned(fn, *args).steps if isinstance(step, KernelStep)]
+
+
+def test_a_row_stays_in_registers() -> None:
+    (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(512, 1024))
+    blocks = choose_blocks(kernel)
+    assert blocks.persistent and (blocks.points, blocks.inner) == (1, 1024)
+    assert blocks.count(kernel).constant == 512
+
+
+def test_short_rows_share_a_block() -> None:
+    (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(4096, 60))
+    blocks = choose_blocks(kernel)
+    assert blocks.persistent and blocks.inner == 64 and blocks.points == 32
+
+
+def test_long_rows_are_taken_in_steps_and_kept_in_memory() -> None:
+    (kernel,) = kernels(lambda x: (x.exp() + x.exp().sum(-1, keepdim=True)).sqrt(), torch.rand(300, 40000))
+    assert not choose_blocks(kernel).persistent and not kernel.rows
+
+
+def test_columns_are_reduced_side_by_side() -> None:
+    (kernel,) = kernels(lambda x: x.sum(0), torch.randn(64, 100000))
+    assert choose_blocks(kernel).points >= 16
+
+
+def test_a_transposition_is_done_in_tiles() -> None:
+    (kernel,) = kernels(lambda x: x.t().contiguous(), torch.randn(512, 768))
+    blocks = choose_blocks(kernel)
+    assert blocks.tile == blocks.points == 32 and blocks.count(kernel).constant == 16 * 24
+
+
+def test_few_long_rows_are_split() -> None:
+    first, second = kernels(lambda x: x.sum(-1), torch.randn(4, 1 << 20))
+    assert first.points.constant == 4 * GPU.most_parts and second.points.constant == 4
+
+
+@pytest.mark.parametrize("rows", [100, 1000])
+def test_few_rows_do_not_hold_up_what_is_wide(rows: int) -> None:
+    """Of few rows, what is done with each element has a kernel of its own."""
+    made = kernels(lambda x: x.exp() / x.exp().sum(-1, keepdim=True), torch.rand(rows, 1 << 13))
+    assert (len(made) > 1) is (rows < GPU.parallel_points)
+
+
+def test_libraries_compute_products_and_scatters() -> None:
+    def fn(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x).index_add(0, at, x @ x)
+
+    made = planned(fn, torch.randn(64, 64), torch.arange(64))
+    called = [str(step.node.function) for step in made.steps if not isinstance(step, KernelStep)]
+    assert len(called) == 2 and "index_add" in called[1]
