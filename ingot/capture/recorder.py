@@ -167,9 +167,12 @@ class GraphRecorder:
         self.writes |= writes
         self.modes.reach(self.graph, where)
         node_of = self.node_of
-        node = self.graph.create_node(
-            op, target, tuple([a.argument(node_of) for a in args]), {k: v.argument(node_of) for k, v in kwargs.items()}
-        )
+        nodes = tuple([a.argument(node_of) for a in args])
+        nodes_by_name = {k: v.argument(node_of) for k, v in kwargs.items()}
+        node = self.graph.create_node(op, target)  # which would look for sizes in the arguments, for long
+        node.args = nodes
+        if kwargs:
+            node.kwargs = nodes_by_name
         node.meta.update(val=result, where=where)
         return result_value(session, result, node)
 

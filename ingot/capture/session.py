@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import sys
 from collections.abc import Callable
 from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
@@ -65,6 +66,7 @@ class Stop(Exception):
 
 
 
+@functools.cache
 def is_trusted(module: str) -> bool:
     """Whether a module is torch's or Python's own, or part of Ingot, which nobody is expected to change under way."""
     return module.partition(".")[0] in _TRUSTED or module.startswith(("ingot.capture.", "ingot.compiler"))

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
-from ingot.graph.schemas import bind
+from ingot.graph.schemas import bind, name_of
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise EagerRaises if eager would not take the arguments (tensors with geometry only)."""
-    test = _TESTS.get(op._schema.name)
+    test = _TESTS.get(name_of(op))
     if test is not None:
         problem = test(**{_NAMES.get(k, k): v for k, v in bind(op, args, kwargs).items()})
         if problem:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.checks import check
-from ingot.graph.schemas import functional_form, is_random, written
+from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, within
 
 _CPU = torch.device("cpu")
@@ -66,6 +66,15 @@ class FakeTensor(torch.Tensor):
         return f"FakeTensor([{sizes}], {str(self.dtype).removeprefix('torch.')}, {self.device})"
 
 
+def holds_real(tree: Any) -> bool:
+    """Whether there is a tensor that is no fake in nested lists, tuples and dicts."""
+    if isinstance(tree, torch.Tensor):
+        return not isinstance(tree, FakeTensor)
+    if isinstance(tree, (list, tuple)):
+        return any(map(holds_real, tree))
+    return isinstance(tree, dict) and any(map(holds_real, tree.values()))
+
+
 def storage_key(fake: torch.Tensor) -> int:
     """Identity of the memory behind a fake: equal for two fakes exactly when they alias."""
     assert isinstance(fake, FakeTensor)
@@ -81,7 +90,7 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     seen: list[torch.Tensor] = []
     inner = tuple([_unwrap(a, seen) for a in args])
     inner_kwargs = {k: _unwrap(v, seen) for k, v in kwargs.items()} if kwargs else kwargs
-    if op._schema.is_mutable:
+    if is_mutable(op):
         return _run_mutating(op, args, kwargs, inner, inner_kwargs)
     device = _result_device(seen, kwargs)
     if "device" in inner_kwargs:
@@ -108,7 +117,7 @@ def _run_mutating(
     form_kwargs = {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"}
     check(form, inner, form_kwargs)
     results = meta.rule_for(form)(form, inner, form_kwargs)
-    bound = {a.name: v for a, v in zip(op._schema.arguments, args)} | kwargs
+    bound = {name: v for (name, _), v in zip(arguments_of(op), args)} | kwargs
     targets = [bound[name] for name in names]
     read = [t for t in meta.tensors_in((inner, inner_kwargs)) if t.device.type == "meta"]
     for target in targets:  # most ops refuse these in eager
@@ -231,7 +240,7 @@ class FakeContext(Mode):
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.outside_is_refused and op is not torch.ops.aten.lift_fresh.default:
-            if not all(isinstance(t, FakeTensor) for t in meta.tensors_in((args, kwargs))):
+            if holds_real((args, kwargs)):
                 raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
         if op in _ADDRESSING:
             self.address(args[0])

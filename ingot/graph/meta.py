@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
-from ingot.graph.schemas import bind, is_pointwise, is_random
+from ingot.graph.schemas import arguments_of, bind, is_pointwise, is_random
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 
 aten = torch.ops.aten
@@ -79,9 +79,14 @@ def _key(value: Any) -> Any:
     return type(value)
 
 
+def _kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dtypes of the results depend on."""
+    return op, _key(args), tuple([(k, _key(v)) for k, v in kwargs.items()]), torch.get_default_dtype()
+
+
 def dtypes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int = 1) -> tuple[torch.dtype, ...]:
     """The dtypes of the op's results for arguments of these dtypes and ranks, run on tensors of size `extent`."""
-    key = (op, _key(args), tuple((k, _key(v)) for k, v in kwargs.items()), torch.get_default_dtype())
+    key = _kinds(op, args, kwargs)
     found = _dtypes.get(key)
     if found is None:
         result = _run_small(op, args, kwargs, extent)
@@ -127,14 +132,32 @@ def _dtype(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tor
 # -- families ----------------------------------------------------------------------------------------------------------
 
 
+_results: dict[Any, tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]] = {}
+_MOST_RESULTS = 1 << 14
+
+
 def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The geometry of each call is kept: a program has many that are alike."""
     operands = tensors_in(args)
     if kwargs:
         operands += tensors_in(kwargs)
+    if any([is_symbolic(t) for t in operands]):
+        return _fresh(*_pointwise(op, args, kwargs, operands))
+    key = _kinds(op, args, kwargs), *[(t.shape, t.stride()) for t in operands]
+    found = _results.get(key)
+    if found is None:
+        if len(_results) >= _MOST_RESULTS:
+            _results.clear()
+        found = _results[key] = _pointwise(op, args, kwargs, operands)
+    return _fresh(*found)
+
+
+def _pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
+    """Sizes, dtype and strides of the result."""
     first = operands[0]
     shape = tuple(first.shape) if len(operands) == 1 else geometry.broadcast(*[t.shape for t in operands])
-    with_number = len(operands) == 1 and len(args) > 1 and op._schema.arguments[1].name == "other"
-    return _fresh(shape, _dtype(op, args, kwargs), geometry.elementwise(shape, operands, with_number))
+    with_number = len(operands) == 1 and len(args) > 1 and arguments_of(op)[1][0] == "other"
+    return shape, _dtype(op, args, kwargs), geometry.elementwise(shape, operands, with_number)
 
 
 def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -28,7 +28,7 @@ from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.differentiation import differentiates, want_gradients
-from ingot.graph.fakes import FakeContext, FakeTensor, Mode, requires_grad, run_fake, storage_key
+from ingot.graph.fakes import FakeContext, FakeTensor, Mode, holds_real, requires_grad, run_fake, storage_key
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,
@@ -42,7 +42,7 @@ from ingot.graph.functional import (
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.freeze import freeze
 from ingot.graph.replay import STATE_BYTES, random_state
-from ingot.graph.schemas import bind, draws, functional_form, is_composite, may_raise, written
+from ingot.graph.schemas import bind, draws, functional_form, is_composite, is_mutable, may_raise, name_of, written
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr
 
@@ -186,9 +186,9 @@ class Recorder(Mode):
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return self._as_eager(op, args, kwargs, result)
-        if any(isinstance(t, torch.Tensor) and not isinstance(t, FakeTensor) for t in meta.tensors_in((args, kwargs))):
+        if holds_real((args, kwargs)):
             args, kwargs = self._with_literals((args, kwargs))
-        if op._schema.is_mutable:
+        if is_mutable(op):
             return self._write(op, args, kwargs)
         result = run_fake(op, args, kwargs)
         if meta.rule_for(op) is meta.native and args and isinstance(args[0], FakeTensor):
@@ -201,7 +201,7 @@ class Recorder(Mode):
         """A decomposition's results with the strides that the op itself would give them, and memory of their own where
         it gives that: autograd would take an argument that comes back for what was computed of it."""
         expected = run_fake(op, args, kwargs)
-        views = op._schema.name.startswith("aten::unsafe_") or any(r.alias_info for r in op._schema.returns)
+        views = name_of(op).startswith("aten::unsafe_") or any(r.alias_info for r in op._schema.returns)
         taken = {storage_key(t) for t in meta.tensors_in((args, kwargs)) if isinstance(t, FakeTensor) and not views}
 
         def one(e: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -349,7 +349,10 @@ class Recorder(Mode):
         if self.context.shapes.hints:
             args, kwargs = _with_expressions(args), _with_expressions(kwargs)
         state = self._random_state() if self.region is not None and self.region != BEHIND and draws(target) else None
-        node = self.graph.call_function(target, args, kwargs)
+        node = self.graph.call_function(target)
+        node.args = args  # not through create_node, which looks for sizes in them, for long
+        if kwargs:
+            node.kwargs = kwargs
         node.meta["val"] = value
         node.meta["where"] = self.where
         if self.region is not None:

@@ -10,6 +10,24 @@ from torch._ops import OpOverload
 
 
 @cache
+def name_of(op: OpOverload) -> str:
+    """The schema's name, "aten::add". It and what follows is kept: torch makes objects anew each time it is asked."""
+    return op._schema.name
+
+
+@cache
+def arguments_of(op: OpOverload) -> tuple[tuple[str, Any], ...]:
+    """(name, default) of the arguments; None is the default of those that have none."""
+    return tuple((a.name, a.default_value if a.has_default_value() else None) for a in op._schema.arguments)
+
+
+@cache
+def is_mutable(op: OpOverload) -> bool:
+    """Whether the op writes into an argument."""
+    return op._schema.is_mutable
+
+
+@cache
 def is_random(op: OpOverload) -> bool:
     """Whether the op draws from a generator: it keeps its place among the other random ops and is never dropped."""
     return torch.Tag.nondeterministic_seeded in op.tags
@@ -35,9 +53,10 @@ def may_raise(op: Any, args: tuple[Any, ...], result: Any) -> bool:
     divided by zero. What gives nothing is called for that."""
     if not isinstance(op, OpOverload):
         return False
-    if op._schema.name in _LOOKS_UP or result is None:
+    name = name_of(op)
+    if name in _LOOKS_UP or result is None:
         return True
-    if op._schema.name not in _DIVIDES or result.is_floating_point() or result.is_complex():
+    if name not in _DIVIDES or result.is_floating_point() or result.is_complex():
         return False
     return not isinstance(args[1], (int, float)) or args[1] == 0
 
@@ -88,11 +107,8 @@ def functional_form(op: OpOverload) -> OpOverload | None:
 
 def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The call's arguments by schema name, defaults filled in."""
-    arguments = op._schema.arguments
-    bound = {a.name: value for a, value in zip(arguments, args)}
-    for a in arguments[len(args) :]:
-        if a.name in kwargs:
-            bound[a.name] = kwargs[a.name]
-        else:
-            bound[a.name] = a.default_value if a.has_default_value() else None
+    arguments = arguments_of(op)
+    bound = {name: value for (name, _), value in zip(arguments, args)}
+    for name, default in arguments[len(args) :]:
+        bound[name] = kwargs.get(name, default)
     return bound
