@@ -160,3 +160,20 @@ def test_what_is_left_may_not_be_written():
         x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outputs[0].sum().backward()
+
+
+def test_second_derivatives_of_vectors_up_to_factors():
+    """What the vectors' tangent adds to second derivatives depends on the factors, each part for itself."""
+
+    def program(wrap: Any) -> Any:
+        x = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+        _, vectors = wrap(torch.linalg.eig)(x)
+        tangent = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+        (first,) = torch.autograd.grad(vectors.abs(), x, tangent, create_graph=True)
+        return first, torch.autograd.grad(first, [x, tangent], torch.randn(5, 5, dtype=torch.float64))
+
+    found = []
+    for wrap in (EAGER, lambda f: ingot.compile(lambda x: f(x))):
+        torch.manual_seed(0)
+        found.append(program(wrap))
+    torch.testing.assert_close(found[1], found[0])

@@ -189,9 +189,11 @@ def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def power_of_two(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """ldexp: the product with a power of 2, which is contiguous."""
+    """ldexp: the product with a power of 2, which is contiguous where it is of the default dtype."""
     x, exponent = args
-    return pointwise(op, (x, _fresh(exponent.shape, exponent.dtype)), kwargs)
+    if not (exponent.is_floating_point() or exponent.is_complex()) or exponent.dtype is torch.get_default_dtype():
+        exponent = _fresh(exponent.shape, exponent.dtype)
+    return pointwise(op, (x, exponent), kwargs)
 
 
 def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -103,6 +103,8 @@ def partition(joint: Joint) -> Partition:
 def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     """The backward of a joint graph that differs from that of `parts` in that fewer tangents come in, which takes what
     the forward of `parts` keeps, and the tangents that do. None where that would not suffice."""
+    if any(node.target in _UP_TO_FACTORS for node in joint.aten.graph.nodes):
+        return None
     common = parts.joint.names & joint.names
     known = {node.name: node for node in joint.aten.graph.nodes if node.name in common}
     values = [known.get(node.name, node) for node in parts.values]
@@ -112,6 +114,11 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
         return None
     return _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, parts.symbols, joint.gradients)
+
+
+_UP_TO_FACTORS = {aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default}
+"""Ops that give vectors up to factors. Eager's formula for their tangent alone takes for granted that it does not
+depend on these factors; as a part of a second derivative it may, and the formula for all tangents is right then too."""
 
 
 def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:

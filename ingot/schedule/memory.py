@@ -76,11 +76,13 @@ def plan_memory(
         t for s in steps if isinstance(s, LibraryStep) and s.node.out is None for t in s.node.targets if t is not None
     }
     for name in alive:
+        if name in places:
+            continue
         if name in from_library:
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
-        elif frugal and name not in places:
+        elif frugal:
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})

@@ -99,3 +99,11 @@ def test_a_frugal_plan_lets_inputs_and_temporaries_die(size: int):
         most = max(most, sum(plan.graph.buffers[name].length.constant * 4 for name in held))
         held -= set(plan.last_use.get(k, ()))
     assert plan.peak_bytes.constant == most
+
+
+def test_an_input_that_is_returned_stays_where_it_is():
+    d = Draft()
+    d.pointwise("y", "exp", d.input("x", 64))
+    plan = schedule(d.returns("y", "x"), frugal=True)
+    assert plan.places["x"].kind == "input"
+    assert "x" not in [name for names in plan.last_use.values() for name in names]
