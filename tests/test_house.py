@@ -13,6 +13,7 @@ PACKAGE = ROOT / "ingot"
 
 # What each room may import besides itself and COMMON. A room that is a single module is named like one.
 ROOMS: dict[str, set[str]] = {
+    "collection": set(),
     "reasons": set(),
     "errors": {"reasons"},
     "options": set(),
@@ -24,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"codegen", "schedule", "loops", "native"},
     "capture": {"graph", "loops", "native"},
 }
-COMMON = {"errors", "options"}
+COMMON = {"collection", "errors", "options"}
 
 # Nothing of Ingot's own path is another compiler. backends.py may hand a graph to one that the user names.
 FORBIDDEN = (

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ingot.codegen.triton import ops
 from ingot.codegen.triton.kernel import TritonKernel, write_kernel
+from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.loops.ir import Origin
 from ingot.schedule.kernel import AttentionKernel, Kernel
@@ -107,7 +108,8 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
         _, before = different.get(made.source, (made, aligned))
         different[made.source] = made, tuple(a and b for a, b in zip(aligned, before))
     emitted = perf_counter()
-    with ThreadPoolExecutor(max(1, min(len(different), os.cpu_count() or 1))) as pool:
+    # CPython counts the depth of all the syntax trees being made together, which a collection in the midst lets mix.
+    with paused_collection(), ThreadPoolExecutor(max(1, min(len(different), os.cpu_count() or 1))) as pool:
         compiled = list(pool.map(lambda item: build(item[0], gpu, item[1]), different.values()))
     seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
     return CompiledKernels(written, dict(zip(different, compiled)), seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_what_compiling_leaves_alone() -> None:
     assert getattr(driver, "_active", None) is None
     imported = sys.modules.keys() - before
     assert not [name for name in imported if name.startswith(("torch._inductor", "torch._dynamo."))]
+
+
+def test_no_collection_while_threads_make_syntax_trees(functions: list[KernelStep], monkeypatch: Any) -> None:
+    """CPython would raise SystemError where one lets the trees of two threads mix."""
+    seen, build = [], module.build
+    monkeypatch.setattr(module, "build", lambda *given: (seen.append(gc.isenabled()), build(*given))[1])
+    assert gc.isenabled()
+    compile_kernels(functions, HOPPER)
+    assert seen == [False] * 4 and gc.isenabled()
 
 
 def test_accesses_are_as_wide_as_the_alignment_allows() -> None:
