@@ -121,7 +121,8 @@ def main(argv: list[str] | None = None) -> int:
     for title in ("optimizer", "peer", "ms", "its time over Ingot's", "launches", "first call, s"):
         table.add_column(title, justify="left" if title in ("optimizer", "peer") else "right")
     for kind in kinds:
-        taken = side_by_side(kind, [*given.peers, "ingot"], given.tensors, given.rounds)
+        peers = list(dict.fromkeys([*given.peers, "ingot"]))
+        taken = side_by_side(kind, peers, given.tensors, given.rounds)
         for peer, times in taken.items():
             row = [kind, peer, f"{statistics.median(times) * 1e3:.3f}"]
             if peer == "ingot":
