@@ -128,3 +128,36 @@ def test_masked_scatter_of_too_few() -> None:
         scatter(x, torch.ones(2))
     with pytest.raises(RuntimeError):
         compiled(x, torch.ones(2))
+
+
+def test_what_reads_a_scan_of_all_elements():
+    """By rows that are no rows of the scan, behind another scan."""
+
+    def counted(a: torch.Tensor) -> torch.Tensor:
+        rows = a.cumsum(-1, dtype=torch.float64)
+        both = torch.stack([rows, rows], 2)
+        number = (both == both).flatten().cumsum(0).view(both.shape)
+        result = torch.fmod(number.double(), 2)
+        result[..., 0].zero_()
+        return result
+
+    def chosen(a: torch.Tensor) -> torch.Tensor:
+        rows = a.cumsum(-1, dtype=torch.float64)
+        both = torch.stack([rows, rows], 2)
+        result = torch.fmod(both.masked_scatter(both == both, both.flip(0)), 2)
+        result[..., 0].zero_()
+        return result
+
+    a = torch.randint(-9, 9, (1, 3, 7, 6)).transpose(-1, -2)
+    for function in (counted, chosen):
+        assert torch.equal(ingot.compile(function, fullgraph=True)(a), function(a))
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 1), (0, 4), (3, 0)])
+def test_scans_of_nothing(shape):
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.cumsum(0), *x.cummax(-2), x.cumprod(-1))
+
+    compiled, x = ingot.compile(function, fullgraph=True), torch.zeros(shape)
+    for mine, theirs in zip(compiled(x), function(x), strict=True):
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype

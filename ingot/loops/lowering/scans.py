@@ -64,6 +64,8 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
         def element(value: int) -> int:
             return ops.to(rounded(value, out.dtype), held)
 
+        if ZERO in x.sizes:
+            raise NotLowered("a scan of nothing")
         if not x.sizes or x.sizes[dim] is ONE:
             return pointwise(lw, out, _alone("" if not x.sizes else kind), [x], [out.dtype])
         rows = product(size for d, size in enumerate(x.sizes) if d != dim % len(x.sizes))
@@ -94,6 +96,8 @@ def _cumulative_extreme(kind: str) -> Callable[..., tuple[TensorValue, TensorVal
     def rule(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
         if not x.sizes or x.sizes[dim] is ONE or any(out is None for out in outs):
             raise NotLowered("a scan of single elements")
+        if ZERO in x.sizes:
+            raise NotLowered("a scan of nothing")
         lw.share(x)
         results = []
         for out, of_kind in zip(outs, (kind, "arg" + kind)):
