@@ -436,3 +436,19 @@ def test_a_mark_keeps_nothing_alive_and_is_not_saved():
     del tensor
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda x: nn.functional.dropout(x, 0.3), lambda x: torch.empty_like(x).bernoulli_(0.3)]
+)
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2), (0, 2, 1)])
+def test_random_numbers_lie_as_in_eager(draw, order):
+    compiled = ingot.compile(draw, fullgraph=True)
+    for shape in ((8, 5, 6), (2, 3, 9), (7, 2, 4)):
+        x = torch.ones(shape).permute(order)
+        results = []
+        for function in (compiled, draw):
+            torch.manual_seed(0)
+            results.append(function(x))
+        assert torch.equal(*results) and results[0].stride() == results[1].stride()
+    assert len(Compiler.of(compiled).compilations) == 2

@@ -153,7 +153,7 @@ def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fal
 def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
     """bernoulli_ draws for the elements in the order in which they lie in memory, unlike bernoulli."""
     order = list(range(target.dim()))
-    if _draws_in_memory_order() and all(isinstance(s, int) for s in target.stride()):
+    if _draws_in_memory_order():
         order.sort(key=lambda d: target.stride()[d], reverse=True)
     drawn = aten.bernoulli.p(target.permute(order), p, generator=generator)
     return drawn.permute(sorted(order, key=lambda d: order[d]))
