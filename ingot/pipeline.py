@@ -4,7 +4,6 @@ one."""
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,37 +13,20 @@ import torch
 from ingot.capture import Captured
 from ingot.codegen import triton
 from ingot.codegen.llvm import compile_kernels, prepack
-from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
-from ingot.graph import OutputSpec, trace
-from ingot.graph.ambient import Modes, preserved, undisturbed
-from ingot.graph.aten_graph import Place
-from ingot.graph.differentiation import forget_histories, new_leaves, vjp
-from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
-from ingot.graph.joint import Joint, trace_joint, trace_part
-from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
-from ingot.graph.symbols import to_expr
+from ingot.gradients import wants_gradients, windows_of, with_history
+from ingot.graph import trace
+from ingot.graph.differentiation import new_leaves
 from ingot.loops import ops
-from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.target import CPU, GPU
+from ingot.native import _native
 from ingot.options import Options
 from ingot.runtime.program import Program, unaligned_inputs
-from ingot.runtime.training import (
-    Backward,
-    BySizes,
-    Original,
-    Tangent,
-    TrainingProgram,
-    Window,
-    WithLeaves,
-    WithWindows,
-    WithZeros,
-)
+from ingot.runtime.training import WithLeaves, WithWindows
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan
-from ingot.serial import compiling
 
 # By the type of a device: what it is asked, and the scalar ops that there is code for.
 TARGETS = {"cpu": (CPU, ops.supported), "cuda": (GPU, triton.supported)}
@@ -77,109 +59,24 @@ def compile_graph(
     gradients are wanted. Raises Unsupported for what cannot be compiled."""
     _device(captured.graph_module.graph)
     graph, fakes = captured.graph_module, [i.fake for i in captured.inputs]
-    if _wants_gradients(captured):
-        run = _with_history(graph, fakes, captured.context, compilation, options)
+    if wants_gradients(captured):
+        frugal = functools.partial(_program, options=options, frugal=True)
+        run = with_history(graph, fakes, captured.context, compilation, frugal)
     else:
         with stage(compilation, "trace"):
             aten = compilation.aten = trace(graph, fakes, captured.context, frozen)
-        run = _program(compilation, options).native
+        run = _program(compilation, options)
         detached = [
             (k, ("input", spec.position), spec)
             for k, spec in enumerate(aten.outputs)
             if spec.position is not None and fakes[spec.position].requires_grad and not spec.tracked
         ]
-        run = WithWindows(run, _windows(detached, aten.symbols), len(aten.outputs)) if detached else run
+        run = WithWindows(run, windows_of(detached, aten.symbols), len(aten.outputs)) if detached else run
     leaves = new_leaves(fakes)
     return WithLeaves(run, leaves) if leaves else run
 
 
-def _wants_gradients(captured: Captured) -> bool:
-    """Whether eager would give one of the outputs a history. Raises Unsupported where that is not understood."""
-    nodes = captured.graph_module.graph.nodes
-    outputs = next(node for node in nodes if node.op == "output").all_input_nodes
-    tracked = [n for n in outputs if isinstance(n.meta["val"], torch.Tensor) and requires_grad(n.meta["val"])]
-    written = [i for i in captured.inputs if isinstance(i.fake, FakeTensor) and is_rebased(i.fake)]
-    if not tracked and not written:
-        return False
-    where = tracked[0].meta.get("where", "") if tracked else ""
-    if not torch.is_grad_enabled():
-        if not written and not any(has_history(n.meta["val"]) for n in tracked):  # windows on inputs
-            return False
-        raise Unsupported("gradients are wanted by a part of a function that is called without", where, skip=True)
-    return True
-
-
-def _with_history(
-    graph: torch.fx.GraphModule,
-    fakes: Sequence[FakeTensor],
-    context: FakeContext,
-    compilation: Compilation,
-    options: Options,
-) -> Callable[..., Sequence[Any]]:
-    """The program of a graph whose outputs have a history: it, and the program of their gradients."""
-    modes = Modes.now()
-    with stage(compilation, "differentiate"):
-        joint = trace_joint(graph, fakes, context)
-        forget_histories(graph)
-        parts = partition(joint)
-    compilation.aten = parts.forward
-    run: Callable[..., Sequence[Any]] = _program(compilation, options, frugal=True).native
-    if joint.differentiable or joint.spent:
-
-        @functools.cache
-        def part(given: tuple[bool, ...]) -> Joint:
-            outputs = frozenset(itertools.compress(joint.differentiable, given))
-            with compiling(), undisturbed(), paused_collection(), preserved():
-                modes.set()
-                return trace_part(joint, outputs, graph, fakes, context)
-
-        of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
-        of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
-        heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
-        written = [position for position, _ in joint.aten.mutations]
-
-        def compile_vjp(kinds: tuple[bool | None, ...]) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
-            given = tuple(kind is not None for kind in kinds)
-            wanted = joint.wanted if all(given) else part(given).wanted
-            tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
-            gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
-            inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
-            return _second_derivatives(gradients, inputs, context, compilation, options), wanted
-
-        tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
-        original = Original(compile_vjp, tensors, written, parts.draws)
-        run = _training_program(run, parts, part, original, compilation, options)
-    windows = [(w.output, w.base, w.spec) for w in joint.windows]
-    return WithWindows(run, _windows(windows, parts.symbols), joint.given) if windows else run
-
-
-def _second_derivatives(
-    gradients: torch.fx.GraphModule,
-    fakes: Sequence[FakeTensor],
-    context: FakeContext,
-    compilation: Compilation,
-    options: Options,
-) -> Callable[..., Sequence[Any]]:
-    """The program of the graph of gradients that somebody wants to differentiate."""
-    made = Compilation(f"{compilation.name}, gradients", compilation.where)
-    assert compilation.backward is not None
-    compilation.backward.backward = made
-    with compiling(), undisturbed(), paused_collection():
-        try:
-            if torch.is_anomaly_enabled():  # which looks at the values
-                raise Unsupported("anomalies are to be detected")
-            return _with_history(gradients, fakes, context, made, options)
-        except Exception as problem:  # the forward has run: eager's operations, one by one
-            made.skipped = _reason(problem)
-
-    def run(*inputs: torch.Tensor) -> Sequence[Any]:
-        with preserved():
-            return gradients(*[t.view_as(t) if isinstance(t, torch.Tensor) else t for t in inputs])
-
-    return run
-
-
-def _program(compilation: Compilation, options: Options, frugal: bool = False) -> Program:
+def _program(compilation: Compilation, options: Options, frugal: bool = False) -> _native.Program:
     """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
     aten = compilation.aten
     compilation.rewrites += aten.rewrites
@@ -197,7 +94,7 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         compiled = compilation.compiled = _machine_code(plan, device)
     with stage(compilation, "load"):
         program = compilation.program = Program(plan, compiled, device)
-    return program
+    return program.native
 
 
 def _machine_code(plan: Plan, device: torch.device) -> Any:
@@ -206,111 +103,3 @@ def _machine_code(plan: Plan, device: torch.device) -> Any:
     major, minor = torch.cuda.get_device_capability(device)
     steps = [step for step in plan.steps if isinstance(step, KernelStep)]
     return triton.compile_kernels(steps, triton.Gpu("cuda", 10 * major + minor), unaligned_inputs(plan))
-
-
-def _training_program(
-    forward: Callable[..., Sequence[Any]],
-    parts: Partition,
-    part: Callable[[tuple[bool, ...]], Joint],
-    original: Original,
-    compilation: Compilation,
-    options: Options,
-) -> TrainingProgram:
-    """The forward's program, and the backward's, of which there is one for each choice of outputs whose gradients come
-    in, compiled when they first do. `part` gives its joint graph."""
-    joint = parts.joint
-    name = f"{compilation.name}, backward"
-    compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
-
-    def tangents_for(sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
-        return [_tangent(k, node, sizes) for k, node in zip(joint.differentiable, joint.tangents)]
-
-    tangents = BySizes(tangents_for, parts.symbols)
-
-    def program_of(backward: Compilation) -> Backward:
-        with compiling(), paused_collection():
-            try:
-                return _program(backward, options, frugal=True).native.consume
-            except Exception as problem:  # the forward has run: eager's operations, one by one
-                backward.skipped = _reason(problem)
-                function = backward.aten.function()
-                laid = [node.meta.get("in_eager", node.meta["val"]) for node in backward.aten.inputs]
-                return lambda inputs: function(*map(_laid_as, inputs, laid))
-
-    @functools.cache
-    def whole() -> Backward:
-        assert compilation.backward is not None
-        return program_of(compilation.backward)
-
-    def compile_backward(given: tuple[bool, ...]) -> tuple[Backward, Sequence[int]]:
-        if all(given):
-            return whole(), joint.wanted
-        wanted = part(given).wanted
-        graph = backward_of_part(parts, part(given))
-        if graph is None:
-            return WithZeros(whole(), tangents, given, [joint.wanted.index(k) for k in wanted]), wanted
-        outputs = ", ".join(str(k) for k in itertools.compress(joint.differentiable, given))
-        made = Compilation(f"{name} of outputs {outputs}", compilation.where, aten=graph)
-        compilation.partial_backwards.append(made)
-        return program_of(made), wanted
-
-    return TrainingProgram(
-        forward,
-        compile_backward,
-        original,
-        inputs=joint.primals,
-        outputs=joint.outputs,
-        written=joint.written_outputs,
-        differentiable=joint.differentiable,
-        tangents=tangents,
-        wanted=joint.wanted,
-        saved=[(s.kind, s.position) for s in parts.saved],
-        shares=joint.shares,
-        kept_for=functools.partial(kept_for, parts),
-        spent=joint.spent,
-        hidden=joint.hidden,
-        apart=joint.apart,
-    )
-
-
-def _laid_as(t: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
-    """`t` in the layout of `fake`: ops that are run by eager may depend on it."""
-    if t.stride() == fake.stride():
-        return t
-    return torch.empty_strided(fake.shape, fake.stride(), dtype=t.dtype, device=t.device).copy_(t)
-
-
-def _reason(problem: Exception) -> Unsupported:
-    return problem if isinstance(problem, Unsupported) else Unsupported(f"internal error: {problem!r}")
-
-
-def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
-    made = FakeTensor(node.meta["val"].meta, node.meta["val"].device)
-    made.is_wanted = wanted
-    return made
-
-
-def _tangent(output: int, node: torch.fx.Node, sizes: Mapping[Symbol, int]) -> Tangent:
-    value = node.meta["val"]
-    return Tangent(output, _known(value.shape, sizes), _known(value.stride(), sizes), value.dtype, value.device)
-
-
-def _windows(
-    windows: Sequence[tuple[int, tuple[str, int], OutputSpec]], symbols: Mapping[Symbol, Place]
-) -> BySizes[Sequence[Window]]:
-    def made(sizes: Mapping[Symbol, int]) -> Sequence[Window]:
-        return [_window(*window, sizes) for window in windows]
-
-    return BySizes(made, symbols)
-
-
-def _window(output: int, base: tuple[str, int], spec: OutputSpec, sizes: Mapping[Symbol, int]) -> Window:
-    assert spec.dtype is not None
-    (offset,) = _known([spec.offset], sizes)
-    geometry = _known(spec.sizes, sizes), _known(spec.strides, sizes)
-    return Window(output, base, *geometry, offset, spec.dtype, spec.tracked)
-
-
-def _known(numbers: Sequence[Any], sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
-    """Numbers that may be symbolic, for these values of the symbols."""
-    return tuple([n if isinstance(n, int) else to_expr(n).evaluate(sizes) for n in numbers])

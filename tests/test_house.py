@@ -24,6 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "codegen": {"schedule", "loops"},
     "runtime": {"codegen", "schedule", "loops", "native"},
     "capture": {"graph", "loops", "native"},
+    "gradients": {"capture", "explain", "graph", "loops", "native", "runtime", "serial"},
 }
 COMMON = {"collection", "errors", "options"}
 
