@@ -13,6 +13,8 @@ import ingot.pipeline
 from ingot.loops.verify import verify
 from ingot.native import _native
 
+os.environ["INGOT_CACHE_DIR"] = ""  # nothing is kept from one run to the next
+
 if "INGOT_VERIFY_GUARDS" in os.environ:
     _native._verify_shortcuts(True)
 

@@ -96,7 +96,7 @@ NO_EDGES = {"lcm": "eager divides the least integer by -1, which ends the proces
 def op_infos() -> dict[str, Any]:
     """The database by name. torch's test utilities import a package that the database does not need, and seed the
     generator within ops that draw: here that is left to who runs them, as a seed breaks the graph."""
-    if importlib.util.find_spec("expecttest") is None:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         absent = sys.modules["expecttest"] = types.ModuleType("expecttest")
         absent.TestCase = unittest.TestCase  # type: ignore[attr-defined]
     from torch.testing._internal import common_methods_invocations as database

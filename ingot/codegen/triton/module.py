@@ -1,8 +1,11 @@
 """From the text of kernels to binaries for a device, without a host compiler: Triton is told the target, and neither
-its driver nor its launcher is touched."""
+its driver nor its launcher is touched. Binaries are kept from process to process, so that Triton need not be imported
+for what was compiled before."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import linecache
 import os
 import re
@@ -10,10 +13,13 @@ from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ingot.codegen.store import store_in
 from ingot.codegen.triton import ops
 from ingot.codegen.triton.kernel import TritonKernel, write_kernel
 from ingot.collection import paused_collection
@@ -58,6 +64,16 @@ class Binary:
     shared: int
     threads: int
     hidden: int
+
+    def packed(self) -> bytes:
+        facts = [self.function, self.shared, self.threads, self.hidden, len(self.image)]
+        return json.dumps(facts).encode() + b"\n" + self.image + self.assembly.encode()
+
+    @staticmethod
+    def unpacked(content: bytes) -> Binary:
+        facts, _, rest = content.partition(b"\n")
+        function, shared, threads, hidden, size = json.loads(facts)
+        return Binary(rest[:size], rest[size:].decode(), function, shared, threads, hidden)
 
 
 class CompiledKernels:
@@ -108,28 +124,75 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
         _, before = different.get(made.source, (made, aligned))
         different[made.source] = made, tuple(a and b for a, b in zip(aligned, before))
     emitted = perf_counter()
-    # CPython counts the depth of all the syntax trees being made together, which a collection in the midst lets mix.
-    with paused_collection(), ThreadPoolExecutor(max(1, min(len(different), os.cpu_count() or 1))) as pool:
-        compiled = list(pool.map(lambda item: build(item[0], gpu, item[1]), different.values()))
+    compiled = {text: kept for text, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
+    missing = {text: given for text, given in different.items() if text not in compiled}
+    if missing:
+        # CPython counts the depth of all the syntax trees being made together: a collection in the midst lets them mix.
+        with paused_collection(), ThreadPoolExecutor(max(1, min(len(missing), os.cpu_count() or 1))) as pool:
+            built = pool.map(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values())
+            compiled.update(zip(missing, built))
     seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
-    return CompiledKernels(written, dict(zip(different, compiled)), seconds)
+    return CompiledKernels(written, {text: compiled[text] for text in different}, seconds)
 
 
 @cache
 def available() -> bool:
-    """Whether Triton can be imported."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+# -- what was compiled before ------------------------------------------------------------------------------------------
+
+_FORMAT = 1  # of what is kept
+# Variables that decide what Triton makes.
+_ASKED = re.compile(r"(TRITON_(?!CACHE|HOME|DUMP)|LLVM_|MLIR_|NVPTX_|PTXAS_|AMDGCN_|DISABLE_)")
+_binaries: dict[str, Binary] = {}  # by their keys
+
+
+def _kept(key: str) -> Binary | None:
+    """The binary that was made before, by this process or another."""
+    if key not in _binaries and (content := store_in("triton").get(key)) is not None:
+        _binaries[key] = Binary.unpacked(content)
+    return _binaries.get(key)
+
+
+def _build_and_keep(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> Binary:
+    key, made = _key(kernel, gpu, aligned), build(kernel, gpu, aligned)
+    store_in("triton").put(key, made.packed())
+    return _binaries.setdefault(key, made)
+
+
+def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
+    """A digest of all that decides a kernel's code; comments, as that of its place, are not of it."""
+    text = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("#")]
+    dtypes = [str(p.dtype) for p in kernel.parameters]
+    asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
+    options = sorted(_options(kernel, gpu).items())
+    facts = (_FORMAT, text, dtypes, len(kernel.sizes), kernel.constants, aligned, options, gpu, asked, _compiler())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@cache
+def _compiler() -> str:
+    """What tells the Triton that is installed, and the text that all kernels share, from others."""
+    spec = find_spec("triton")
+    assert spec is not None and spec.origin is not None
+    package, helpers = Path(spec.origin).parent, Path(__file__).with_name("helpers.py")
+    found = [file.stat() for file in sorted(package.glob("_C/libtriton*.so"))]
+    facts = (Path(spec.origin).read_text(), HEADER, helpers.read_text(), [(f.st_size, f.st_mtime_ns) for f in found])
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+# -- what is compiled --------------------------------------------------------------------------------------------------
 
 
 def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binary:
     """Compile one kernel, whose parameters are `aligned` (by default all)."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    try:
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError as problem:
+        raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
 
     pointers = {p.name: f"*{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
     sizes = {f"size{k}": "i64" for k in range(len(kernel.sizes))}
@@ -137,13 +200,33 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
     known = [k for k in range(len(pointers)) if not aligned or aligned[k]]
     attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in known}
     source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
-    target = GPUTarget(gpu.backend, gpu.arch, gpu.warp_size)
-    compiled = triton.compile(source, target=target, options=_options(kernel, gpu))
-    image, assembly = (compiled.asm[kind] for kind in _ARTEFACTS[gpu.backend])
+    made, facts = _run_stages(source, GPUTarget(gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu))
+    image, assembly = (made[kind] for kind in _ARTEFACTS[gpu.backend])
     given = len(pointers) + len(sizes)
     taken = _parameters(assembly) if gpu.backend == "cuda" else given
-    metadata = compiled.metadata
-    return Binary(image, assembly, metadata.name, metadata.shared, kernel.warps * gpu.warp_size, taken - given)
+    return Binary(image, assembly, facts["name"], facts["shared"], kernel.warps * gpu.warp_size, taken - given)
+
+
+def _run_stages(source: Any, target: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the stages of Triton's backend make of a kernel, by their names, and the facts that they found. Triton's own
+    `compile` also reads all of its library, several hundred megabytes, for the key of its cache."""
+    from triton._C.libtriton import ir
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    parsed = backend.parse_options(options)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    functions, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
+    module = source.make_ir(target, parsed, functions, modules, context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, source.language)
+    facts: dict[str, Any] = {"target": target, **vars(parsed)}
+    made: dict[str, Any] = {}
+    for name, stage in stages.items():
+        made[name] = module = stage(module, facts)
+    return made, facts
 
 
 _ARTEFACTS = {"cuda": ("cubin", "ptx"), "hip": ("hsaco", "amdgcn")}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from examples.functions import FUNCTIONS
-from ingot.codegen.triton import Gpu, compile_kernels, module
+from ingot.codegen.store import Store
+from ingot.codegen.triton import Gpu, TritonKernel, compile_kernels, module, write_kernel
 from ingot.codegen.triton.module import available
 from ingot.errors import Unsupported
 from ingot.schedule.plan import KernelStep, Plan
@@ -22,6 +25,11 @@ from tests.codegen.triton.interpreter import planned
 
 DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
 HOPPER = Gpu("cuda", 90)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_binaries", {})
 
 
 def steps(plan: Plan) -> list[KernelStep]:
@@ -57,6 +65,56 @@ def test_what_compiling_leaves_alone() -> None:
     assert getattr(driver, "_active", None) is None
     imported = sys.modules.keys() - before
     assert not [name for name in imported if name.startswith(("torch._inductor", "torch._dynamo."))]
+
+
+def test_no_library_is_read_for_a_key(functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's own `compile` takes the checksum of all of itself, which takes longer than all the rest."""
+    from triton.runtime import cache
+
+    monkeypatch.setattr(cache, "triton_key", lambda: pytest.fail("the library was read"))
+    assert compile_kernels(functions[:1], HOPPER).function_count == 1
+
+
+def test_binaries_are_kept(
+    functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, build, built = Store(tmp_path), module.build, []
+    monkeypatch.setattr(module, "store_in", lambda name: store)
+    monkeypatch.setattr(module, "build", lambda *given: (built.append(given), build(*given))[1])
+
+    def compiled(steps: list[KernelStep], *args: Any) -> list[module.Binary]:
+        made = compile_kernels(steps, *args)
+        return [made.binary(step.kernel) for step in steps]
+
+    first = compiled(functions, HOPPER)
+    assert len(built) == 4 and compiled(functions, HOPPER) == first and len(built) == 4
+    module._binaries.clear()  # as in another process
+    assert compiled(functions, HOPPER) == first and len(built) == 4
+    assert compiled(functions[:1], Gpu("cuda", 80)) != first[:1] and len(built) == 5
+    apart = compiled(functions[:1], HOPPER, functions[0].arguments[:1])
+    assert apart != first[:1] and len(built) == 6
+    module._binaries.clear()
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    again = compiled(functions[:1], HOPPER)
+    assert len(built) == 7 and again[0].function == first[0].function and "damaged" in caplog.text
+
+
+def test_what_decides_a_binary(functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch) -> None:
+    written = write_kernel(functions[0].kernel)  # type: ignore[arg-type]
+
+    def placed(line: int) -> TritonKernel:
+        head, _, body = written.source.partition(":\n")
+        return replace(written, source=f"{head}:\n    # program.py:{line}\n{body}")
+
+    key = module._key(placed(3), HOPPER, ())
+    assert module._key(placed(7), HOPPER, ()) == key
+    assert module._key(replace(placed(3), warps=16), HOPPER, ()) != key
+    assert module._key(placed(3), Gpu("cuda", 80), ()) != key
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    assert module._key(placed(3), HOPPER, ()) == key
+    monkeypatch.setenv("DISABLE_PTXAS_OPT", "1")
+    assert module._key(placed(3), HOPPER, ()) != key
 
 
 def test_no_collection_while_threads_make_syntax_trees(functions: list[KernelStep], monkeypatch: Any) -> None:
