@@ -13,11 +13,12 @@ import torch
 
 from ingot.capture import Captured
 from ingot.collection import paused_collection
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import Place
+from ingot.graph.custom import CustomGradient
 from ingot.graph.differentiation import forget_histories, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
@@ -71,7 +72,10 @@ def with_history(
             outputs = frozenset(itertools.compress(joint.differentiable, given))
             with compiling(), undisturbed(), paused_collection(), preserved():
                 modes.set()
-                return trace_part(joint, outputs, graph, fakes, context)
+                try:
+                    return trace_part(joint, outputs, graph, fakes, context)
+                except EagerRaises as error:  # the backward of a function that has its own
+                    raise error.__cause__ or error from None
 
         of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
         of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
@@ -88,7 +92,8 @@ def with_history(
 
         tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
         original = Original(compile_vjp, tensors, written, parts.draws)
-        run = _training_program(run, parts, part, original, compilation, compile_program)
+        repeats = any(isinstance(n.target, CustomGradient) and not n.target.zeros for n in graph.graph.nodes)
+        run = _training_program(run, parts, part, original, repeats, compilation, compile_program)
     windows = [(w.output, w.base, w.spec) for w in joint.windows]
     return WithWindows(run, windows_of(windows, parts.symbols), joint.given) if windows else run
 
@@ -124,11 +129,13 @@ def _training_program(
     parts: Partition,
     part: Callable[[tuple[bool, ...]], Joint],
     original: Original,
+    repeats: bool,
     compilation: Compilation,
     compile_program: Compile,
 ) -> TrainingProgram:
     """The forward's program, and the backward's, of which there is one for each choice of outputs whose gradients come
-    in, compiled when they first do. `part` gives its joint graph."""
+    in, compiled when they first do. `part` gives its joint graph. With `repeats` the gradients are computed from the
+    inputs where what is kept for all would not suffice; else the others are zeros then."""
     joint = parts.joint
     name = f"{compilation.name}, backward"
     compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
@@ -153,11 +160,13 @@ def _training_program(
         assert compilation.backward is not None
         return program_of(compilation.backward)
 
-    def compile_backward(given: tuple[bool, ...]) -> tuple[Backward, Sequence[int]]:
+    def compile_backward(given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
         if all(given):
             return whole(), joint.wanted
         wanted = part(given).wanted
         graph = backward_of_part(parts, part(given))
+        if graph is None and repeats:
+            return None, wanted
         if graph is None:
             return WithZeros(whole(), tangents, given, [joint.wanted.index(k) for k in wanted]), wanted
         outputs = ", ".join(str(k) for k in itertools.compress(joint.differentiable, given))
@@ -169,6 +178,7 @@ def _training_program(
         forward,
         compile_backward,
         original,
+        repeats=repeats,
         inputs=joint.primals,
         outputs=joint.outputs,
         written=joint.written_outputs,

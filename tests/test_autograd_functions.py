@@ -151,6 +151,56 @@ class NoGradient(Function):
         return None
 
 
+class Optional(Function):
+    """Tells gradients that are not there from zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y)
+        where = x > y
+        ctx.mark_non_differentiable(where)
+        return x * y, where, x + y
+
+    @staticmethod
+    def backward(ctx: Any, of_product: Tensor | None, of_where: None, of_sum: Tensor | None) -> Any:
+        x, y = ctx.saved_tensors
+        assert of_where is None
+        if of_product is None and of_sum is None:
+            return torch.full_like(x, 7), None
+        if of_product is None:
+            return of_sum * 3, None
+        if of_sum is None:
+            return of_product * y * 5, of_product * x * x
+        return of_product * y + of_sum, of_product * x + of_sum
+
+
+class Unhandled(Function):
+    """Does not expect that a gradient is not there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        if second is None:
+            raise LookupError("no second gradient")
+        return 2 * first + 3 * second
+
+
+class Many(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple(x * k for k in range(6))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return sum(gradient for gradient in gradients if gradient is not None)
+
+
 def cube(x: Tensor, y: Tensor) -> Any:
     return Cube.apply(x.sin(), 2.0).exp() * y
 
@@ -187,7 +237,25 @@ def nested(x: Tensor, y: Tensor) -> Any:
     return Exp.apply(Cube.apply(Reversed.apply(x), 0.1) * y).sum()
 
 
-FUNCTIONS = [cube, exponential, parts, parts_of_one, turned, recomputed, once, no_gradient, nested]
+def optional_both(x: Tensor, y: Tensor) -> Any:
+    product, _, total = Optional.apply(x, y)
+    return product * total
+
+
+def optional_first(x: Tensor, y: Tensor) -> Any:
+    return Optional.apply(x.sin(), y)[0]
+
+
+def optional_last(x: Tensor, y: Tensor) -> Any:
+    return Optional.apply(x.sin(), y)[2] * y
+
+
+def optional_none(x: Tensor, y: Tensor) -> Any:
+    return NoGradient.apply(Optional.apply(x.sin(), y)[2])
+
+
+FUNCTIONS = [cube, exponential, parts, parts_of_one, turned, recomputed, once, no_gradient, nested,
+             optional_both, optional_first, optional_last, optional_none]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
@@ -219,6 +287,70 @@ def test_second_derivatives(function: Any) -> None:
     both(program)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_that_are_not_there(again: bool) -> None:
+    """Of some of the outputs alone; the whole backward keeps less than those of its parts need."""
+
+    def program(wrap: Any) -> Any:
+        found = []
+        compiled = wrap(lambda x, y: Optional.apply(x.sin(), y))
+        for chosen in ([0], [2], [0, 2]):
+            x, y = wanted(3, 4), wanted(3, 4)
+            results = compiled(x, y)
+            heads = [results[k] for k in chosen]
+            found += torch.autograd.grad(heads, (x, y), [torch.ones_like(h) for h in heads], again, allow_unused=True)
+            if again:
+                found += torch.autograd.grad(results[0].sum(), (x, y), create_graph=True)
+        return found
+
+    both(program)
+
+
+def test_a_part_that_reads_more_than_the_whole() -> None:
+    class Reads(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Any:
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(x)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Any:
+            (x,) = ctx.saved_tensors
+            if first is None or second is None:
+                return x * x * (second if first is None else first)
+            return first + second
+
+    def program(wrap: Any) -> Any:
+        x = torch.tensor(3.0, requires_grad=True)
+        compiled = wrap(lambda x: Reads.apply(x + 1))
+        return [torch.autograd.grad(compiled(x)[k], x) for k in (0, 1)], torch.autograd.grad(sum(compiled(x)), x)
+
+    both(program)
+
+
+def test_a_backward_that_refuses_none() -> None:
+    def unhandled(x: Tensor) -> Any:
+        return Unhandled.apply(x)
+
+    def first(x: Tensor) -> Tensor:
+        return Unhandled.apply(x)[0]
+
+    for function in (unhandled, first):
+        for f in (function, ingot.compile(function)):
+            x = wanted(3)
+            head = f(x)[0] if function is unhandled else f(x)
+            with pytest.raises(LookupError, match="no second gradient"):
+                head.sum().backward()
+
+    def program(wrap: Any) -> Any:
+        x = wanted(3)
+        sum(wrap(unhandled)(x)).sum().backward()
+        return x.grad
+
+    both(program)
+
+
 def test_gradients_inside() -> None:
     def program(wrap: Any) -> Any:
         def function(x: Tensor, y: Tensor) -> Any:
@@ -242,12 +374,17 @@ def test_differentiable_once() -> None:
             first.sum().backward()
 
 
-@pytest.mark.parametrize("function", [Writes, Counts], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [Writes, Counts, Many], ids=lambda f: f.__name__)
 def test_left_to_eager(function: Any) -> None:
     def program(wrap: Any) -> Any:
         Counts.calls = 0
         x = wanted(3)
-        y = wrap(lambda x: function.apply(x * 1).sin())(x)
+
+        def compute(x: Tensor) -> Tensor:
+            result = function.apply(x * 1)
+            return (result[4] if isinstance(result, tuple) else result).sin()
+
+        y = wrap(compute)(x)
         y.sum().backward()
         return y, x.grad, Counts.calls
 

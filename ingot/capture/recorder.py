@@ -48,6 +48,13 @@ class _Input(NamedTuple):
     node: fx.Node
 
 
+class Part(NamedTuple):
+    """A part of the graph that becomes a graph of its own: the node before it, and its arguments."""
+
+    before: fx.Node
+    tangents: list[TensorValue]
+
+
 def fake_of(leaf: Any) -> Any:
     """What runs in place of a tensor or symbolic integer."""
     return leaf.current if isinstance(leaf, SymIntValue) else leaf.fake
@@ -231,10 +238,11 @@ class GraphRecorder:
         """The last node so far; the graph's root where there is none."""
         return self.graph._root.prev
 
-    def begin_part(self, session: Session, outputs: Sequence[TensorValue]) -> list[TensorValue]:
-        """Begins a part of the graph that becomes a graph of its own, and gives the tangents of some tensors, which are
-        its arguments."""
+    def begin_part(self, session: Session, outputs: Sequence[TensorValue]) -> Part:
+        """Begins a part of the graph that becomes a graph of its own; its arguments are the tangents of some
+        tensors."""
         self.modes.reach(self.graph, session.where)
+        before = self.last
         tangents = []
         for output in outputs:
             like = output.fake
@@ -243,18 +251,15 @@ class GraphRecorder:
             node = self.graph.call_function(_tangent)
             node.meta.update(val=fake, where=session.where)
             tangents.append(TensorValue(fake, node))
-        return tangents
+        return Part(before, tangents)
 
     def end_part(
-        self, session: Session, tangents: Sequence[TensorValue], results: Sequence[TensorValue | None]
+        self, session: Session, begun: Part, results: Sequence[TensorValue | None]
     ) -> tuple[fx.GraphModule, list[fx.Node]]:
         """Takes the nodes since `begin_part` out of the graph: that of the `results`, which takes what it needs of the
         nodes before, and then the tangents; and those nodes."""
         self.modes.reach(self.graph, session.where)
-        first = tangents[0].fx_node
-        nodes = [first]
-        while nodes[-1].next is not self.graph._root:
-            nodes.append(nodes[-1].next)
+        nodes, tangents = self.nodes_since(begun.before), begun.tangents
         inside = set(nodes)
         roots = [result.fx_node for result in results if result is not None]
         needed = [n for node in nodes for n in node.all_input_nodes] + roots
@@ -266,13 +271,25 @@ class GraphRecorder:
         for node in nodes[len(tangents) :]:
             copies[node] = part.node_copy(node, lambda n: copies[n])
         part.output(tuple(None if r is None else copies[r.fx_node] for r in results))
-        for node in reversed(nodes):
-            self.graph.erase_node(node)
-        self._first = None
+        self.drop_part(session, begun)
         tensors = [*(n.meta["val"] for n in kept), *(t.fake for t in tangents)]
         if not all(isinstance(t, FakeTensor) for t in tensors):
             raise session.unsupported("a backward that reads what is no tensor")
         return fx.GraphModule(torch.nn.Module(), part), kept
+
+    def drop_part(self, session: Session, begun: Part) -> None:
+        """Takes the nodes since `begin_part` out of the graph."""
+        self.modes.reach(self.graph, session.where)
+        for node in reversed(self.nodes_since(begun.before)):
+            self.graph.erase_node(node)
+        self._first = None
+
+    def nodes_since(self, before: fx.Node) -> list[fx.Node]:
+        """The nodes behind one of them."""
+        nodes = [before]
+        while nodes[-1].next is not self.graph._root:
+            nodes.append(nodes[-1].next)
+        return nodes[1:]
 
     def give_history(
         self,

@@ -3,47 +3,70 @@ computes is a graph of its own, and a node behind the forward tells autograd tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.fakes import FakeTensor
+
+
+class Backward(NamedTuple):
+    """The graph of a backward. It takes those of the tensors that the function keeps that are at the positions `reads`,
+    and the tangents that are there, and returns one gradient, or None, for each of the function's tensor arguments."""
+
+    graph: torch.fx.GraphModule
+    reads: tuple[int, ...]
 
 
 class CustomGradient:
     """The node: gives the outputs of a function, which it has for arguments, the history that their gradients are what
-    `backward` computes.
+    a backward computes.
 
-    `backward` takes what the function has kept and one tangent for each output, and returns one gradient, or None, for
-    each of its tensor arguments. `constant` are the positions of outputs that have no gradient; `once`: the gradients
-    have none.
+    `backwards` holds one for each choice of outputs whose tangents are there, or what the program raises then. With
+    `zeros` there is but one: tangents that are not there are zeros. `constant` are the positions of outputs that have
+    no gradient; `once`: the gradients have none.
     """
 
     __module__ = __name__
 
-    def __init__(self, name: str, backward: torch.fx.GraphModule, constant: frozenset[int], once: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        backwards: Mapping[tuple[bool, ...], Backward | Exception],
+        constant: frozenset[int],
+        once: bool,
+        zeros: bool,
+    ) -> None:
         self.__name__ = name
-        self.backward, self.constant, self.once = backward, constant, once
+        self.backwards, self.constant, self.once, self.zeros = backwards, constant, once, zeros
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         return _Custom.apply(self, outputs, kept, *inputs)
 
-    def gradients(self, kept: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def gradients(
+        self, kept: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
         """What the backward gives, with a history where one is recorded."""
         recorded = torch.is_grad_enabled()
+        present = [t for t in tangents if t is not None]
+        backward = self.backwards[tuple([t is not None for t in tangents])]
+        if isinstance(backward, Exception):
+            if not any(isinstance(t, FakeTensor) for t in (*kept, *present)):
+                raise backward
+            raise EagerRaises(f"the backward of {self.__name__} raises {backward!r}", skip=True) from backward
         with torch.enable_grad():  # as it was captured
-            found = list(self.backward(*kept, *tangents))
+            found = list(backward.graph(*[kept[k] for k in backward.reads], *present))
         if recorded and not self.once:
             return found
         found = [g if g is None else g.detach() for g in found]
-        if not recorded or not any(t.requires_grad for t in tangents):
+        if not recorded or not any(t.requires_grad for t in present):
             return found
-        if any(isinstance(t, FakeTensor) for t in tangents):  # only .backward() comes by that error
+        if any(isinstance(t, FakeTensor) for t in present):  # only .backward() comes by that error
             raise Unsupported(f"second derivatives of {self.__name__}, which is differentiable once", skip=True)
         return _not_again(found)
 
@@ -61,6 +84,7 @@ class _Custom(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, node: CustomGradient, outputs: Any, kept: Any, *inputs: Any) -> Any:  # type: ignore[override]
         ctx.node = node
+        ctx.set_materialize_grads(node.zeros)
         ctx.save_for_backward(*kept)
         ctx.mark_non_differentiable(*[outputs[k] for k in node.constant])
         return tuple(outputs)

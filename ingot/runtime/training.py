@@ -232,6 +232,15 @@ class State(NamedTuple):
 UNCHANGED = State({}, None)
 
 
+class Call(NamedTuple):
+    """What a call began with: the inputs (what was written as it was before), how often each had been written when it
+    ended, and what it changed."""
+
+    inputs: tuple[Any, ...]
+    versions: list[int]
+    state: State
+
+
 class TrainingProgram:
     """Runs the forward program on the inputs, and makes the backward program their outputs' history.
 
@@ -240,19 +249,21 @@ class TrainingProgram:
     where the backward's first arguments are found: ("input" | "output" | "kept", position). `compile_backward` is told
     which of the `tangents`, those of the outputs `differentiable`, come in, when some first do: what it returns takes
     the saved tensors, then these, then the values of the size symbols, and returns the gradients of inputs, and which
-    they are, of those `wanted`. `original` is what second derivatives are taken of. `spent` are outputs that have a
-    history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no input has a
-    gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not lead to
-    theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice;
+    they are, of those `wanted`. With `repeats` there may be no such program, since what is kept does not suffice: then
+    the gradients are computed from the inputs. `original` is what second derivatives are taken of. `spent` are outputs
+    that have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no
+    input has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not
+    lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice;
     `kept_for` says which saved tensors some of the tangents need.
     """
 
     def __init__(
         self,
         forward: Callable[..., Sequence[Any]],
-        compile_backward: Callable[[tuple[bool, ...]], tuple[Backward, Sequence[int]]],
+        compile_backward: Callable[[tuple[bool, ...]], tuple[Backward | None, Sequence[int]]],
         original: Original,
         *,
+        repeats: bool,
         inputs: int,
         outputs: int,
         written: Mapping[int, int],
@@ -267,6 +278,7 @@ class TrainingProgram:
         apart: Sequence[int],
     ) -> None:
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
+        self.repeats = repeats
         self.inputs, self.outputs, self.tangents = inputs, outputs, tangents
         self.written = dict(written)
         self.wanted = tuple(wanted)
@@ -278,7 +290,7 @@ class TrainingProgram:
         self.untracked = tuple(k for k in range(outputs) if k not in tracked)
         self.spent, self.apart = spent, frozenset(apart)
         self.leaf = torch.empty(0, requires_grad=True) if hidden else None
-        self._backward: dict[tuple[bool, ...], tuple[Backward, Sequence[int]]] = {}
+        self._backward: dict[tuple[bool, ...], tuple[Backward | None, Sequence[int]]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
@@ -305,9 +317,10 @@ class TrainingProgram:
         return passed, self.kept_for(left) if left else frozenset()
 
     def backward(
-        self, saved: list[Any], tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
+        self, saved: list[Any], tangents: Sequence[Tensor | None], sizes: tuple[int, ...], call: Call | None
     ) -> list[Tensor | None]:
-        """The gradients of all inputs, None for those that have none. Empties `saved`."""
+        """The gradients of all inputs, None for those that have none. Empties `saved`. `call` is there if the program
+        `repeats`."""
         given = self._laid_out(tangents, sizes)
         present = tuple([t is not None for t in given])
         if not self.wanted or not any(present):
@@ -318,18 +331,27 @@ class TrainingProgram:
                 known = self._backward.get(present) or self.compile_backward(present)
                 self._backward[present] = known
         run, wanted = known
+        if run is None:
+            assert call is not None
+            found = self.backward_with_history(call, tangents, sizes)
+            return [None if g is None else g.detach() for g in found]
         saved += [t for t in given if t is not None]
         saved += sizes
         return self._by_input(run(saved), wanted)
 
     def backward_with_history(
-        self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
+        self, call: Call, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
     ) -> list[Tensor | None]:
         """The same, from the inputs, and themselves differentiable."""
+        if self.original.versions(call.inputs) != call.versions:
+            raise RuntimeError(
+                "a tensor that a compiled function was given has been modified by an inplace operation, and its value "
+                "before is needed for the gradients (hint: modify it after the backward)"
+            )
         given = self._laid_out(tangents, sizes)
         if not self.wanted or all(t is None for t in given):
             return self._by_input((), ())
-        return self._by_input(*self.original.gradients(inputs, state, given))
+        return self._by_input(*self.original.gradients(call.inputs, call.state, given))
 
     def _laid_out(self, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]) -> list[Tensor | None]:
         """The tangents that the backward may be given. Raises what eager does for those of outputs that are spent."""
@@ -373,7 +395,7 @@ class _Graph(torch.autograd.Function):
         found = (*inputs, *results)
         ctx.save_for_backward(*[found[k] for k in program.saved])
         inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
-        ctx.state, ctx.inputs = state, (inputs, program.original.versions(inputs))
+        ctx.call = Call(inputs, program.original.versions(inputs), state)
         ctx.sizes = program.tangents.read(inputs)
         if program.untracked:
             ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
@@ -386,20 +408,14 @@ class _Graph(torch.autograd.Function):
         saved = list(ctx.saved_tensors) if ctx.left is None else [k.tensor for k in ctx.left]
         if not torch.is_grad_enabled():
             passed, wanted = program.remaining(ctx.passed, tangents)
+            call = ctx.call if program.repeats else None
             if not _keeps_graph():
                 ctx.passed = passed
                 ctx.left = [_Left(t, k in wanted) for k, t in enumerate(saved)] if wanted else None
-                ctx.inputs = ctx.inputs if wanted else None
-                ctx.state = ctx.state if wanted else None
+                ctx.call = ctx.call if wanted else None
             ctx.maybe_clear_saved_tensors()
-            return None, None, None, *program.backward(saved, tangents, ctx.sizes)
-        inputs, versions = ctx.inputs
-        if program.original.versions(inputs) != versions:
-            raise RuntimeError(
-                "a tensor that a compiled function was given has been modified by an inplace operation, and second "
-                "derivatives are wanted (hint: modify it after the backward)"
-            )
-        return None, None, None, *program.backward_with_history(inputs, ctx.state, tangents, ctx.sizes)
+            return None, None, None, *program.backward(saved, tangents, ctx.sizes, call)
+        return None, None, None, *program.backward_with_history(ctx.call, tangents, ctx.sizes)
 
 
 class _Rebased(torch.autograd.Function):

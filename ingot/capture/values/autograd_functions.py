@@ -3,19 +3,23 @@ backward is captured as well, as a graph of its own (`ingot.graph.custom`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.tensor import TensorValue
+from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
-from ingot.graph.custom import CustomGradient
+from ingot.graph.custom import Backward, CustomGradient
 from ingot.graph.differentiation import without_autocast
 
 if TYPE_CHECKING:
@@ -42,7 +46,8 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
         result = tuple([_returned(part, args, dirty) for part in result])
     else:
         result = _returned(result, args, dirty)
-    return context, result, len(dirty) > 0, getattr(context, "non_differentiable", ())
+    zeros = getattr(context, "materialize_grads", True)
+    return context, result, len(dirty) > 0, getattr(context, "non_differentiable", ()), zeros
 
 
 def forward_only(cls: Any, *args: Any) -> Any:
@@ -98,28 +103,67 @@ def _with_gradients(session: Session, function: Value, cls: type, args: list[Val
     needed = TupleValue([ConstantValue(_wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
     made = session.call(session.builtin(run_forward), [function, needed, *args], {})
-    context, result, writes, constant = [session.realize(part) for part in session.unpacked(made)]
+    context, result, writes, constant, zeros = [session.realize(part) for part in session.unpacked(made)]
     if session.truth(writes):
         raise session.unsupported(f"{function.describe()} writes its arguments, and gradients are wanted")
     parts = [session.realize(part) for part in (result.items if isinstance(result, SequenceValue) else [result])]
     outputs = [part for part in parts if isinstance(part, TensorValue)]
     if len({id(part) for part in outputs}) < len(outputs) or not all(before < part.fx_node for part in outputs):
         raise session.unsupported(f"{function.describe()} returns what it has not made")
-    apart = {id(session.realize(tensor)) for tensor in session.unpacked(constant)}
+    if not outputs:
+        return result
+    without = {id(session.realize(tensor)) for tensor in session.unpacked(constant)}
+    apart = frozenset(k for k, part in enumerate(outputs) if id(part) in without)
     inputs = [arg for arg in args if isinstance(arg, TensorValue)]
 
-    def backward(tangents: list[TensorValue]) -> list[TensorValue | None]:
-        remaining = iter(tangents)
-        given = [next(remaining) if isinstance(part, TensorValue) else ConstantValue(None) for part in parts]
+    def backward(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
+        given = [tangents.get(id(part), NONE) for part in parts]
         found = session.unpacked(session.call(session.builtin(run_backward), [function, context, *given], {}))
         return _of_tensors(session, function, args, [session.realize(gradient) for gradient in found])
 
-    graph, kept = _captured_backward(session, function, outputs, backward)
-    node = CustomGradient(
-        cls.__name__, graph, frozenset(k for k, part in enumerate(outputs) if id(part) in apart), _is_once(cls)
-    )
-    session.graph.give_history(session, node, inputs, outputs, kept)
+    backwards: dict[tuple[bool, ...], Backward | Exception] = {}
+    kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
+    with_zeros = session.truth(zeros)
+    for given in _given(session, function, outputs, apart, with_zeros):
+        try:
+            graph, reads = _captured_backward(session, function, list(itertools.compress(outputs, given)), backward)
+            backwards[given] = Backward(graph, tuple(kept.setdefault(node, len(kept)) for node in reads))
+        except (Raised, EagerRaises) as error:
+            if with_zeros:
+                raise
+            backwards[given] = _eager_error(error)
+    node = CustomGradient(cls.__name__, backwards, apart, _is_once(cls), with_zeros)
+    session.graph.give_history(session, node, inputs, outputs, list(kept))
     return result
+
+
+_MOST_OPTIONAL = 4
+"""Tangents that may be there or not: a backward is captured for each choice of them."""
+
+
+def _given(
+    session: Session, function: Value, outputs: list[TensorValue], constant: frozenset[int], zeros: bool
+) -> Iterable[tuple[bool, ...]]:
+    """The choices of outputs whose tangents may be there when a backward runs."""
+    if zeros:
+        return [(True,) * len(outputs)]
+    kinds = [output.fake.dtype for output in outputs]
+    optional = [k not in constant and (kind.is_floating_point or kind.is_complex) for k, kind in enumerate(kinds)]
+    if sum(optional) > _MOST_OPTIONAL:
+        raise session.unsupported(f"{function.describe()} has many results, and tells gradients of None from zeros")
+    return itertools.product(*[(True, False) if may_be else (False,) for may_be in optional])
+
+
+def _eager_error(error: Raised | EagerRaises) -> Exception:
+    """What eager raises where the program is seen to raise an error."""
+    if isinstance(error, EagerRaises):
+        return error.__cause__ if isinstance(error.__cause__, Exception) else error
+    value = error.value
+    assert isinstance(value, ExceptionValue)
+    try:
+        return value.cls(*[arg.constant() for arg in value.args])
+    except NotConstant:
+        return EagerRaises(f"the program raises {value.message()}", skip=True)
 
 
 def _of_tensors(
@@ -143,25 +187,34 @@ def _is_none(value: Value) -> bool:
 
 
 def _captured_backward(
-    session: Session, function: Value, outputs: list[TensorValue], backward: Callable[..., list[TensorValue | None]]
-) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]]:
-    """The graph of the backward, and the nodes of the forward that it reads. It may change nothing else."""
+    session: Session,
+    function: Value,
+    outputs: list[TensorValue],
+    backward: Callable[[dict[int, TensorValue]], list[TensorValue | None]],
+) -> tuple[fx.GraphModule, list[fx.Node]]:
+    """The graph of the backward where the tangents of `outputs` are there, which it is given by the id of these, and
+    the nodes of the forward that it reads. It may change nothing else."""
     recorder, modes = session.graph, Modes.now()
     effects = session.effects.mark()
-    without_autocast(modes).set()
-    recorder.modes.changed()
-    tangents = recorder.begin_part(session, outputs)
-    try:
-        found = backward(tangents)
-    finally:
-        without_autocast(modes).set()
+
+    def set_modes(wanted: Modes) -> None:
+        wanted.set()
         recorder.modes.changed()
-    if session.effects.since(effects) != 0:
-        raise session.unsupported(f"the backward of {function.describe()} has effects")
-    part = recorder.end_part(session, tangents, found)
-    modes.set()
-    recorder.modes.changed()
-    return part
+
+    set_modes(without_autocast(modes))
+    begun = recorder.begin_part(session, outputs)
+    try:
+        found = backward({id(output): tangent for output, tangent in zip(outputs, begun.tangents)})
+        if session.effects.since(effects) != 0:
+            raise session.unsupported(f"the backward of {function.describe()} has effects")
+        set_modes(without_autocast(modes))
+        return recorder.end_part(session, begun, found)
+    except (Raised, EagerRaises):
+        set_modes(without_autocast(modes))
+        recorder.drop_part(session, begun)
+        raise
+    finally:
+        set_modes(modes)
 
 
 def _is_once(cls: Any) -> bool:

@@ -5,8 +5,7 @@ are marked as a region of the graph, of which the forward keeps nothing: the bac
 from __future__ import annotations
 
 import inspect
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -60,7 +59,7 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     versions = [(known.fake, known.fake._version) for known in recorder.by_fake.values()]
     result = session.call(session.realize(args[0]), args[1:], kwargs)
     recorder.modes.reach(recorder.graph, session.where)
-    nodes = list(itertools.takewhile(lambda n: n is not recorder.graph._root, _after(before)))
+    nodes = recorder.nodes_since(before)
     if session.effects.since(effects) != 0:
         raise session.unsupported("a checkpointed function has effects, which it has again in the backward")
     if any(fake._version != version for fake, version in versions) or any(map(_updates_statistics, nodes)):
@@ -70,12 +69,6 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     for node in nodes:
         node.meta["region"] = recorder.steps
     return result
-
-
-def _after(node: fx.Node) -> Any:
-    while True:
-        node = node.next
-        yield node
 
 
 def _updates_statistics(node: fx.Node) -> bool:

@@ -219,7 +219,8 @@ class TensorValue(Value):
         if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
             return None
         if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):
-            return None
+            if other.object is not None or function in (operator.eq, operator.ne):
+                return None  # else the operator raises an error, as eager's does
         return session.graph.call(session, "call_function", function, (other, self) if reflected else (self, other), {})
 
     def convert(self, session: Session, cls: type) -> Value:
