@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction, Scan
+from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
@@ -262,8 +262,6 @@ class _Fusion:
         """The outer points, the overlay and the members of the fused group when fusing is legal, else None."""
         if self._path_between(first, second) or self._writes_before_it_fails([*first.positions, *second.positions]):
             return None
-        if any(isinstance(member, Scan) for member in (*first.members, *second.members)):
-            return None  # kernels of several stages have given wrong values where one of them is a scan
         for points in self._outer_candidates(first, second):
             if not self.keeps_parallelism(first, second, points):
                 continue

@@ -3,12 +3,14 @@ range."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from ingot.codegen.llvm import compile_kernels
 from ingot.loops import ops
-from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
+from ingot.loops.expr import Symbol, as_expr, contiguous_strides, integer, loop_symbol, size_symbol
 from ingot.loops.ir import Body, Fault, Origin
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Store
 from tests.codegen.harness import body, check, flat, launch, parameter, scalar, stage
@@ -159,6 +161,24 @@ def test_sum_over_several_loops():
     )
     kernel = Kernel("k", NONE, (j,), stages, (parameter("x"), parameter("out", written=True)))
     check(kernel, [torch.rand(40, 3, 700), torch.zeros(3)], 3)
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "argmin", "logaddexp"])
+@pytest.mark.parametrize("extents", [(36, 7), (5, 16), (3, 37), (2, 3, 67)])
+def test_scans_over_several_loops(kind, extents):
+    """Where a vector is not full, the next one goes on from the last element that counts."""
+    row, *loops = (loop_symbol(name, extent) for name, extent in zip("rijk", (3, *extents)))
+    count = math.prod(extents)
+    index = row * count + sum(s * step for s, step in zip(loops, contiguous_strides([s.extent for s in loops])))
+    result = i64 if kind.startswith("arg") else f64
+
+    def value():
+        return ops.recorder().emit("running", (ops.load("x", index, f64),), result, (kind,))
+
+    only = stage(loops, body(value), (Store("out", index, 0),))
+    kernel = Kernel("k", NONE, (row,), (only,), (parameter("x", f64), parameter("out", result, True)))
+    x = 1 + torch.randn(3, count, dtype=f64) * 0.1
+    check(kernel, [x, torch.zeros(3, count, dtype=result)], 3)
 
 
 def test_whole_reduction_without_outer_loops():

@@ -153,6 +153,21 @@ def test_what_reads_a_scan_of_all_elements():
         assert torch.equal(ingot.compile(function, fullgraph=True)(a), function(a))
 
 
+@pytest.mark.parametrize("width", [3, 7, 16, 37])
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin"])
+def test_scans_in_one_kernel_with_what_goes_by_other_rows(name: str, rows: int, width: int) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weighted = x * weight
+        found = SCANS[name](weighted.flatten(1), 1)
+        found, *places = (found,) if isinstance(found, torch.Tensor) else found
+        return weighted, found, found.view(x.shape) - weight, *places
+
+    x, weight = torch.randint(-9, 9, (rows, 36, width)).double(), torch.randint(1, 3, (width,)).double()
+    check(function, x, weight)
+    assert len(ingot.explain(ingot.compile(function))(x, weight).kernels) == 1
+
+
 @pytest.mark.parametrize("shape", [(1, 0, 1), (0, 4), (3, 0)])
 def test_scans_of_nothing(shape):
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

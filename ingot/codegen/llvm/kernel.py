@@ -461,8 +461,7 @@ class KernelEmitter:
             memory.bound[symbol] = index
             if rest is None or rest % lanes:
                 left = stop - index if rest is None or rest > lanes else e.constant(rest, "i64")
-                if self.kernel.tile is not None:
-                    self.present = left if rest is not None and rest < lanes else e.intrinsic("smin", (left, lanes))
+                self.present = left if rest is not None and rest < lanes else e.intrinsic("smin", (left, lanes))
                 short = e.constant(int(left.text), "i32") if left.constant else e.cast("trunc", left, "i32")
                 memory.mask = e.compare("slt", e.iota("i32"), short)
             run(0)
@@ -693,10 +692,10 @@ class KernelEmitter:
     def _running(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
         running, source = self.running[i], program[i.args[0]].dtype
         if running.kind.startswith("arg"):
-            _, position = running.step((args[0], self._position(self.stage)), False)
+            _, position = running.step((args[0], self._position(self.stage)), False, self.present)
             return self.e.cast("sext", position, "i64")
         in_order = source.is_floating_point and running.kind == "prod"
-        return convert(running.step((args[0],), in_order)[0], source, i.dtype)
+        return convert(running.step((args[0],), in_order, self.present)[0], source, i.dtype)
 
     def _convert(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
         return convert(args[0], program[i.args[0]].dtype, i.dtype)

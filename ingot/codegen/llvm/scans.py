@@ -10,7 +10,7 @@ from ingot.codegen.llvm.types import FLOATS, REPRESENTATIONS, vector_type
 
 
 class Running:
-    """The accumulator of one scan. Where the lanes are steps of the loop (`across`), it is that of the last lane, and
+    """The accumulator of one scan. Where the lanes are steps of the loop (`across`), it is that of the last one, and
     a vector's values are combined with those before them by shifting the lanes; where they are points of an outer loop,
     each has its own."""
 
@@ -21,15 +21,16 @@ class Running:
         for variable, value in zip(self.variables, self.start, strict=True):
             variable.store(value)
 
-    def step(self, value: Accumulator, in_order: bool) -> Accumulator:
-        """`value` combined with all before it. Floats whose partial results may overflow are combined `in_order`."""
+    def step(self, value: Accumulator, in_order: bool, present: Value) -> Accumulator:
+        """`value`, of which the first lanes are `present`, combined with all before it. Floats whose partial results
+        may overflow are combined `in_order`."""
         e, carried = self.emitter, tuple(v.load() for v in self.variables)
         if not self.across:
             result = last = self._combined(carried, value)
         else:
             value = tuple(e.splat(v, e.lanes) for v in value)
             result = self._one_by_one(carried, value) if in_order else self._combined(carried, self._within(value))
-            last = tuple(self._lane(v, e.lanes - 1) for v in result)
+            last = tuple(self._lane(v, present - 1) for v in result)
         for variable, new in zip(self.variables, last, strict=True):
             variable.store(new)
         return result
@@ -49,13 +50,13 @@ class Running:
         e, (vector,) = self.emitter, value
         type, text, depth = vector_type(vector.type, e.lanes), "poison", vector.depth
         for lane in range(e.lanes):
-            carried = self._combined(carried, (self._lane(vector, lane),))
+            carried = self._combined(carried, (self._lane(vector, e.constant(lane, "i64")),))
             text = e.here(f"insertelement {type} {text}, {vector.type} {carried[0].text}, i64 {lane}", "", e.lanes).text
         return (Value(e, text, vector.type, e.lanes, max(depth, e.depth)),)
 
-    def _lane(self, vector: Value, lane: int) -> Value:
-        text = f"extractelement {vector_type(vector.type, vector.lanes)} {vector.text}, i64 {lane}"
-        return self.emitter.place(text, vector.type, 1, vector.depth)
+    def _lane(self, vector: Value, lane: Value) -> Value:
+        text = f"extractelement {vector_type(vector.type, vector.lanes)} {vector.text}, i64 {lane.text}"
+        return self.emitter.place(text, vector.type, 1, max(vector.depth, lane.depth))
 
     def _combined(self, earlier: Accumulator, later: Accumulator) -> Accumulator:
         """Of equal extremes the later one counts, and NaN is the most extreme."""
