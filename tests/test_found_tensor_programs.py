@@ -32,6 +32,10 @@ def a_lookup_out_of_range_where_nobody_looks(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def sizes_that_do_not_fit_where_nothing_is_looked_at(x: torch.Tensor) -> torch.Tensor:
+    return torch.outer(x[:0].flatten(), x.index_copy(0, torch.arange(8), x).flatten()[:3])
+
+
 def an_index_out_of_range_after_a_write(x: torch.Tensor) -> torch.Tensor:
     y = x.mean(0)
     y.fill_(2)
@@ -60,6 +64,7 @@ FOUND: dict[Callable[..., Any], tuple[torch.Tensor, ...]] = {
     a_write_to_a_window_that_meets_itself: (torch.arange(24.0).reshape(3, 8),),
     a_dimension_out_of_range_where_nobody_looks: (torch.ones(1, 6),),
     a_lookup_out_of_range_where_nobody_looks: (torch.ones(4, 6),),
+    sizes_that_do_not_fit_where_nothing_is_looked_at: (torch.ones(1, 6),),
     an_index_out_of_range_after_a_write: (torch.ones(4, 6),),
     a_number_that_does_not_fit: (torch.ones(4, 6),),
     errors_in_order: (torch.ones(4, 6),),

@@ -124,15 +124,12 @@ class _Walk:
         """Have all of a value computed whose computation may be an error, where no user does so anyway."""
         value = self.values[node]
         parts = [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, TensorValue)]
-        if not node.meta.get("may_raise") and (
-            self.unchecked.isdisjoint(node.all_input_nodes) or any(v.buffer is not None for v in parts)
-        ):
+        if not node.meta.get("may_raise") and self.unchecked.isdisjoint(node.all_input_nodes):
             return
-        if any(user.target not in _PARTIAL and not _is_empty(user) for user in node.users):
+        if not any(user.target not in _PARTIAL and not _is_empty(user) for user in node.users):
+            self.lw.graph.checked.update(self.lw.realize_root(v).buffer or "" for v in parts)
+        elif node.meta.get("may_raise") or _owner(node) is not node or all(v.buffer is None for v in parts):
             self.unchecked.add(node)
-            return
-        for v in parts:
-            self.lw.graph.checked.add(self.lw.realize_root(v).buffer or "")
 
     def lowered(self, node: torch.fx.Node, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
         func = node.target
