@@ -26,7 +26,15 @@ KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamax": lambda ps, **kw: torch.optim.Adamax(ps, lr=0.01, **kw),
     "adadelta": lambda ps, **kw: torch.optim.Adadelta(ps, lr=0.5, **kw),
     "nadam": lambda ps, **kw: torch.optim.NAdam(ps, lr=0.01, **kw),
+    "radam": lambda ps, **kw: torch.optim.RAdam(ps, lr=0.1, weight_decay=0.1, **kw),
+    "radamw": lambda ps, **kw: torch.optim.RAdam(
+        ps, lr=0.1, weight_decay=0.1, decoupled_weight_decay=True, maximize=True, **kw
+    ),
+    "asgd": lambda ps, **kw: torch.optim.ASGD(ps, lr=0.1, lambd=0.1, t0=3, weight_decay=0.1, **kw),
+    "asgd that ascends": lambda ps, **kw: torch.optim.ASGD(ps, lr=0.1, maximize=True, **kw),
 }
+
+FUSED = ["sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad"]
 
 
 class Setting:
@@ -56,6 +64,11 @@ def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
         return (difference / sum(float(b.square().sum()) for b in exact)) ** 0.5
 
 
+def assert_as_exact(ours: Setting, eager: Setting, exact: Setting) -> None:
+    eps = torch.finfo(ours.parameters[0].dtype).eps
+    assert error(ours.tensors(), exact.tensors()) <= max(1.1 * error(eager.tensors(), exact.tensors()), 4 * eps)
+
+
 def compiled_step(setting: Setting) -> Any:
     def step() -> None:
         setting.optimizer.step()
@@ -74,17 +87,55 @@ class TestNumbers:
         dtypes = torch.float32, torch.float32, torch.float64
         ours, eager, exact = (Setting(kind, dtype, foreach=foreach) for dtype in dtypes)
         step = compiled_step(ours)
-        for _ in range(5):
+        for _ in range(10):
             for setting in (ours, eager, exact):
                 setting.give_gradients()
             step()
             eager.optimizer.step()
             exact.optimizer.step()
-        eps = torch.finfo(torch.float32).eps
-        assert error(ours.tensors(), exact.tensors()) <= max(1.1 * error(eager.tensors(), exact.tensors()), 4 * eps)
+        assert_as_exact(ours, eager, exact)
         for mine, its in zip(ours.tensors(), eager.tensors(), strict=True):
             assert (mine.dtype, mine.stride(), mine.requires_grad) == (its.dtype, its.stride(), its.requires_grad)
         assert list(ours.optimizer.state[ours.parameters[0]]) == list(eager.optimizer.state[eager.parameters[0]])
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("kind", FUSED)
+    def test_fused_steps_are_as_exact_as_eagers(self, kind, dtype):
+        ours, eager, exact = (Setting(kind, d, fused=True) for d in (dtype, dtype, torch.float64))
+        for its, like in zip(exact.parameters, eager.parameters, strict=True):
+            its.data.copy_(like)
+        step = compiled_step(ours)
+        for _ in range(10):
+            for setting in (ours, eager, exact):
+                setting.give_gradients()
+            for its, like in zip(exact.parameters, eager.parameters, strict=True):
+                its.grad.copy_(like.grad)
+            step()
+            eager.optimizer.step()
+            exact.optimizer.step()
+        assert_as_exact(ours, eager, exact)
+
+    @pytest.mark.parametrize("kind", ["sgd", "adamw", "rmsprop", "nadam", "radam", "asgd", "fused adam", "fused sgd"])
+    def test_a_learning_rate_that_is_a_tensor(self, kind):
+        def make(dtype: torch.dtype) -> Setting:
+            name = kind.removeprefix("fused ")
+            setting = Setting(name, dtype, **({"fused": True} if name != kind else {}))
+            (group,) = setting.optimizer.param_groups
+            group["lr"] = torch.tensor(group["lr"])
+            return setting
+
+        ours, eager, exact = make(torch.float32), make(torch.float32), make(torch.float64)
+        step = compiled_step(ours)
+        for k in range(10):
+            for setting in (ours, eager, exact):
+                setting.give_gradients()
+                setting.optimizer.param_groups[0]["lr"].fill_(0.1 / (k + 1))
+            step()
+            eager.optimizer.step()
+            exact.optimizer.step()
+        assert_as_exact(ours, eager, exact)
+        found = report(step)
+        assert found.break_count == 0 and len(found.recompiles) <= 1
 
     @pytest.mark.parametrize("kind", ["momentum", "adam", "amsgrad"])
     def test_double_precision(self, kind):
@@ -109,7 +160,7 @@ class TestNumbers:
 
 class TestOnePiece:
     @pytest.mark.parametrize("foreach", [False, True])
-    @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "amsgrad", "adamw", "rmsprop", "adagrad"])
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("adamax", "adadelta", "nadam")])
     def test_no_break_and_few_kernels(self, kind, foreach):
         ours = Setting(kind, shapes=SHAPES * 8, foreach=foreach)
         ours.give_gradients()
@@ -117,6 +168,35 @@ class TestOnePiece:
         found = report(compiled_step(ours))
         assert (found.graph_count, found.break_count) == (1, 0)
         assert len(found.kernels) <= 3 and all(kernel.kind == "fused" for kernel in found.kernels)
+
+    @pytest.mark.parametrize("kind", FUSED)
+    def test_fused(self, kind):
+        ours = Setting(kind, shapes=SHAPES * 8, fused=True)
+        ours.give_gradients()
+        ours.optimizer.step()
+        found = report(compiled_step(ours))
+        assert (found.graph_count, found.break_count) == (1, 0)
+        assert len(found.kernels) <= 3 and all(kernel.kind == "fused" for kernel in found.kernels)
+
+    def test_a_scaled_gradient_is_left_to_eager(self):
+        ours, eager = Setting("adam", fused=True), Setting("adam", fused=True)
+        for setting in (ours, eager):
+            setting.give_gradients()
+            setting.optimizer.grad_scale = torch.tensor(4.0)
+            setting.optimizer.found_inf = torch.tensor(0.0)
+        compiled_step(ours)()
+        eager.optimizer.step()
+        for mine, its in zip(ours.tensors(), eager.tensors(), strict=True):
+            torch.testing.assert_close(mine, its)
+
+    @pytest.mark.parametrize("kind", ["radam", "asgd"])
+    def test_once_for_all_counts_of_steps(self, kind):
+        ours = Setting(kind)
+        step = compiled_step(ours)
+        for _ in range(12):
+            ours.give_gradients()
+            step()
+        assert report(step).break_count == 0 and len(report(step).recompiles) == 1
 
     def test_once_torch_compile_has_run(self):
         """It disables functions of torch's optimizers for itself."""

@@ -20,6 +20,7 @@ from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.numbers import tensor_of_number
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorValue
 from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps
 
@@ -127,7 +128,7 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         array = session.realize(args[0]) if len(args) == 1 and not kwargs else None
         if not isinstance(array, ArrayValue):
-            return _of_known_integers(session, args, kwargs)
+            return tensor_of_number(session, args, kwargs) or _of_known_integers(session, args, kwargs)
         name = "clone" if copies else "detach"  # a tensor of its own
         return session.graph.call(session, "call_method", name, (array.tensor(session),), {})
 

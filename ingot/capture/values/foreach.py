@@ -57,7 +57,9 @@ def _rule(name: str, method: str) -> Callable[..., Value | None]:
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         if method.startswith("addc") and len(args) == 4:  # a keyword of the method
             args, kwargs = args[:3], {**kwargs, "value": args[3]}
-        if not kwargs.keys() <= _KEYWORDS or isinstance(session.realize(kwargs.get("value", NONE)), TensorValue):
+        scale = session.realize(kwargs.get("value", NONE))
+        many = isinstance(scale, TensorValue) and scale.fake.dim() > 0
+        if not kwargs.keys() <= _KEYWORDS or many:
             raise session.unsupported(f"{name}() with the arguments {', '.join(kwargs)}")
         made = [
             TensorMethod(tensor, method).call(session, own, named)

@@ -311,6 +311,8 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     label, operands = _SCALED[form]
     given = dict(zip(("self", *operands, label), args)) | kwargs
     number = session.realize(given[label]) if label in given else None
+    if isinstance(number, TensorValue) and label != "weight":  # of which there are tensors
+        number = read(session, number)
     if not isinstance(number, NumberValue):
         return None
     tensors = [session.realize(value) for key, value in given.items() if key != label]
@@ -328,6 +330,25 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     if label == "alpha":
         return _method(session, name.replace(form, "addcmul"), target, first, scale)
     return _method(session, name, target, _call(session, operator.mul, scale, first), *rest)
+
+
+def choice(session: Session, number: Value, bound: Value, above: Value, below: Value) -> Value:
+    """`above if number > bound else below` of a float that is read from a tensor and a constant."""
+    assert isinstance(number, NumberValue)
+    condition = _call(session, operator.gt, number.tensor, bound)
+    operands = [session.realize(side) for side in (above, below)]
+    of_tensors = any(isinstance(side, TensorValue) for side in operands)
+    made = _call(session, torch.where, condition, *(s.tensor if isinstance(s, NumberValue) else s for s in operands))
+    return made if of_tensors else NumberValue(float, made)
+
+
+def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.tensor or torch.as_tensor of a float that is read from a tensor and nothing else; None if it is none."""
+    number = session.realize(args[0]) if len(args) == 1 else None
+    device = session.known(kwargs.get("device", ConstantValue("cpu"))) if kwargs.keys() <= {"device"} else None
+    if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
+        return None
+    return _converted(session, number.tensor, torch.get_default_dtype(), copy=True)
 
 
 def _reads(cls: type | None) -> Callable[..., Value | None]:

@@ -1,0 +1,252 @@
+"""torch's optimizers where their own code cannot be captured: RAdam and ASGD branch on the count of steps, which the
+graph reads from a tensor, so both sides are computed and one is chosen; the fused updates are kernels of eager's, so
+they are written as the operations that these amount to.
+
+Where the parameters are halves a fused kernel computes in float32 and rounds once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import asgd, radam
+
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import ConstSource
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.builtins import rule
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.numbers import choice
+from ingot.capture.values.tensor import FUNCTIONS
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+# -- inlined -----------------------------------------------------------------------------------------------------------
+
+
+def chosen(number: Any, bound: float, above: Any, below: Any) -> Any:
+    """One of two tensors or floats, by whether a float that is read from a tensor lies above a bound."""
+    return above if number > bound else below
+
+
+rule(chosen)(choice)
+
+
+def _scalar(number: Any) -> Any:
+    """A setting that may be a tensor of one element, without its dimensions."""
+    return number.squeeze() if isinstance(number, torch.Tensor) and number.dim() else number
+
+
+def _moments(
+    param: Any, grad: Any, mean: Any, square: Any, lr: Any, beta1: Any, beta2: Any, decay: Any, decoupled: Any
+) -> None:
+    """Decays the weights, and updates the running means of the gradient and of its square."""
+    if decay != 0 and decoupled:
+        param.mul_(1 - lr * decay)
+    elif decay != 0:
+        grad = grad.add(param, alpha=decay)
+    mean.lerp_(grad, 1 - beta1)
+    square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+
+
+def _rectification(step: Any, beta2: Any) -> Any:
+    """The approximated length of the average of the squares, and what makes up for its variance."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * step * (beta2**step) / (1 - beta2**step)
+    ratio = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    return length, ratio**0.5
+
+
+_LONG_ENOUGH = 5.0
+
+
+def _radam(
+    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any, lr: Any,
+    weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
+) -> None:  # fmt: skip
+    """RAdam's update of one parameter after the other."""
+    lr = _scalar(lr)
+    for param, grad, mean, square, count in zip(params, grads, means, squares, steps):
+        grad = -grad if maximize else grad
+        count += 1
+        step = count.item()
+        _moments(param, grad, mean, square, lr, beta1, beta2, weight_decay, decoupled_weight_decay)
+        plain = mean / (1 - beta1**step) * lr
+        length, factor = _rectification(step, beta2)
+        adapted = plain * ((1 - beta2**step) ** 0.5 / square.sqrt().add_(eps)) * factor
+        param.add_(chosen(length, _LONG_ENOUGH, adapted, plain), alpha=-1)
+
+
+def _radam_of_many(
+    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any, lr: Any,
+    weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
+) -> None:  # fmt: skip
+    """The same as eager rounds it where it takes many parameters at once."""
+    lr = _scalar(lr)
+    for param, grad, mean, square, count in zip(params, grads, means, squares, steps):
+        grad = -grad if maximize else grad
+        count += 1
+        step = count.item()
+        _moments(param, grad, mean, square, lr, beta1, beta2, weight_decay, decoupled_weight_decay)
+        length, factor = _rectification(step, beta2)
+        correction = 1 - beta1**step
+        of_adapted = (1 - beta2**step) ** 0.5 * (lr * chosen(length, _LONG_ENOUGH, factor, 0.0) / correction) * -1
+        of_plain = chosen(length, _LONG_ENOUGH, 0.0, lr / correction) * -1
+        scale = square.sqrt().add_(eps).div_(of_adapted).reciprocal_().add_(of_plain)
+        param.addcmul_(mean, scale)
+
+
+def _asgd(
+    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any, t0: Any,
+    alpha: Any, weight_decay: Any, maximize: Any, **_: Any,
+) -> None:  # fmt: skip
+    """ASGD's update of one parameter after the other."""
+    lr = _scalar(lr)
+    for param, grad, average, mu, eta, count in zip(params, grads, averages, mus, etas, steps):
+        grad = -grad if maximize else grad
+        count += 1
+        step, rate = count.item(), eta.item()
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        param.mul_(1 - lambd * rate)
+        param.add_(grad, alpha=-rate)
+        average.copy_(torch.where(mu != 1, average.add(param.sub(average).mul_(mu)), param))
+        eta.copy_(torch.as_tensor(lr / ((1 + lambd * lr * step) ** alpha)))
+        mu.copy_(torch.as_tensor(1 / chosen(step - t0, 1.0, step - t0, 1.0)))
+
+
+def _asgd_of_many(
+    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any, t0: Any,
+    alpha: Any, weight_decay: Any, maximize: Any, **_: Any,
+) -> None:  # fmt: skip
+    """The same as eager rounds it where it takes many parameters at once."""
+    lr = _scalar(lr)
+    for param, grad, average, mu, eta, count in zip(params, grads, averages, mus, etas, steps):
+        grad = -grad if maximize else grad
+        count += 1
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        param.addcmul_(grad.add(param, alpha=lambd), eta, value=-1)
+        average.addcmul_(param.sub(average), mu)
+        eta.copy_(torch.as_tensor(lr / ((1 + lambd * lr * count) ** alpha)))
+        step = count.item()
+        mu.copy_(torch.as_tensor(1 / chosen(step - t0, 1.0, step - t0, 1.0)))
+
+
+def _wide(tensor: Any) -> Any:
+    """A tensor in what a fused kernel computes in."""
+    return tensor.to(torch.float32) if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _number(setting: Any) -> Any:
+    return setting.item() if isinstance(setting, torch.Tensor) else setting
+
+
+def _fused_adam(
+    params: Any, grads: Any, means: Any, squares: Any, largest: Any, steps: Any, *, lr: Any, beta1: Any, beta2: Any,
+    weight_decay: Any, eps: Any, amsgrad: Any, maximize: Any, grad_scale: Any = None, found_inf: Any = None,
+    decoupled: Any = False,
+) -> None:  # fmt: skip
+    lr = _number(lr)
+    for k, param in enumerate(params):
+        value, grad, mean, square = _wide(param), _wide(grads[k]), _wide(means[k]), _wide(squares[k])
+        step = steps[k].item()
+        if maximize:
+            grad = -grad
+        if weight_decay != 0 and decoupled:
+            value = value - lr * weight_decay * value
+        elif weight_decay != 0:
+            grad = grad + value * weight_decay
+        mean = torch.lerp(mean, grad, 1 - beta1)
+        square = square * beta2 + (1 - beta2) * grad * grad
+        means[k].copy_(mean)
+        squares[k].copy_(square)
+        if amsgrad:
+            square = torch.maximum(_wide(largest[k]), square)
+            largest[k].copy_(square)
+        scale = square.sqrt() / (1 - beta2**step) ** 0.5 + eps
+        param.copy_(value - lr / (1 - beta1**step) * mean / scale)
+
+
+def _fused_adamw(*args: Any, **kwargs: Any) -> None:
+    _fused_adam(*args, **kwargs, decoupled=True)
+
+
+def _fused_sgd(
+    params: Any, grads: Any, buffers: Any, *, weight_decay: Any, momentum: Any, lr: Any, dampening: Any, nesterov: Any,
+    maximize: Any, is_first_step: Any, grad_scale: Any = None, found_inf: Any = None,
+) -> None:  # fmt: skip
+    lr = _number(lr)
+    for k, param in enumerate(params):
+        value, grad = _wide(param), _wide(grads[k])
+        if maximize:
+            grad = -grad
+        if weight_decay != 0:
+            grad = grad + value * weight_decay
+        if momentum != 0:
+            buffer = grad if is_first_step else _wide(buffers[k]) * momentum + grad * (1 - dampening)
+            buffers[k].copy_(buffer)
+            grad = grad + buffer * momentum if nesterov else buffer
+        param.copy_(value - lr * grad)
+
+
+def _fused_adagrad(
+    params: Any, grads: Any, sums: Any, steps: Any, *, lr: Any, lr_decay: Any, weight_decay: Any, eps: Any,
+    maximize: Any, grad_scale: Any = None, found_inf: Any = None,
+) -> None:  # fmt: skip
+    lr = _number(lr)
+    for k, param in enumerate(params):
+        value, grad = _wide(param), _wide(grads[k])
+        if maximize:
+            grad = -grad
+        if weight_decay != 0:
+            grad = grad + value * weight_decay
+        total = _wide(sums[k]) + grad * grad
+        sums[k].copy_(total)
+        rate = lr / (1 + (steps[k].item() - 1) * lr_decay)
+        param.copy_(value - rate * grad / (total.sqrt() + eps))
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+_ON_TENSORS = ("capturable", "differentiable", "has_complex")
+"""Options with which torch's own code computes with tensors alone, or with others than these here."""
+
+
+def _in_place_of(function: FunctionType, own: FunctionType) -> Callable[..., Value]:
+    def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if any(session.truth(kwargs.get(name, NONE)) for name in _ON_TENSORS):
+            return session.inline(FunctionValue.outside(session, function, ConstSource(function)), args, kwargs)
+        return session.call(session.builtin(own), args, kwargs)
+
+    return call
+
+
+def _fused(own: FunctionType) -> Callable[..., Value]:
+    def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        for name in ("grad_scale", "found_inf"):
+            given = session.realize(kwargs.get(name, NONE))
+            if not (isinstance(given, ConstantValue) and given.object is None):
+                raise session.unsupported(f"a fused update is given {name}")
+        return session.call(session.builtin(own), args, kwargs)
+
+    return call
+
+
+_IN_PLACE_OF: dict[Any, Any] = {
+    radam._single_tensor_radam: _radam,
+    radam._multi_tensor_radam: _radam_of_many,
+    asgd._single_tensor_asgd: _asgd,
+    asgd._multi_tensor_asgd: _asgd_of_many,
+}
+for _function, _own in _IN_PLACE_OF.items():
+    SPECIAL_FUNCTIONS[_function] = _in_place_of(_function, _own)
+FUNCTIONS[torch._fused_adam_] = _fused(_fused_adam)  # type: ignore[arg-type]
+FUNCTIONS[torch._fused_adamw_] = _fused(_fused_adamw)  # type: ignore[arg-type]
+FUNCTIONS[torch._fused_sgd_] = _fused(_fused_sgd)  # type: ignore[arg-type]
+FUNCTIONS[torch._fused_adagrad_] = _fused(_fused_adagrad)  # type: ignore[arg-type]
