@@ -9,7 +9,6 @@ while calls wait in the queue; `TB/s` is what the inputs and outputs amount to, 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -46,7 +45,6 @@ def moved_bytes(args: tuple[Any, ...], result: Any) -> int:
 
 
 def main() -> None:
-    os.environ["INGOT_CUDA"] = "1"  # not yet the default
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", nargs="*", default=list(FUNCTIONS))

@@ -42,7 +42,7 @@ def _device(graph: torch.fx.Graph) -> torch.device:
             if isinstance(tensor, torch.Tensor):
                 found.setdefault(tensor.device, node.meta.get("where", ""))
     for device, where in found.items():
-        if device.type not in TARGETS or (device.type == "cuda" and os.environ.get("INGOT_CUDA") != "1"):
+        if device.type not in TARGETS or (device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"):
             raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
         if device.type == "cuda" and torch.version.hip:
             raise Unsupported("a tensor on an AMD GPU", where, skip=True)

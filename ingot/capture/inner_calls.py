@@ -60,7 +60,7 @@ _TENSORS = (torch.Tensor, torch.nn.Module)
 def _may_have_tensors(function: FunctionType, parameters: tuple[Any, ...]) -> bool:
     """Whether tensors or modules are near at hand: to capture what has none, an import for example, is a waste."""
     return any(
-        isinstance(item, _TENSORS)
+        issubclass(type(item), _TENSORS)  # isinstance asks for __class__, which may be code of the user's
         for value in itertools.chain(parameters, _variables(function))
         for item in itertools.chain((value,), itertools.islice(_held(value), _FEW))
     )
@@ -75,11 +75,12 @@ def _variables(function: FunctionType) -> Iterator[Any]:
 
 def _held(value: Any) -> Iterable[Any]:
     """What a container or an instance holds, read without code of the user's."""
-    if isinstance(value, list):
+    kind = type(value)
+    if issubclass(kind, list):
         return list.__iter__(value)
-    if isinstance(value, tuple):
+    if issubclass(kind, tuple):
         return tuple.__iter__(value)
-    held = value if isinstance(value, dict) else instance_dict(value)
+    held = value if issubclass(kind, dict) else instance_dict(value)
     return dict.values(held) if isinstance(held, dict) else ()  # that of a class is no dict
 
 

@@ -302,11 +302,18 @@ def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     return mean, torch.mean(centered * centered, dims, keepdim=True)
 
 
+def _dtype_of_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
+    """That in which eager keeps mean and deviation: on a GPU as they were accumulated."""
+    if x.device.type != "cpu":
+        return torch.float32 if x.dtype in HALVES else x.dtype
+    return weight.dtype if weight is not None else x.dtype
+
+
 @rule(aten.native_layer_norm.default)
 def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
     if _is_empty(x):
         return NotImplemented
-    stats = weight.dtype if weight is not None else x.dtype
+    stats = _dtype_of_statistics(x, weight)
     wide = widened(x)
     mean, variance = _moments(wide, list(range(-len(shape), 0)))
     scale = torch.rsqrt(variance + eps)
@@ -382,7 +389,7 @@ def batch_norm(
         unbiased = variance * quotient(count, count - 1, variance.dtype)
         running_var.copy_(momentum * unbiased + (1 - momentum) * widened(running_var))
     scale = torch.rsqrt(variance + eps)
-    stats = weight.dtype if weight is not None else x.dtype
+    stats = _dtype_of_statistics(x, weight)
     return _normalized(x, mean, scale, weight, bias), mean.to(stats), scale.to(stats)
 
 
@@ -391,6 +398,23 @@ def _normalized(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, b
     factor = scale if weight is None else scale * widened(weight)
     offset = -mean * factor if bias is None else widened(bias) - mean * factor
     return (widened(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
+
+
+@rule(aten.cudnn_batch_norm.default)
+def cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """The op that eager calls on a GPU, which writes the running statistics. Its last result is room for its backward,
+    which needs none here."""
+    found = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return found if found is NotImplemented else (*found, x.new_empty(0, dtype=torch.uint8))
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)

@@ -272,6 +272,14 @@ def batch_norm(
     )
 
 
+@rule(aten.cudnn_batch_norm_backward.default)
+def cudnn_batch_norm(
+    x: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    mean: Tensor | None, scale: Tensor | None, eps: float, room: Tensor,
+) -> Any:  # fmt: skip
+    return batch_norm(grad, x, weight, running_mean, running_var, mean, scale, True, eps, (True, True, True))
+
+
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
 

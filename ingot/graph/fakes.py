@@ -97,7 +97,7 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         inner_kwargs["device"] = torch.device("meta")
     try:
         check(op, inner, inner_kwargs)
-        result = meta.rule_for(op)(op, inner, inner_kwargs)
+        result = meta.rule_for(op, device.type)(op, inner, inner_kwargs)
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:

@@ -559,14 +559,18 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), result)
 
 
+_KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
+
+
 def _unless_known(rule: Rule) -> Rule:
-    """A rule for symbolic sizes alone: where all are known, a real run tells more of the layout."""
+    """A rule for symbolic sizes, and for GPUs: on a CPU, where all are known, a real run tells more of the layout."""
 
     @wraps(rule)
     def chosen(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         symbolic = _has_symbols(args) or any(map(is_symbolic, tensors_in((args, kwargs))))
         return (rule if symbolic else _probe)(op, args, kwargs)
 
+    _KNOWN_TO_CPUS[chosen] = rule
     return chosen
 
 
@@ -619,6 +623,43 @@ def _has_symbols(args: Any) -> bool:
     if isinstance(args, (list, tuple)):
         return any(map(_has_symbols, args))
     return isinstance(args, torch.SymInt)
+
+
+def rms_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    t, normalized = args[0], len(args[1])
+    stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
+    return _fresh(t.shape, t.dtype), _fresh(stats, _accumulated(t.dtype))
+
+
+def rms_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    return tuple([_like(t, t is not None and wanted) for t, wanted in zip((args[1], args[4]), args[5])])
+
+
+def cudnn_batch_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    x, training = args[0], args[5]
+    stats = [_fresh((x.shape[1],) if training else (0,), _accumulated(x.dtype)) for _ in range(2)]
+    return _fresh(x.shape, x.dtype, geometry.suggested(x)), *stats, _fresh((0,), torch.uint8)
+
+
+def cudnn_batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    x, weight = args[0], args[2]
+    slopes = [_fresh((x.shape[1],), weight.dtype) for _ in range(2)]
+    return _fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
+
+
+def _with_wide_statistics(rule: Rule) -> Rule:
+    """The rule of a norm whose mean and deviation are kept as they were accumulated."""
+
+    @wraps(rule)
+    def widened(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+        first, *stats = rule(op, args, kwargs)
+        return first, *(_fresh(t.shape, _accumulated(args[0].dtype)) for t in stats)
+
+    return widened
+
+
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -684,6 +725,15 @@ _FAMILIES: dict[Rule, str] = {
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
+_ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
+    "native_layer_norm": _with_wide_statistics(layer_norm),
+    "native_batch_norm": _with_wide_statistics(batch_norm),
+    "cudnn_batch_norm": cudnn_batch_norm,
+    "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
+    "_fused_rms_norm": rms_norm,
+    "_fused_rms_norm_backward": rms_norm_backward,
+    **{name: _KNOWN_TO_CPUS[rule] for name, rule in _RULES.items() if rule in _KNOWN_TO_CPUS},
+}
 _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
     aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
     aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(aten.split_with_sizes.default, args, kwargs),
@@ -697,8 +747,9 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
 
 
 @cache
-def rule_for(op: OpOverload) -> Rule:
-    """The rule for a functional op or a view: by family, else the pointwise tag, else a real run."""
+def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
+    """The rule for a functional op or a view, on a device of this type: by family, else the pointwise tag, else a real
+    run."""
     namespace, name = op._schema.name.split("::")
     if op.is_view:
         return native
@@ -707,6 +758,8 @@ def rule_for(op: OpOverload) -> Rule:
     known = _OF_OVERLOADS.get(op)
     if known is not None:
         return known
+    if namespace == "aten" and device != "cpu" and name in _ON_GPUS:
+        return _ON_GPUS[name]
     if namespace == "aten" and name in _RULES:
         return _RULES[name]
     if torch.Tag.dynamic_output_shape in op.tags:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import ingot
+from ingot.capture import inner_calls
 from ingot.compiler import Compiler
 from ingot.native._native import hook_active
 from tests.tracked import Tracked, assert_same
@@ -579,3 +580,15 @@ def test_a_callee_may_watch_its_callers_variable() -> None:
     tracked = Tracked(fn, backend="eager")
     tracked(X)
     tracked(X)
+
+
+def test_looking_for_tensors_calls_no_code_of_the_users() -> None:
+    class Sly:
+        @property
+        def __class__(self) -> type:
+            raise AssertionError("it was asked for its class")
+
+    def helper(held: object) -> None: ...
+
+    assert not inner_calls._may_have_tensors(helper, (Sly(), [Sly()]))
+    assert inner_calls._may_have_tensors(helper, (Sly(), [Sly(), torch.ones(1)]))

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 from ingot.codegen.triton.module import available
-
-
-@pytest.fixture(autouse=True)
-def on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "INGOT_CUDA", "1")  # not yet the default
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -316,6 +316,46 @@ def test_gradients_of_norms() -> None:
     gradients_agree(lambda x, w: F.batch_norm(x, None, None, w, training=True), images, draw(24, grad=True))
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_norms_of_halves(dtype: torch.dtype) -> None:
+    x = draw(8192, 4096, dtype=dtype, grad=True)
+    w, b = draw(4096, dtype=dtype, seed=1, grad=True), draw(4096, dtype=dtype, seed=2, grad=True)
+    gradients_agree(lambda x, w, b: F.layer_norm(x, (4096,), w, b), x, w, b)
+    gradients_agree(lambda x, w: F.rms_norm(x, (4096,), w, 1e-6), x, w)
+    small = draw(8, 64, dtype=dtype)
+    same(lambda x: torch.native_layer_norm(x, (64,), None, None, 1e-5), small)
+    same(lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5), small)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics(training: bool) -> None:
+    images, w, b = draw(4, 24, 10, 10), draw(24, seed=1), draw(24, seed=2)
+    mean, var = draw(24, seed=3), draw(24, seed=4).abs() + 0.5
+    same(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b)
+    same(lambda x, m, v, w, b: F.instance_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b)
+    x, slope = draw(4, 24, 10, 10, grad=True), draw(24, seed=1, grad=True)
+    gradients_agree(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training, 0.1), x, mean, var, slope, b)
+    last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    gradients_agree(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training, 0.1), last, mean, var, slope, b, strides=training)
+
+
+def test_masks_of_attention() -> None:
+    q = draw(2, 4, 7, 32)
+    mask = (draw(2, 1, 7, 7) > 0.3) | torch.eye(7, device="cuda").bool()
+    same(lambda q, m: F.scaled_dot_product_attention(q, q, q, m), q, mask, oracle=False)
+    same(lambda q, m: F.scaled_dot_product_attention(q, q, q, torch.where(m, 0.0, -1e9)), q, mask, oracle=False)
+    small = mask[:, :, :5, :5] | torch.eye(5, device="cuda").bool()
+
+    def twice(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            q = F.scaled_dot_product_attention(q, q, q, mask) + q
+        return q
+
+    same(twice, draw(2, 4, 5, 32), small, oracle=False)
+    gradients_agree(twice, draw(2, 4, 7, 32, grad=True), mask, strides=False)
+    gradients_agree(twice, draw(2, 4, 5, 32, grad=True), torch.where(small, 0.0, -1e9), strides=False)
+
+
 def test_a_training_step() -> None:
     torch.manual_seed(0)
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ingot.errors import Unsupported
-from ingot.loops.expr import ONE, Expr
+from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel
+from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
 
 aten = torch.ops.aten
 
@@ -23,6 +23,11 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: torch.baddbmm,
     aten.mv.default: torch.mv,
     aten.cumsum.default: torch.cumsum,
+}
+# Of these, what is added to the scores must lie in rows that begin at multiples of so many elements.
+_ROWS_OF_BIAS = {
+    aten._scaled_dot_product_efficient_attention.default: 8,
+    aten._scaled_dot_product_efficient_attention_backward.default: 8,
 }
 _RESIZE_OUT = {aten.binary_cross_entropy.default}  # it holds the terms before it holds their sum
 
@@ -38,6 +43,9 @@ def call_aten(
         raise Unsupported(f"{func} writes to its arguments", lw.origin.where)
     random = torch.Tag.nondeterministic_seeded in func.tags
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
+    if func in _ROWS_OF_BIAS:
+        names = [a.name for a in func._schema.arguments]
+        args = [_in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a for name, a in zip(names, args)]
     spec = outs[0] if len(outs) == 1 else None
     writable = spec is not None and not random and func not in _RESIZE_OUT and _is_dense(spec)
     if spec is not None and writable and not _allocates_well(lw, spec):
@@ -63,6 +71,26 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
     if isinstance(tree, (tuple, list)):
         return type(tree)(laid_out(lw, item) for item in tree)
     return tree
+
+
+def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue | None:
+    """`value` in memory where neighbours of a row lie side by side, and all else at multiples of `unit` elements."""
+    if value is None:
+        return None
+    window = view_of(value)
+    apart = [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE] if window else []
+    if apart and apart[-1] is ONE and all(s.constant is not None and s.constant % unit == 0 for s in apart[:-1]):
+        return value
+    repeated = [stride is ZERO for stride in value.strides[:-1]] + [False]
+    sizes = tuple(ONE if again else size for again, size in zip(repeated, value.sizes))
+    wide = (*sizes[:-1], (sizes[-1] + (unit - 1)) // unit * unit)
+    laid = tuple(ZERO if again else stride for again, stride in zip(repeated, contiguous_strides(wide)))
+    buffer = lw.new_buffer(Spec(sizes, laid, value.dtype, torch.device(lw.target.device)), laid)
+    lw.write(TensorValue(sizes, laid, value.dtype, value.load, origin=lw.origin), buffer, laid, ZERO)
+    if value.root is value and value.buffer is not None:
+        return stored(buffer, Spec(value.sizes, laid, value.dtype, torch.device(lw.target.device)))
+    value.place(buffer, laid)  # for other calls as well
+    return value
 
 
 def _is_dense(spec: Spec | TensorValue) -> bool:
