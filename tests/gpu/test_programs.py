@@ -331,12 +331,16 @@ def test_norms_of_halves(dtype: torch.dtype) -> None:
 def test_running_statistics(training: bool) -> None:
     images, w, b = draw(4, 24, 10, 10), draw(24, seed=1), draw(24, seed=2)
     mean, var = draw(24, seed=3), draw(24, seed=4).abs() + 0.5
-    same(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b)
+
+    def batch_norm(x: Any, m: Any, v: Any, w: Any, b: Any) -> torch.Tensor:
+        return F.batch_norm(x, m, v, w, b, training, 0.1)
+
+    same(batch_norm, images, mean, var, w, b)
     same(lambda x, m, v, w, b: F.instance_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b)
     x, slope = draw(4, 24, 10, 10, grad=True), draw(24, seed=1, grad=True)
-    gradients_agree(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training, 0.1), x, mean, var, slope, b)
+    gradients_agree(batch_norm, x, mean, var, slope, b)
     last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-    gradients_agree(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training, 0.1), last, mean, var, slope, b, strides=training)
+    gradients_agree(batch_norm, last, mean, var, slope, b, strides=training)
 
 
 def test_masks_of_attention() -> None:
