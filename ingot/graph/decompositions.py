@@ -257,7 +257,7 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     if half_to_float or _is_empty(x):
         return NotImplemented
     weights = torch.exp(x - torch.amax(x, dim, keepdim=True))
-    return weights / torch.sum(weights, dim, keepdim=True)
+    return weights * torch.reciprocal(torch.sum(weights, dim, keepdim=True))  # one division a row
 
 
 @rule(aten._log_softmax.default)

@@ -49,9 +49,7 @@ def _softmax_input(node: Node) -> tuple[Node, bool] | None:
     if node.target is aten._safe_softmax.default and _is_last(node, node.args[1]):
         x = _node(node.args[0])
         return (x, True) if len(x.users) == 1 else None
-    if node.target is not aten.div.Tensor:
-        return None
-    weights, total = node.args[:2]
+    weights, total = _quotient(node)
     if not (_is(weights, aten.exp.default, 2) and _is(total, aten.sum.dim_IntList, 1)):
         return None
     shifted = _node(_node(weights).args[0])
@@ -61,6 +59,15 @@ def _softmax_input(node: Node) -> tuple[Node, bool] | None:
     if not _is(largest, aten.amax.default, 1) or _node(largest).args[0] is not x or not _keeps_last(_node(largest)):
         return None
     return (x, False) if len(x.users) == 2 and not shifted.kwargs else None
+
+
+def _quotient(node: Node) -> tuple[Any, Any]:
+    """(a, b) where the node is a / b or a times b's reciprocal, else Nones."""
+    if node.target is aten.div.Tensor:
+        return node.args[0], node.args[1]
+    if node.target is aten.mul.Tensor and _is(node.args[1], aten.reciprocal.default, 1):
+        return node.args[0], _node(node.args[1]).args[0]
+    return None, None
 
 
 def _node(value: Any) -> Node:

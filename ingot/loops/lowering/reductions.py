@@ -349,7 +349,7 @@ def softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bo
     powers = pointwise(lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype])
     lw.realize(powers)
     total = lw.reduce(spec, "sum", powers, (dim,), dtype, same)
-    return pointwise(lw, out, lambda p, t: apply("div", p, t), [powers, total], [dtype, dtype])
+    return pointwise(lw, out, lambda p, t: apply("mul", p, apply("reciprocal", t)), [powers, total], [dtype, dtype])
 
 
 @lowers(aten._log_softmax.default)
