@@ -54,6 +54,7 @@ class Compiler:
         self.guards: list[GuardSet] = []  # of every entry, newest last
         self.varying: Varying = frozenset()
         self.fixed_sizes = False  # whether they are compiled for, as symbols did not do
+        self.takes_data_dependent_sizes = options.is_native  # else they break the graph, as symbols for them did not do
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
@@ -72,6 +73,7 @@ class Compiler:
             self.compilations.clear()
             self.guards.clear()
             self.varying, self.fixed_sizes = frozenset(), False
+            self.takes_data_dependent_sizes = self.options.is_native
             self.continuations.clear()
             self.overflow = self.watched = None
 
@@ -135,7 +137,7 @@ class Compiler:
                 self.varying = self.varying.union(guards.changed_sizes(slots), guards.changed_integers(slots))
         run: Run | None = None
         try:
-            run = self._compile_sizes(compilation, slots, args, kwargs)
+            run = self._compile_data(compilation, slots, args, kwargs)
         except Unsupported as reason:
             self._leave_to_eager(compilation, reason)
         except BackendError:
@@ -148,6 +150,25 @@ class Compiler:
 
             debug(compilation)
         return compilation, run
+
+    def _compile_data(
+        self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Run:
+        """Compile with symbols for sizes that the data decide; where that cannot be done, the graph breaks there."""
+        try:
+            return self._compile_sizes(compilation, slots, args, kwargs)
+        except BackendError:
+            raise
+        except Exception as problem:
+            captured = compilation.captured
+            if captured is None or not captured.context.shapes.unbacked.roots or self.options.fullgraph:
+                raise
+            why = without_frames(problem)
+        self.takes_data_dependent_sizes = False
+        compilation.captured = None
+        run = self._compile_sizes(compilation, slots, args, kwargs)
+        compilation.fixed_sizes.append(f"sizes that the data decide break the graph: {why}")
+        return run
 
     def _compile_sizes(
         self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -196,7 +217,8 @@ class Compiler:
     def _capture(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, varying: Varying
     ) -> Captured:
-        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying)
+        of_data = self.takes_data_dependent_sizes
+        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying, of_data)
 
     def _continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -232,8 +254,12 @@ class Compiler:
         residual = captured.residual
         clean = not captured.writes or compilation.program is not None and compilation.program.fails_first
         replays = clean and not draws_random_numbers(compilation.aten)
+        aten = compilation.aten
+        if aten is not None and aten.checks and not replays:
+            raise Unsupported(f"{aten.checks[0]} is checked where eager could not go on", aten.checks[0].where)
+        handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
         self.dispatcher.add_entry(
-            tree, target, residual, replays=replays, handles=captured.handles, general=bool(captured.guards.symbols)
+            tree, target, residual, replays=replays, handles=handles, general=bool(captured.guards.symbols)
         )
         self.guards.append(captured.guards)
 
@@ -246,7 +272,7 @@ class Compiler:
                     raise
                 raised = without_frames(error)
             if raised is not None:  # out of the handler, which would hang on what is raised now
-                return self._replay(raised, captured.handles, args, kwargs)
+                return self._replay(raised, handles, args, kwargs)
             if not self.options.is_native:
                 check_outputs(self.options, outputs, residual.output_count)
             return residual.build(outputs, slots)
@@ -356,7 +382,8 @@ class Continuation(Compiler):
     def _capture(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, varying: Varying
     ) -> Captured:
-        return capture_continuation(self.chain, args, options, self._continue_at, varying)
+        of_data = self.takes_data_dependent_sizes
+        return capture_continuation(self.chain, args, options, self._continue_at, varying, of_data)
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)

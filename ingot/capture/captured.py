@@ -39,6 +39,7 @@ from ingot.capture.values import (
     module,
     optimizers,
     outside_iterators,
+    size_checks,
     slots,
     torch_functions,
     transforms,
@@ -70,6 +71,7 @@ _TABLES = (  # imported for the rows that they add
     module,
     optimizers,
     outside_iterators,
+    size_checks,
     slots,
     torch_functions,
     transforms,
@@ -171,9 +173,10 @@ def capture_call(
     options: Options,
     continuations: Continuations | None = None,
     varying: Varying = frozenset(),
+    data_dependent_sizes: bool = False,
 ) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
-    break. `varying` are not compiled for their values.
+    break. `varying` are not compiled for their values; `data_dependent_sizes` do not break the graph.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
     captured at all.
@@ -188,7 +191,7 @@ def capture_call(
         values = [session.wrap(v, ArgSource(i, names[i])) for i, v in enumerate(argument_slots(fn, args, kwargs))]
         return [session.root_frame(root, values)], None
 
-    return _capture(enter, options, continuations)
+    return _capture(enter, options, continuations, data_dependent_sizes)
 
 
 def capture_continuation(
@@ -197,6 +200,7 @@ def capture_continuation(
     options: Options,
     continuations: Continuations,
     varying: Varying = frozenset(),
+    data_dependent_sizes: bool = False,
 ) -> Captured:
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
 
@@ -204,20 +208,22 @@ def capture_continuation(
         session.varying, session.continues = varying, True
         return enter_chain(session, chain, state)
 
-    return _capture(enter, options, continuations)
+    return _capture(enter, options, continuations, data_dependent_sizes)
 
 
-def _capture(enter: Enter, options: Options, continuations: Continuations | None) -> Captured:
+def _capture(
+    enter: Enter, options: Options, continuations: Continuations | None, data_dependent_sizes: bool
+) -> Captured:
     """Where something cannot be captured, starts over and ends before it: no half-done instruction is ever undone."""
     try:
-        return _capture_to(None, enter, options, continuations)
+        return _capture_to(None, enter, options, continuations, data_dependent_sizes)
     except Unsupported as reason:
         if reason.step is None or reason.skip or options.fullgraph or continuations is None:
             raise
         broken = reason
     while True:
         try:
-            return _capture_to(broken, enter, options, continuations)
+            return _capture_to(broken, enter, options, continuations, data_dependent_sizes)
         except Unsupported as reason:
             if reason is not broken and reason.step is not None and broken.step is not None:
                 if reason.step < broken.step:  # it has to be broken earlier
@@ -230,12 +236,16 @@ def _capture(enter: Enter, options: Options, continuations: Continuations | None
 
 
 def _capture_to(
-    end: Unsupported | None, enter: Enter, options: Options, continuations: Continuations | None
+    end: Unsupported | None,
+    enter: Enter,
+    options: Options,
+    continuations: Continuations | None,
+    data_dependent_sizes: bool,
 ) -> Captured:
     """Captures to the end of the function or, given a reason to break the graph, to that place."""
     guards = GuardSet()
     guards.add_global_state()
-    session = Session(guards, GraphRecorder(FakeContext(), options.dynamic, not options.is_native))
+    session = Session(guards, GraphRecorder(FakeContext(data_dependent_sizes), options.dynamic, not options.is_native))
     if end is not None:
         session.stop_at = end.step
     restore_modes = snapshot()

@@ -163,11 +163,19 @@ class GraphRecorder:
         if fakes and isinstance(fakes[0], FakeTensor) and getattr(target, "__name__", target) == "storage_offset":
             self.context.address(fakes[0])
         fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
-        result = self._run(session, op, target, fakes, fakes_by_name)
+        unbacked = self.context.shapes.unbacked
+        known = len(unbacked.checks)
+        unbacked.assumes = True  # the operation asks again when the graph is traced
+        try:
+            result = self._run(session, op, target, fakes, fakes_by_name)
+        finally:
+            unbacked.assumes = False
         if self._inside_opaque:
             _check_result(session, result)
         writes = self._inside_opaque or _writes(target, kwargs)
         if not writes and not _is_computed(result):
+            if len(unbacked.checks) > known:
+                raise session.unsupported(f"{unbacked.checks[-1]} is asked, which the data decide")
             return result_value(session, result, None)
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
@@ -224,6 +232,19 @@ class GraphRecorder:
         made = self.graph.call_function(operator.getitem, (node, index))
         made.meta.update(val=value, where=node.meta["where"])
         return made
+
+    def require(self, session: Session, target: Callable[..., Any], *sizes: SymIntValue | int) -> None:
+        """Adds a call that has a relation of sizes checked, unless it is known to hold."""
+        self.context.shapes.where = session.where
+        unbacked = self.context.shapes.unbacked
+        unbacked.assumes = True
+        try:
+            target(*[fake_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
+        finally:
+            unbacked.assumes = False
+        nodes = tuple([self.node_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
+        node = self.graph.call_function(target, nodes)
+        node.meta.update(val=None, where=session.where)
 
     def switch(self, session: Session, function: Callable[..., Any], *args: Any) -> fx.Node:
         """Adds a call that changes the state of the thread, whose result is no tensor."""

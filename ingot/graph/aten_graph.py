@@ -10,7 +10,9 @@ from typing import Any
 import torch
 import torch.fx
 
+from ingot.graph.data_dependent import Binding
 from ingot.graph.symbols import ShapeContext, to_expr
+from ingot.graph.unbacked import Check
 from ingot.loops.expr import Symbol
 
 Place = tuple[int, str, int]
@@ -95,6 +97,19 @@ class AtenGraph:
         self._output.args = ((tuple(outputs), tuple(mutations)),)
 
     @property
+    def bindings(self) -> dict[Symbol, tuple[torch.fx.Node, Binding]]:
+        """The sizes that the data decide: the node that binds each, and where in its result."""
+        return {b.symbol: (n, b) for n in self.graph.nodes for b in n.meta.get("binds", ())}
+
+    @property
+    def checks(self) -> list[Check]:
+        """What has to hold of the sizes that the data decide."""
+        unbacked = self.shapes.unbacked
+        known = {form for root in self.bindings for form in unbacked.forms(root)}
+        concerned = [(c, unbacked.among(c.left.symbols | c.right.symbols)) for c in unbacked.checks]
+        return [check for check, symbols in concerned if symbols and symbols <= known]
+
+    @property
     def symbols(self) -> dict[Symbol, Place]:
         """The size symbols of the inputs, and where each is read."""
         found: dict[Symbol, Place] = {}
@@ -126,6 +141,7 @@ class AtenGraph:
                 lines.append(f"    {node.name} = constants[{node.target!r}]")
             elif node.op == "call_function":
                 lines.append(f"    {node.name} = {_call(node)}  # {_describe(node)}")
+                lines += [f"    {b.symbol} = {_bound(node, b)}" for b in node.meta.get("binds", ())]
         for position, node in self.mutations:
             lines.append(f"    {self.inputs[position].name}.copy_({node.name})")
         lines.append(f"    return [{', '.join(map(_window, self.outputs))}]")
@@ -152,6 +168,11 @@ def _call(node: torch.fx.Node) -> str:
         return f"{args[0]}[{args[1]}]"
     name = str(node.target)
     return f"{name if name.startswith('aten.') else 'torch.ops.' + name}({', '.join(args)})"
+
+
+def _bound(node: torch.fx.Node, binding: Binding) -> str:
+    result = f"{node.name}[{binding.result}]" if isinstance(node.meta["val"], (list, tuple)) else node.name
+    return result if binding.dim < 0 else f"{result}.shape[{binding.dim}]"
 
 
 def _text(value: Any) -> str:

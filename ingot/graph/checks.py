@@ -81,7 +81,7 @@ def _norm(
     x: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None = None, **_: Any
 ) -> str:
     shapes = [x.shape[x.dim() - len(normalized_shape) :], *(t.shape for t in (weight, bias) if t is not None)]
-    fits = len(normalized_shape) > 0 and all(geometry.same_sizes(s, normalized_shape) for s in shapes)
+    fits = len(normalized_shape) > 0 and all(geometry.expect_same_sizes(s, normalized_shape) for s in shapes)
     return "" if fits else "sizes other than normalized_shape"
 
 
@@ -98,7 +98,7 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
         if x.device.type != "meta":
             return ""
         part = view_symbolically(view, x, tuple(where.values()), {}) if is_symbolic(x) else view(x, *where.values())
-        return "" if geometry.same_sizes(part.shape, src.shape) else "a source of other sizes"
+        return "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"
 
     return test
 
@@ -167,7 +167,7 @@ def _convolution(
     if x.dim() != weight.dim() or x.dtype is not weight.dtype or weight.shape[0] % groups:
         return "an input and a weight of different ranks or types, or groups that do not divide"
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    if bias is not None and not geometry.same_sizes(bias.shape, (channels,)):
+    if bias is not None and not geometry.expect_same_sizes(bias.shape, (channels,)):
         return "a bias of another size"
     return ""
 
@@ -191,19 +191,19 @@ def _unbatched_channels_last(x: Tensor) -> str:
 def _added(x: Tensor, second: Tensor, third: Tensor) -> str:
     """The bias of addmm and baddbmm broadcasts to the product."""
     sizes = (*second.shape[:-1], third.shape[-1])
-    fits = x.dim() <= len(sizes) and geometry.same_sizes(geometry.broadcast(x.shape, sizes), sizes)
+    fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(geometry.broadcast(x.shape, sizes), sizes)
     return "" if fits else "an addend of another size"
 
 
 def _batched(x: Tensor, mat2: Tensor) -> str:
-    fits = x.dim() == mat2.dim() == 3 and geometry.same_sizes(x.shape[:1], mat2.shape[:1])
+    fits = x.dim() == mat2.dim() == 3 and geometry.expect_same_sizes(x.shape[:1], mat2.shape[:1])
     return "" if fits else "batches of different sizes"
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     if weight.dim() != 2:
         return ""
-    if x.shape[-1] != weight.shape[1]:
+    if not geometry.expect_same(x.shape[-1], weight.shape[1]):
         return "an input and a weight that do not multiply"
     fits = bias is None or bias.dim() != 1 or bias.shape[0] == 1 or bias.shape[0] == weight.shape[0]
     return "" if fits else "a bias of another size"

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
-from ingot.graph import geometry, meta
+from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, within
@@ -81,8 +81,11 @@ def storage_key(fake: torch.Tensor) -> int:
     return fake.meta.untyped_storage()._cdata
 
 
-def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write.
+def run_fake(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: ShapeContext | None = None
+) -> Any:
+    """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write. `shapes` makes the
+    sizes that depend on data.
 
     Raises Unsupported for results that depend on data, for changes of a tensor's own geometry, and for what eager would
     refuse.
@@ -97,7 +100,10 @@ def run_fake(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         inner_kwargs["device"] = torch.device("meta")
     try:
         check(op, inner, inner_kwargs)
-        result = meta.rule_for(op, device.type)(op, inner, inner_kwargs)
+        if shapes is not None and shapes.unbacked.roots:
+            data_dependent.expect_elements(op, seen)
+        rule = data_dependent.rule_for(op, inner) if shapes is not None and shapes.unbacked.enabled else None
+        result = rule(shapes, *inner, **inner_kwargs) if rule else meta.rule_for(op, device.type)(op, inner, inner_kwargs)
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -222,13 +228,14 @@ class FakeContext(Mode):
     """Makes the fakes of one capture. Every op on fakes runs under `with context:`, where calls without tensors give
     fakes too.
 
-    `shapes` holds the size symbols and the guards on them. While `outside_is_refused`, an op on a tensor that is no
-    fake is an error, unless the program spells that tensor out.
+    `shapes` holds the size symbols and the guards on them; `data_dependent_sizes` allows such that data decide. While
+    `outside_is_refused`, an op on a tensor that is no fake is an error, unless the program spells that tensor out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data_dependent_sizes: bool = False) -> None:
         super().__init__()
         self.shapes = ShapeContext()
+        self.shapes.unbacked.enabled = data_dependent_sizes
         self.outside_is_refused = False
         self.draws = 0  # how many ops have drawn random numbers
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
@@ -245,7 +252,7 @@ class FakeContext(Mode):
         if op in _ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
-        return run_fake(op, args, kwargs)
+        return run_fake(op, args, kwargs, self.shapes)
 
     def address(self, fake: torch.Tensor) -> None:
         """Notes that places in the whole memory behind a fake are relied on: where the tensor begins in it, and how

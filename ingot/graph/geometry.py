@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ingot.graph.unbacked import expected
+
 Size = Any  # int or torch.SymInt
 
 
@@ -14,10 +16,15 @@ def contiguous(sizes: Sequence[Size]) -> tuple[Size, ...]:
     """Row-major strides, as torch reports them (a dimension of size 0 counts as 1)."""
     strides: list[Size] = []
     step: Size = 1
-    for size in reversed(sizes):
+    for d in reversed(range(len(sizes))):
         strides.append(step)
-        step = step * (size if not isinstance(size, int) or size > 0 else 1)
+        if d:
+            step = step * _at_least_one(sizes[d])
     return tuple(reversed(strides))
+
+
+def _at_least_one(size: Size) -> Size:
+    return 1 if size == 0 else size
 
 
 _CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # rank -> dimensions from the fastest to the slowest
@@ -32,9 +39,10 @@ def ordered(sizes: Sequence[Size], fastest_first: Sequence[int]) -> tuple[Size, 
     """Dense strides with the dimensions laid out in the given order."""
     strides: list[Size] = [1] * len(sizes)
     step: Size = 1
-    for d in fastest_first:
+    for place, d in enumerate(fastest_first, 1):
         strides[d] = step
-        step = step * (sizes[d] if not isinstance(sizes[d], int) or sizes[d] > 0 else 1)
+        if place < len(sizes):
+            step = step * _at_least_one(sizes[d])
     return tuple(strides)
 
 
@@ -100,6 +108,16 @@ def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return len(a) == len(b) and all(x is y or x == y for x, y in zip(a, b))
 
 
+def expect_same(a: Size, b: Size) -> bool:
+    """Equal sizes, of which eager expects that they are."""
+    return a is b or expected(a == b)
+
+
+def expect_same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """The same for all sizes of two tensors."""
+    return len(a) == len(b) and all(map(expect_same, a, b))
+
+
 def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
     """The broadcast of the shapes. Raises RuntimeError where they do not agree."""
     rank = max(map(len, shapes), default=0)
@@ -110,7 +128,7 @@ def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
                 continue
             if isinstance(result[d], int) and result[d] == 1:
                 result[d] = size
-            elif result[d] is not size and result[d] != size:
+            elif not expect_same(result[d], size):
                 raise RuntimeError(f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together")
     return tuple(result)
 

@@ -33,6 +33,8 @@ _PROBE_LIMIT = 1 << 24  # elements that a real run for the sake of its result's 
 
 
 def _fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:
+    if strides is None and any(isinstance(size, torch.SymInt) for size in sizes):
+        strides = geometry.contiguous(sizes)
     if strides is None:
         return torch.empty(sizes, dtype=dtype, device="meta")
     return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="meta")
@@ -246,7 +248,7 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def matmul(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
     left, right = [a for a in args if isinstance(a, Tensor)][-2:]
-    if left.shape[-1] != right.shape[max(right.dim() - 2, 0)]:
+    if not geometry.expect_same(left.shape[-1], right.shape[max(right.dim() - 2, 0)]):
         raise EagerRaises(f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply")
     sizes = (*left.shape[:-1], *([right.shape[-1]] if right.dim() > 1 else []))
     return _fresh(sizes, _dtype(op, args, kwargs))
@@ -396,7 +398,7 @@ def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     adjacent = used == list(range(used[0], used[-1] + 1))
     before = used[0] if adjacent else 0
     sizes = (*rest[:before], *shape, *rest[before:])
-    plain = t.is_contiguous() and all(indices[d].is_contiguous() for d in used)
+    plain = (not rest or t.is_contiguous()) and all(indices[d].is_contiguous() for d in used)
     return _fresh(sizes, t.dtype) if plain else _probe(op, args, kwargs)
 
 
@@ -415,7 +417,8 @@ def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     dim = bind(op, args, kwargs)["dim"] % first.dim()
     sizes = list(first.shape)
     for t in tensors[1:]:
-        if t.dim() != first.dim() or any(a != b for d, (a, b) in enumerate(zip(t.shape, first.shape)) if d != dim):
+        pairs = [pair for d, pair in enumerate(zip(t.shape, first.shape)) if d != dim]
+        if t.dim() != first.dim() or not all(geometry.expect_same(*pair) for pair in pairs):
             raise EagerRaises("cat of tensors whose sizes differ outside the joined dimension")
         sizes[dim] = sizes[dim] + t.shape[dim]
     last = all(geometry.like_channels_last(t) for t in tensors)
@@ -425,7 +428,7 @@ def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
 def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     tensors = args[0]
     sizes = list(tensors[0].shape)
-    if not all(geometry.same_sizes(t.shape, tensors[0].shape) for t in tensors):
+    if not all(geometry.expect_same_sizes(t.shape, tensors[0].shape) for t in tensors):
         raise EagerRaises("stack of tensors of different sizes")
     dim = bind(op, args, kwargs)["dim"] % (len(sizes) + 1)
     strides = None

@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
+    data_dependent,
     decompositions_backward,
     decompositions_losses,
     decompositions_places,
@@ -51,6 +52,7 @@ aten = torch.ops.aten
 BEHIND = -1
 """The region of what a backward pass computes."""
 
+_SELECT = (aten.index.Tensor, aten.masked_select.default)
 _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose elements may share memory
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
@@ -133,7 +135,9 @@ class Recorder(Mode):
         self._inputs: list[Tracked] = []
         self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
+        self._found: dict[tuple[int, int], list[torch.Tensor]] = {}  # places, by id and version of the mask
         self.constants: dict[str, torch.Tensor] = {}
+        context.shapes.unbacked.begin_trace()
 
     # -- what the graph starts from -----------------------------------------------------------------------------------
 
@@ -180,6 +184,8 @@ class Recorder(Mode):
         if is_composite(op):
             with self:
                 return op.decompose(*args, **kwargs)
+        if op in _SELECT and (made := self._selected(op, args)) is not None:
+            return made
         rule = DECOMPOSITIONS.get(op)
         if rule is not None:
             with self:
@@ -190,12 +196,32 @@ class Recorder(Mode):
             args, kwargs = self._with_literals((args, kwargs))
         if is_mutable(op):
             return self._write(op, args, kwargs)
-        result = run_fake(op, args, kwargs)
+        result = run_fake(op, args, kwargs, self.context.shapes)
         if meta.rule_for(op) is meta.native and args and isinstance(args[0], FakeTensor):
             self._record_views(op, args, kwargs, result)
         else:
             self._record(op, args, kwargs, result)
         return result
+
+    def _selected(self, op: OpOverload, args: Any) -> Any:
+        """What a mask selects: an index by the places of what is not zero. None where there is no mask."""
+        if not self.context.shapes.unbacked.enabled or not data_dependent.selects(op, args):
+            return None
+        args = self._with_literals(args)
+        with self:
+            if op is aten.masked_select.default:
+                sizes = geometry.broadcast(*[t.shape for t in args])
+                x, mask = [t.expand(sizes) for t in args]
+                return aten.index.Tensor(x, [mask]) if sizes else aten.index.Tensor(x.view(1), [mask.view(1)])
+            return aten.index.Tensor(*data_dependent.in_places(args, self._places))
+
+    def _places(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """The places of what is not zero, by dimension; found once for each value of a mask."""
+        tracked = self._tracked[id(mask)]
+        key = id(mask), tracked.storage.version
+        if key not in self._found:
+            self._found[key] = data_dependent.columns(aten.nonzero.default(mask))
+        return self._found[key]
 
     def _as_eager(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
         """A decomposition's results with the strides that the op itself would give them, and memory of their own where
@@ -228,9 +254,13 @@ class Recorder(Mode):
 
     def _record(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
         node = self._node(op, self._as_nodes(args), self._as_nodes(kwargs), result)
+        unbacked = self.context.shapes.unbacked
+        if unbacked.fresh:
+            node.meta["binds"] = data_dependent.bound_by(result, unbacked.fresh)
+            unbacked.fresh.clear()
         if isinstance(result, FakeTensor):
             self._tracked[id(result)] = Tracked(result, Storage(), node, 0)
-        if isinstance(result, FakeTensor) or result is None:
+        if not isinstance(result, (list, tuple)):
             return
         for i, item in enumerate(result):
             if isinstance(item, FakeTensor):

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
+from ingot.graph.symbols import is_decided_by_data, to_expr
+from ingot.graph.unbacked import expected
 
 aten = torch.ops.aten
 Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
@@ -51,7 +53,7 @@ def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
     if unknown:
         known = math.prod(s for d, s in enumerate(sizes) if d != unknown[0])
         sizes[unknown[0]] = total // known
-    if math.prod(sizes) != total:
+    if not expected(math.prod(sizes) == total):
         raise EagerRaises("a view of another number of elements: eager raises")
     return sizes
 
@@ -86,8 +88,9 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
     missing = len(sizes) - t.dim()
     out_sizes, strides = list(sizes), [0] * len(sizes)
     for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
-        if (isinstance(sizes[d], int) and sizes[d] == -1) or not _is_one(size):
-            if not (isinstance(sizes[d], int) and sizes[d] == -1) and sizes[d] != size:
+        kept = (isinstance(sizes[d], int) and sizes[d] == -1) or to_expr(sizes[d]) is to_expr(size)
+        if kept or not _is_one(size):
+            if not kept and not expected(sizes[d] == size):
                 raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
         elif _is_one(sizes[d]):
@@ -111,6 +114,8 @@ def _transpose(t: Tensor, a: int, b: int) -> Window:
 def _select(t: Tensor, dim: int, index: Any) -> Window:
     dim %= t.dim()
     index = index + t.shape[dim] if index < 0 else index
+    if (is_decided_by_data(index) or is_decided_by_data(t.shape[dim])) and not expected(index < t.shape[dim]):
+        raise EagerRaises("an index out of range: eager raises")
     keep = [d for d in range(t.dim()) if d != dim]
     sizes, strides, offset = _permute(t, keep)
     return sizes, strides, offset + index * t.stride(dim)
@@ -124,11 +129,17 @@ def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: in
         if value < 0:
             value = value + size
             return value if value >= 0 else 0
+        if is_decided_by_data(value) or is_decided_by_data(size):
+            return torch.sym_min(value, size)
         return size if value > size else value
 
     start = 0 if start is None else clamped(start)
     end = size if end is None or (isinstance(end, int) and end >= 2**62) else clamped(end)
-    length = (end - start + (step - 1)) // step if end > start else 0
+    if is_decided_by_data(start) or is_decided_by_data(end):
+        end = torch.sym_max(start, end)
+        length = (end - start + (step - 1)) // step
+    else:
+        length = (end - start + (step - 1)) // step if end > start else 0
     sizes, strides = list(t.shape), list(t.stride())
     sizes[dim], strides[dim] = length, strides[dim] * step
     return sizes, strides, t.storage_offset() + start * t.stride(dim)

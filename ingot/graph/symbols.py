@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.errors import Unsupported
+from ingot.graph.unbacked import USUAL_SIZE, Check, Unbacked, substituted, usual
 from ingot.loops.expr import (
     Expr,
     Symbol,
@@ -89,6 +90,7 @@ class ShapeContext:
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
+        self.unbacked = Unbacked()
         self.where = ""
         self.closed = False
 
@@ -106,10 +108,16 @@ class ShapeContext:
         self.sources[symbol] = (name, -1)
         return symbol, torch.SymInt(SizeNode(symbol, self))
 
+    def decided_by_data(self, lower: int = 0, upper: int | None = None) -> torch.SymInt:
+        """A new size, or an integer, that is known when the program runs."""
+        symbol = self.unbacked.new(lower, upper)
+        self.hints[symbol] = USUAL_SIZE
+        return torch.SymInt(SizeNode(symbol, self))
+
     def keep_in_bounds(self, e: Expr) -> None:
         """Rely on the expression's value being one of INTEGERS."""
         for left, right in ((integer(INTEGERS[0]), e), (e, integer(INTEGERS[1]))):
-            if not self.holds(left, "<=", right):
+            if not self.holds(left, "<=", right, True):
                 raise Unsupported("an integer of more than 63 bits")
 
     def wrap(self, value: Expr | int) -> Any:
@@ -146,15 +154,29 @@ class ShapeContext:
         """The value of the expression in the present call."""
         return e.evaluate(self.hints)
 
-    def holds(self, left: Expr, relation: str, right: Expr) -> bool:
-        """Decide a relation: by algebra, else by the hints, leaving a guard."""
+    def proved(self, left: Expr, relation: str, right: Expr) -> bool | None:
+        """Whether a relation holds for all values of the symbols, or for none; None where it depends on them."""
         left, right = self.simplified(left), self.simplified(right)
         if _PROVE[relation](left, right):
             return True
         negated, swapped = _NOT[relation]
+        return False if _PROVE[negated](*((right, left) if swapped else (left, right))) else None
+
+    def holds(self, left: Expr, relation: str, right: Expr, likely: bool | None = None) -> bool:
+        """Decide a relation: by algebra, else by the hints, leaving a guard. Of sizes that the data decide the answer
+        is the `likely` one, or the usual one, leaving a check."""
+        answer = self.proved(left, relation, right)
+        if answer is not None:
+            return answer
+        left, right = self.simplified(left), self.simplified(right)
+        negated, swapped = _NOT[relation]
         sides = (right, left) if swapped else (left, right)
-        if _PROVE[negated](*sides):
-            return False
+        if self.unbacked.concerns(left, right):
+            answer = usual(left, relation, right) if likely is None else likely
+            if answer is None or not self.unbacked.assumes:
+                raise self.unbacked.refuse(f"{left} {relation} {right}", self.where)
+            self.require(left, relation, right) if answer else self.require(sides[0], negated, sides[1])
+            return answer
         answer = _DECIDE[relation](self.hint(left), self.hint(right))
         known = (
             ShapeGuard(left, relation, right, self.where)
@@ -168,6 +190,13 @@ class ShapeContext:
         if known.relation == "==":
             self._pin(left, right)
         return answer
+
+    def require(self, left: Expr, relation: str, right: Expr) -> None:
+        """Have a relation between sizes that the data decide checked at run time, and rely on it."""
+        found = self.unbacked.require(Check(left, relation, right, self.where))
+        if found:
+            self._pinned = substituted(self._pinned, found)
+            self.hints.update((s, USUAL_SIZE) for e in found.values() for s in e.symbols if s not in self.hints)
 
     def _pin(self, left: Expr, right: Expr) -> None:
         """Use an equality from here on, if it says what a symbol is."""
@@ -190,6 +219,8 @@ class ShapeContext:
 
     def specialize(self, e: Expr) -> int:
         """The expression as a plain int, on which the compiled code then depends."""
+        if self.unbacked.concerns(e):
+            raise self.unbacked.refuse(f"the value of {e}", self.where)
         value = self.hint(e)
         self.holds(e, "==", integer(value))
         return value
@@ -203,6 +234,11 @@ def to_expr(value: Any) -> Expr:
             raise Unsupported("a symbolic size that is not Ingot's")
         return node.expr
     return as_expr(value)
+
+
+def is_decided_by_data(value: Any) -> bool:
+    """Whether a size or integer depends on data."""
+    return isinstance(value, torch.SymInt) and value.node.context.unbacked.concerns(to_expr(value))
 
 
 class _Node:
@@ -258,6 +294,11 @@ class SizeNode(_Node):
     @property
     def expr(self) -> Expr:
         return self.context.simplified(self._expr)
+
+    @property
+    def first(self) -> Expr:
+        """What it was when it was made, whatever has become known since."""
+        return self._expr
 
     def is_int(self) -> bool:
         return True
@@ -354,7 +395,16 @@ class SizeNode(_Node):
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def _relation(self, left: Expr, relation: Any, right: Expr) -> TruthNode:
-        return TruthNode(lambda: self.context.holds(left, relation, right), f"{left} {relation} {right}")
+        def decide(likely: bool | None = None) -> bool:
+            return self.context.holds(left, relation, right, likely)
+
+        def decide_unless(default: bool) -> bool:
+            if not self.context.unbacked.concerns(left, right):
+                return decide()
+            answer = self.context.proved(left, relation, right)
+            return default if answer is None else answer
+
+        return TruthNode(decide, f"{left} {relation} {right}", lambda: decide(True), decide_unless)
 
     def eq(self, other: SizeNode) -> TruthNode:
         return self._relation(self.expr, "==", other.expr)
@@ -379,13 +429,26 @@ class SizeNode(_Node):
     def _dense_in_order(
         self, sizes: list[SizeNode], strides: list[SizeNode], fastest_first: Sequence[int]
     ) -> TruthNode:
+        def is_plain() -> bool:
+            """Whether it is for all values of the symbols, 0 and 1 included."""
+            step = integer(1)
+            for d in fastest_first:
+                size = sizes[d].expr
+                if size.constant != 1:
+                    if strides[d].expr is not step:
+                        return False
+                    step = step * size
+            return True
+
         def answer() -> bool:
+            if is_plain():
+                return True
             step = integer(1)
             for d in fastest_first:
                 size = sizes[d].expr
                 if self.context.holds(size, "==", integer(1)):
                     continue
-                if not self.context.holds(strides[d].expr, "==", step):
+                if not self.context.holds(strides[d].expr, "==", step, False):
                     return False
                 step = step * size
             return True
@@ -412,11 +475,21 @@ class SizeNode(_Node):
 
 
 class TruthNode(_Node):
-    """The node of a SymBool: a question that is decided when a bool is asked for."""
+    """The node of a SymBool: a question that is decided when a bool is asked for. `expect` decides one where eager
+    raises an error unless the answer is yes, `unless(default)` one where either answer is right, and the default does
+    for sizes that the data decide."""
 
-    def __init__(self, decide: Callable[[], bool], text: str) -> None:
+    def __init__(
+        self,
+        decide: Callable[[], bool],
+        text: str,
+        expect: Callable[[], bool] | None = None,
+        unless: Callable[[bool], bool] | None = None,
+    ) -> None:
         self._decide = decide
         self._text = text
+        self._expect = expect or decide
+        self._unless = unless or (lambda default: decide())
 
     def is_bool(self) -> bool:
         return True
@@ -435,18 +508,41 @@ class TruthNode(_Node):
     def guard_bool(self, file: Any = "", line: int = 0) -> bool:
         return self._decide()
 
-    expect_true = expect_size = guard_size_oblivious = guard_or_false = guard_or_true = statically_known_true = (
-        guard_bool
-    )
+    guard_size_oblivious = guard_bool
+
+    def guard_or_false(self, file: Any = "", line: int = 0) -> bool:
+        return self._unless(False)
+
+    statically_known_true = guard_or_false
+
+    def guard_or_true(self, file: Any = "", line: int = 0) -> bool:
+        return self._unless(True)
+
+    def expect_true(self, file: Any = "", line: int = 0) -> bool:
+        return self._expect()
+
+    expect_size = expect_true
 
     def sym_not(self) -> TruthNode:
-        return TruthNode(lambda: not self._decide(), f"not ({self._text})")
+        return TruthNode(
+            lambda: not self._decide(), f"not ({self._text})", None, lambda default: not self._unless(not default)
+        )
 
     def sym_and(self, other: TruthNode) -> TruthNode:
-        return TruthNode(lambda: self._decide() and other._decide(), f"({self._text}) and ({other._text})")
+        return TruthNode(
+            lambda: self._decide() and other._decide(),
+            f"({self._text}) and ({other._text})",
+            lambda: self._expect() and other._expect(),
+            lambda default: self._unless(default) and other._unless(default),
+        )
 
     def sym_or(self, other: TruthNode) -> TruthNode:
-        return TruthNode(lambda: self._decide() or other._decide(), f"({self._text}) or ({other._text})")
+        return TruthNode(
+            lambda: self._decide() or other._decide(),
+            f"({self._text}) or ({other._text})",
+            None,
+            lambda default: self._unless(default) or other._unless(default),
+        )
 
     and_ = sym_and
     or_ = sym_or

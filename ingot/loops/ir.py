@@ -235,7 +235,8 @@ class Library(Node):
     and ints. With `out` set, the call writes into the buffers `targets` through that keyword (an out= variant); with
     `out` None it returns fresh tensors (one, or a tuple matching `targets`, where None stands for a result nobody
     uses) which become the buffers. `mutates` names the buffers among the arguments that the call writes; `random`
-    calls keep their order.
+    calls keep their order. `binds` are the symbols that the call gives a value: (symbol, position among the results,
+    dimension), with dimension -1 the result itself, an int.
     """
 
     function: Any
@@ -245,6 +246,7 @@ class Library(Node):
     out: str | None = None
     mutates: tuple[str, ...] = ()
     random: bool = False
+    binds: tuple[tuple[Symbol, int, int], ...] = ()
 
     def reads(self) -> set[str]:
         return {v.buffer for v in views_in((self.args, self.kwargs))}
@@ -285,6 +287,22 @@ class Attention(Node):
         return (self.target.buffer,)
 
 
+def symbols_in(tree: Any) -> frozenset[Symbol]:
+    """All symbols of the expressions in a node, a view, or nested tuples, lists and dicts; of loops, their extents'."""
+    if isinstance(tree, Symbol) and tree.kind != "size":
+        return tree.extent.symbols
+    if isinstance(tree, Expr):
+        nested = (symbols_in(s) for s in tree.symbols)
+        return frozenset().union(*nested) if any(s.kind != "size" for s in tree.symbols) else tree.symbols
+    if isinstance(tree, (Node, View, Access)):
+        tree = tuple(vars(tree).values())
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, (tuple, list)):
+        return frozenset().union(*map(symbols_in, tree))
+    return frozenset()
+
+
 def views_in(tree: Any) -> list[View]:
     """All `View`s in nested tuples, lists and dicts, in order."""
     if isinstance(tree, View):
@@ -302,9 +320,11 @@ class LoopGraph:
 
     `inputs` names the buffer of each tensor input, in graph order; `integers` counts the int inputs, which come after
     them. `symbols` says where each size symbol is read: (symbol, position among the inputs, "size" | "stride",
-    dimension), or (symbol, position, "value", 0) of an int. `outputs` are what the program returns: a View
+    dimension), or (symbol, position, "value", 0) of an int; (symbol, -1, "bound", 0) is one that a library call binds.
+    `outputs` are what the program returns: a View
     on a temporary (its storage then belongs to the user), a View on an input (an alias: eager's output shares the
     input's storage), or an Expr (a Python int). Writes to inputs are ordinary nodes whose target is an input buffer.
+    `checks` are relations, (left, relation, right, place), that must hold once their symbols are bound.
     `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
     """
 
@@ -316,3 +336,9 @@ class LoopGraph:
     outputs: list[View | Expr] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
+    checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
+
+    @property
+    def bound(self) -> frozenset[Symbol]:
+        """The symbols that library calls bind."""
+        return frozenset(symbol for symbol, _, kind, _ in self.symbols if kind == "bound")

@@ -137,6 +137,8 @@ static int read_symbol(const SymbolSource *symbol, PyObject *input, int64_t *val
 static int read_symbols(const Program *program, Frame *frame, PyObject *const *inputs) {
     for (int i = 0; i < program->symbol_count; i++) {
         int64_t value;
+        if (program->symbols[i].what == SYMBOL_BOUND)
+            continue;
         if (read_symbol(&program->symbols[i], inputs[program->symbols[i].input], &value) < 0)
             return -1;
         frame->prepared &= value == frame->values[i];
@@ -168,12 +170,19 @@ static int prepare_arena(Program *program, Frame *frame) {
     return 0;
 }
 
-/* Makes all that depends on the sizes alone. */
+int ingot_program_evaluate(const Program *program, Frame *frame, int stage) {
+    int64_t *results = frame->values + program->symbol_count;
+    for (int i = 0; i < program->expression_count; i++)
+        if (program->stages[i] == stage && ingot_expression_evaluate(program->expressions[i], frame->values, &results[i]) < 0)
+            return -1;
+    return 0;
+}
+
+/* Makes all that depends on the inputs' sizes alone. */
 static int prepare(Program *program, Frame *frame) {
     forget_views(program, frame);
-    for (int i = 0; i < program->expression_count; i++)
-        if (ingot_expression_evaluate(program->expressions[i], frame->values, &frame->values[program->symbol_count + i]) < 0)
-            return -1;
+    if (ingot_program_evaluate(program, frame, 0) < 0)
+        return -1;
     if (prepare_arena(program, frame) < 0)
         return -1;
     frame->prepared = 1;

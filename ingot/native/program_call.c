@@ -92,6 +92,10 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
         return Py_NewRef(frame->views[number]);
     const View *view = &program->views[number];
     int64_t offset;
+    if (view->late) {
+        Py_CLEAR(frame->shapes[2 * number]);
+        Py_CLEAR(frame->shapes[2 * number + 1]);
+    }
     PyObject **shape = view_shape(program, frame, number), *result = NULL;
     PyObject *base = shape ? view_base(program, frame, view, &offset) : NULL;
     PyObject *start = base ? PyLong_FromLongLong(offset) : NULL;
@@ -102,7 +106,7 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
     Py_XDECREF(start);
     Py_XDECREF(base);
     Place place = program->buffers[view->buffer].place;
-    if (result != NULL && (place == ARENA || place == CONSTANT))
+    if (result != NULL && !view->late && (place == ARENA || place == CONSTANT))
         frame->views[number] = Py_NewRef(result);
     return result;
 }
@@ -220,6 +224,52 @@ static int take_result(Program *program, Frame *frame, const CallStep *step, int
     return 0;
 }
 
+static int read_bound(const Binding *binding, PyObject *result, int64_t *value) {
+    IngotTensorFacts facts;
+    if (binding->dim < 0) {
+        *value = PyLong_AsLongLong(result);
+        return *value == -1 && PyErr_Occurred() ? -1 : 0;
+    }
+    if (ingot_tensor_facts(result, &facts) < 0)
+        return -1;
+    if (binding->dim >= facts.rank) {
+        PyErr_SetString(PyExc_RuntimeError, "a result has fewer dimensions than its meta kernel predicted");
+        return -1;
+    }
+    *value = facts.sizes[binding->dim];
+    return 0;
+}
+
+/* Gives values to the symbols that a call binds, and to what follows from them, and checks what is relied on. */
+static int bind_results(Program *program, Frame *frame, const CallStep *step, PyObject *returned) {
+    int several = PyTuple_Check(returned) || PyList_Check(returned);
+    for (int i = 0; i < step->binding_count; i++) {
+        const Binding *binding = &step->bindings[i];
+        int64_t *value = &frame->values[binding->value];
+        PyObject *result = several ? PySequence_GetItem(returned, binding->result) : Py_NewRef(returned);
+        int status = result ? read_bound(binding, result, value) : -1;
+        Py_XDECREF(result);
+        if (status < 0)
+            return -1;
+        if (*value < binding->lower || *value > binding->upper) {
+            PyErr_Format(PyExc_RuntimeError, "a number that the data decide is out of bounds: %lld", (long long)*value);
+            return -1;
+        }
+    }
+    if (ingot_program_evaluate(program, frame, step->stage) < 0)
+        return -1;
+    for (int i = 0; i < step->check_count; i++) {
+        const Check *check = &step->checks[i];
+        int64_t left = frame->values[check->left], right = frame->values[check->right];
+        int holds[CHECK_KINDS] = {left == right, left != right, left < right, left <= right};
+        if (!holds[check->kind]) {
+            PyErr_SetObject(PyExc_RuntimeError, check->message);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int take_results(Program *program, Frame *frame, const CallStep *step, PyObject *returned) {
     if (step->target_count == 1 && !PyTuple_Check(returned) && !PyList_Check(returned))
         return step->targets[0] < 0 ? 0 : take_result(program, frame, step, step->targets[0], Py_NewRef(returned));
@@ -265,7 +315,8 @@ int ingot_program_call(Program *program, Frame *frame, const CallStep *step) {
         size_t positional = (size_t)(step->count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET;
         returned = PyObject_Vectorcall(step->function, arguments, positional, step->keywords);
     }
-    int status = returned ? take_results(program, frame, step, returned) : -1;
+    int status = returned && step->stage ? bind_results(program, frame, step, returned) : 0;
+    status = returned && status == 0 ? take_results(program, frame, step, returned) : -1;
     if (status == 0)
         status = check_written(program, frame, step);
     while (built > 0)

@@ -1,6 +1,7 @@
 /* From a program's description in Python objects to its parts in C. */
 #include "program_parts.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 struct Block {
@@ -111,19 +112,28 @@ static int read_parts(Program *program, PyObject *tuple, Reader reader, size_t s
 }
 
 static int read_symbol(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[] = {"size", "stride", "value"};
+    static const char *const kinds[] = {"size", "stride", "value", "bound"};
     SymbolSource *symbol = part;
     PyObject *input, *kind;
     if (!PyArg_ParseTuple(object, "OOi", &input, &kind, &symbol->dim) ||
-        read_position(input, program->input_count, "input of a symbol", &symbol->input) < 0)
+        (symbol->what = read_word(kind, kinds, 4, "what a symbol reads")) < 0)
         return -1;
-    symbol->what = read_word(kind, kinds, 3, "what a symbol reads");
-    return symbol->what < 0 ? -1 : 0;
+    return symbol->what == SYMBOL_BOUND ? 0 : read_position(input, program->input_count, "input of a symbol", &symbol->input);
 }
 
 static int read_expression(Program *program, PyObject *object, void *part) {
     IngotExpression **expression = part;
     return (*expression = ingot_expression_compile(object, program->symbol_count)) ? 0 : -1;
+}
+
+/* The stages of the expressions; without a tuple, all are known when the program begins. */
+static int read_stages(Program *program, PyObject *tuple) {
+    int count = program->expression_count;
+    if (tuple)
+        return read_positions(program, tuple, 0, INT_MAX, "stages", &count, &program->stages) < 0 ? -1
+               : count == program->expression_count                                               ? 0
+                                                                                                  : malformed("stages", tuple);
+    return (program->stages = ingot_program_memory(program, (size_t)count, sizeof(int))) ? 0 : -1;
 }
 
 static int read_constant(Program *Py_UNUSED(program), PyObject *object, void *part) {
@@ -148,6 +158,13 @@ static int read_buffer(Program *program, PyObject *object, void *part) {
     return read_position(position, limits[kind], "position of a buffer", &buffer->position);
 }
 
+/* Whether a value is known only when a call has bound what it depends on. */
+static int is_late(const Program *program, int value) {
+    if (value < program->symbol_count)
+        return program->symbols[value].what == SYMBOL_BOUND;
+    return program->stages[value - program->symbol_count] > 0;
+}
+
 static int read_view(Program *program, PyObject *object, void *part) {
     View *view = part;
     PyObject *buffer, *dtype, *sizes, *strides, *offset;
@@ -156,7 +173,12 @@ static int read_view(Program *program, PyObject *object, void *part) {
         read_position(offset, value_count(program), "offset of a view", &view->offset) < 0)
         return -1;
     view->reinterpreted = dtype != program->buffers[view->buffer].geometry.dtype;
-    return read_geometry(program, dtype, sizes, strides, &view->geometry);
+    if (read_geometry(program, dtype, sizes, strides, &view->geometry) < 0)
+        return -1;
+    view->late = is_late(program, view->offset);
+    for (int i = 0; i < view->geometry.rank; i++)
+        view->late |= is_late(program, view->geometry.sizes[i]) || is_late(program, view->geometry.strides[i]);
+    return 0;
 }
 
 static int count_tensors(const Item *items, int count) {
@@ -241,13 +263,41 @@ static int read_launch(Program *program, PyObject *fields, Step *step) {
     return 0;
 }
 
+static int read_binding(Program *program, PyObject *object, void *part) {
+    Binding *binding = part;
+    PyObject *value;
+    long long lower, upper;
+    if (!PyArg_ParseTuple(object, "OiiLL", &value, &binding->result, &binding->dim, &lower, &upper))
+        return -1;
+    binding->lower = lower;
+    binding->upper = upper;
+    return read_position(value, program->symbol_count, "symbol that is bound", &binding->value);
+}
+
+static int read_check(Program *program, PyObject *object, void *part) {
+    static const char *const kinds[CHECK_KINDS] = {"==", "!=", "<", "<="};
+    Check *check = part;
+    PyObject *left, *kind, *right;
+    if (!PyArg_ParseTuple(object, "OOOO", &left, &kind, &right, &check->message))
+        return -1;
+    int number = read_word(kind, kinds, CHECK_KINDS, "relation");
+    check->kind = number < 0 ? CHECK_EQUAL : number;
+    return number < 0 || read_position(left, value_count(program), "left of a check", &check->left) < 0
+               ? -1
+               : read_position(right, value_count(program), "right of a check", &check->right);
+}
+
 static int read_call(Program *program, PyObject *fields, Step *step) {
     CallStep *call = &step->call;
-    PyObject *name, *items, *targets, *written;
-    if (!PyArg_ParseTuple(fields, "OOOOOO", &name, &call->function, &items, &call->keywords, &targets, &written) ||
+    PyObject *name, *items, *targets, *written, *bindings = NULL, *checks;
+    if (!PyArg_ParseTuple(fields, "OOOOOO|(iOO)", &name, &call->function, &items, &call->keywords, &targets, &written, &call->stage,
+                          &bindings, &checks) ||
         read_parts(program, items, read_item, sizeof(Item), &call->count, &call->items) < 0 ||
         read_positions(program, targets, -1, program->buffer_count, "targets", &call->target_count, &call->targets) < 0 ||
         read_positions(program, written, 0, program->buffer_count, "written", &call->written_count, &call->written) < 0)
+        return -1;
+    if (bindings && (read_parts(program, bindings, read_binding, sizeof(Binding), &call->binding_count, &call->bindings) < 0 ||
+                     read_parts(program, checks, read_check, sizeof(Check), &call->check_count, &call->checks) < 0))
         return -1;
     if (call->keywords == Py_None)
         call->keywords = NULL;
@@ -300,9 +350,9 @@ static int read_output(Program *program, PyObject *object, void *part) {
 }
 
 int ingot_program_describe(Program *program, PyObject *description) {
-    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner, *device = Py_None;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|O", &program->input_count, &symbols, &expressions, &constants, &buffers,
-                          &views, &steps, &outputs, &arena, &bytes, &owner, &device))
+    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner, *device = Py_None, *stages = NULL;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OO", &program->input_count, &symbols, &expressions, &constants, &buffers,
+                          &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
@@ -313,6 +363,7 @@ int ingot_program_describe(Program *program, PyObject *description) {
     status = status < 0 ? -1 : read_parts(program, tuple, reader, sizeof *program->array, &program->count, &program->array)
     READ(symbols, read_symbol, symbol_count, symbols);
     READ(expressions, read_expression, expression_count, expressions);
+    status = status < 0 ? -1 : read_stages(program, stages);
     READ(constants, read_constant, constant_count, constants);
     READ(buffers, read_buffer, buffer_count, buffers);
     READ(views, read_view, view_count, views);

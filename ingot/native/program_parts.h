@@ -30,6 +30,7 @@ typedef struct {
 /* A window on a buffer, made with as_strided; in an arena or a constant it is made once per frame. */
 typedef struct {
     int buffer, offset, reinterpreted; /* the last: the dtype is not the buffer's */
+    int late;                          /* it depends on values that calls bind: never kept */
     Geometry geometry;
 } View;
 
@@ -50,12 +51,29 @@ typedef struct {
     PyObject *errors;
 } KernelStep;
 
+/* What a call gives a value, which is known to lie in lower .. upper: the size of a result's dimension, or, with dim -1, the result. */
+typedef struct {
+    int value, result, dim; /* value: among the values, a symbol */
+    int64_t lower, upper;
+} Binding;
+
+/* A relation of values that must hold. */
+typedef struct {
+    enum { CHECK_EQUAL, CHECK_UNEQUAL, CHECK_LESS, CHECK_LESS_EQUAL, CHECK_KINDS } kind;
+    int left, right;
+    PyObject *message;
+} Check;
+
 typedef struct {
     PyObject *function, *keywords; /* keywords: tuple of names for the last items, or NULL */
     int count, tensors;            /* items, and tensors anywhere in them */
     Item *items;
     int target_count, *targets;    /* buffers that the results become; -1 for a result that nobody uses */
     int written_count, *written;   /* items that are written through out=: buffers or views */
+    int stage;                     /* of the values that follow from the bindings; 0: there are none */
+    int binding_count, check_count;
+    Binding *bindings;
+    Check *checks;
 } CallStep;
 
 /* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers, and pointers that are null. */
@@ -86,10 +104,10 @@ typedef struct {
 } Output;
 
 typedef struct {
-    int input, what, dim; /* `what` is a SYMBOL_...; a value is that of an int among the inputs */
+    int input, what, dim; /* `what` is a SYMBOL_...; a value is that of an int among the inputs; calls bind what is bound */
 } SymbolSource;
 
-enum { SYMBOL_SIZE, SYMBOL_STRIDE, SYMBOL_VALUE };
+enum { SYMBOL_SIZE, SYMBOL_STRIDE, SYMBOL_VALUE, SYMBOL_BOUND };
 
 /* What one running call needs. A call takes a frame from its program's free list, so that threads never share one; what depends
    on the sizes alone stays in it from call to call. */
@@ -123,6 +141,7 @@ typedef struct {
     int widest_kernel, most_parts, widest_call, most_tensors, calls_torch;
     SymbolSource *symbols;
     IngotExpression **expressions;
+    int *stages; /* per expression: 0, or that of the call whose bindings it waits for */
     PyObject **constants;
     Buffer *buffers;
     View *views;
@@ -141,6 +160,9 @@ int ingot_program_describe(Program *program, PyObject *description);
 void ingot_program_free_parts(Program *program);
 /* Zeroed memory that lives as long as the program; NULL with MemoryError set. */
 void *ingot_program_memory(Program *program, size_t count, size_t size);
+
+/* program.c: evaluates the expressions of a stage. */
+int ingot_program_evaluate(const Program *program, Frame *frame, int stage);
 
 /* program_call.c: library calls and the tensors they are given. */
 int ingot_program_calls_init(void);

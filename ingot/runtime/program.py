@@ -5,7 +5,7 @@ The description that `ingot.native._native.Program` takes is one tuple, so that 
 ===========  =====================================================================================================
 inputs       how many tensors the program takes, and ints after them
 symbols      ((input, "size" | "stride", dimension) or (input, "value", 0), ...): where each size symbol is read at
-             the start of a call
+             the start of a call; (-1, "bound", 0): a library call binds it
 expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix`), evaluated when the symbols
              change. All sizes, strides, offsets and extents below are positions in the table of values: first the
              symbols, then the expressions.
@@ -16,7 +16,7 @@ buffers      ((place, dtype, sizes, strides, position), ...); the place is "inpu
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
              ("kernel", address, buffers, extent, work, unit, scratch, errors, parts) |
-             ("call", function, items, keywords, targets, written) |
+             ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
              ("launch", kernel, buffers, sizes, grid, threads, shared, hidden): of a CUDA kernel
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
@@ -24,6 +24,8 @@ arena        the position of the arena's size in bytes among the values
 byte         torch.uint8, the arena's dtype
 owner        what must live as long as the program: the machine code
 device       the torch.device of all tensors
+stages       (number, ...) of each expression: 0 where it follows from the inputs, else that of the call that binds
+             the last of its symbols
 ===========  =====================================================================================================
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
@@ -33,7 +35,9 @@ A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of p
 rounded to, `scratch` the position of the bytes each thread needs, or -1. An item of a call is ("object", anything),
 ("int", value), ("buffer", buffer), ("view", view), ("list", items) or ("tuple", items); `keywords` names the last
 items (None: none); `targets` are the buffers that the results become (-1: nobody uses it); `written` those written
-through out=, which must not be resized.
+through out=, which must not be resized. A call of a stage gives symbols values: `bindings` are (symbol, position among
+the results, dimension or -1 for the result itself, least value, greatest value). The expressions of its stage are
+evaluated then, and the `checks`, (left, "==" | "!=" | "<" | "<=", right, message) of values, must hold.
 
 Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`.
 `sizes` begins with the values of the size symbols; [begin, end) are points of the collapsed parallel loops;
@@ -50,7 +54,7 @@ import torch
 
 from ingot.codegen.triton.module import Binary, CompiledKernels
 from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, as_expr, integer
+from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.postfix import postfix
 from ingot.native import _native
@@ -182,6 +186,10 @@ class _Description:
         writes = {k: _written_inputs(step, plan) for k, step in enumerate(plan.steps)}
         self.written_inputs = {k: written for k, written in writes.items() if written}  # by step of the plan
         self.plan_steps: list[int | None] = []  # of each native step: the step of the plan that it belongs to
+        self.stages: dict[Symbol, int] = {}  # the call that binds a symbol: 1, 2, ...
+        calls = [step.node for step in plan.steps if isinstance(step, LibraryStep) and step.node.binds]
+        for stage, node in enumerate(calls, 1):
+            self.stages.update((symbol, stage) for symbol, *_ in node.binds)
 
     def build(self) -> tuple[Any, ...]:
         graph = self.plan.graph
@@ -210,6 +218,7 @@ class _Description:
             torch.uint8,
             self.compiled,
             self.device,
+            tuple(map(self.stage, self.expressions)),
         )
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
@@ -223,6 +232,10 @@ class _Description:
 
     def values(self, exprs: Iterable[Expr | int]) -> tuple[int, ...]:
         return tuple(map(self.value, exprs))
+
+    def stage(self, *exprs: Expr) -> int:
+        """When the values of expressions are known: 0 from the start, else when that call has returned."""
+        return max((self.stages.get(s, 0) for e in exprs for s in e.symbols), default=0) if self.stages else 0
 
     def kind(self, name: str) -> str:
         place = self.plan.places.get(name)
@@ -321,7 +334,22 @@ class _Description:
         items = tuple(self.item(argument, node) for argument in (*node.args, *kwargs.values()))
         function = _FASTER.get(node.function) or getattr(node.function, "_op", node.function)
         positions = tuple(-1 if t is None else t for t in targets)
-        return "call", function, items, tuple(kwargs) or None, positions, written
+        step = "call", function, items, tuple(kwargs) or None, positions, written
+        return (*step, self.bindings(node)) if node.binds else step
+
+    def bindings(self, node: Library) -> tuple[Any, ...]:
+        """What a call binds, and is checked when it has."""
+        stage, least, most = self.stages[node.binds[0][0]], -(1 << 62), 1 << 62
+        bindings = [
+            (self.symbols[s], result, dim, least if s.lower is None else s.lower, most if s.upper is None else s.upper)
+            for s, result, dim in node.binds
+        ]
+        checks = [
+            (self.value(left), relation, self.value(right), f"{left} {relation} {right} does not hold ({where})")
+            for left, relation, right, where in self.plan.graph.checks
+            if self.stage(left, right) == stage
+        ]
+        return stage, tuple(bindings), tuple(checks)
 
     def item(self, argument: Any, node: Library) -> tuple[str, Any]:
         """What a call is given in one place: a part without tensors and sizes is passed as it stands."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal
-from ingot.loops.ir import LoopGraph, Node
+from ingot.loops.ir import Library, LoopGraph, Node, symbols_in
 from ingot.schedule.nests import Compute
 
 ZERO = integer(0)
@@ -19,14 +19,16 @@ ZERO = integer(0)
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
     """The nodes whose results are returned, or written to an input, or drawn from the generator, or may be an error
-    (a call that gives nothing is made for that), or are read by such nodes. Loops over no points do nothing."""
+    (a call that gives nothing is made for that), or that bind a size, or are read by such nodes. Loops over no points
+    do nothing."""
     kept: list[Node] = []
     wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
     wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"} | graph.checked
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
-        if getattr(node, "random", False) or not node.writes() or any(name in wanted for name in node.writes()):
+        needed = getattr(node, "random", False) or getattr(node, "binds", ()) or not node.writes()
+        if needed or any(name in wanted for name in node.writes()):
             kept.append(node)
             wanted |= node.reads()
     return kept[::-1]
@@ -36,14 +38,16 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
     """For each node, the positions of earlier nodes that must run before it.
 
     Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both
-    write it wholly by loops; anything that reads the buffer waits for all of its writers so far.
+    write it wholly by loops; anything that reads the buffer waits for all of its writers so far. What depends on a size
+    waits for the call that binds it.
     """
+    binders = {s: k for k, node in enumerate(nodes) if isinstance(node, Library) for s, *_ in node.binds}
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
     result: list[set[int]] = []
     last_random = -1
     for k, node in enumerate(nodes):
-        before: set[int] = set()
+        before = {binders[s] for s in symbols_in(node) if s in binders} if binders else set()
         for name in node.reads():
             before.update(writers[name])
         for name in node.writes():

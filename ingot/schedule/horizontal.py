@@ -46,7 +46,8 @@ class _Batches:
 
     def add(self, step: Step) -> None:
         reads, writes = _accesses(step)
-        shape = _shape(step) if isinstance(step, KernelStep) else None
+        waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
+        shape = _shape(step) if isinstance(step, KernelStep) and not waits else None
         place = None if shape is None else self._open.get(shape)
         if place is None or not self._may_move(place, reads, writes):
             place = len(self.members)

@@ -82,7 +82,7 @@ def plan_memory(
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
-        elif frugal:
+        elif frugal or not graph.bound.isdisjoint(buffer_bytes(graph.buffers[name]).symbols):
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})

@@ -17,13 +17,13 @@ from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.graph.geometry import same_sizes
-from ingot.graph.symbols import to_expr
+from ingot.graph.symbols import is_decided_by_data, to_expr
 
 if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
     from ingot.capture.session import Session
 
-_DATA = frozenset("item tolist numpy data_ptr storage untyped_storage nonzero".split())
+_DATA = frozenset("item tolist numpy data_ptr storage untyped_storage".split())
 _DATA |= frozenset("__array__ __bool__ __int__ __float__ __index__ __complex__".split())
 """Methods whose result depends on the data."""
 
@@ -318,7 +318,7 @@ class SymIntValue(Value):
         return int
 
     def describe(self) -> str:
-        return f"the size {self.fake}"
+        return f"the size {self.fake}" + (", which the data decide" if is_decided_by_data(self.fake) else "")
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return leaf(self)
@@ -341,16 +341,28 @@ class SymIntValue(Value):
 
     def specialize(self, session: Session) -> int:
         """Its value in this call, which becomes a guard."""
+        if is_decided_by_data(self.fake):
+            raise session.unsupported(f"the value of {self.describe()}")
         return int(self.fake)
 
     def convert(self, session: Session, cls: type) -> Value:
         return self if cls is int else ConstantValue(cls(self.specialize(session)))
 
     def truth(self, session: Session) -> bool:
+        if is_decided_by_data(self.fake):
+            return self._asked(operator.ne, (self, 0)).truth(session)
         return bool(self.fake != 0)
+
+    @staticmethod
+    def _asked(function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> Value:
+        """The answer to a question about a size that the data decide, where there is one."""
+        made = RelationValue(function, pair)
+        return made if made.answer is None else ConstantValue(made.answer)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         if function in (abs, operator.abs):
+            if is_decided_by_data(self.fake) and not self._asked(operator.ge, (self, 0)).is_constant():
+                raise session.unsupported(f"the sign of {self.describe()}")
             return self.unary(session, operator.neg) if self.fake < 0 else self
         if function not in (operator.neg, operator.pos):
             return ConstantValue(self.specialize(session)).unary(session, function)
@@ -368,13 +380,63 @@ class SymIntValue(Value):
         operands = [p.fake if isinstance(p, SymIntValue) else p for p in pair]
         function = _SYMBOLIC.get(function, function)
         divides = function in (operator.floordiv, operator.mod)  # by what is positive, in the algebra of sizes
+        if divides and is_decided_by_data(operands[1]) and not self._asked(operator.gt, (pair[1], 0)).is_constant():
+            raise session.unsupported(f"a division by {self.describe()}")
         if function not in _SYMBOLIC or float in map(type, pair) or divides and operands[1] <= 0:
             known = [ConstantValue(int(p)) if isinstance(p, torch.SymInt) else ConstantValue(p) for p in operands]
             return known[0].binary(session, function, known[1], False)
+        if function in RELATIONS and any(map(is_decided_by_data, operands)):
+            return self._asked(function, pair)
         result = function(*operands)
         if isinstance(result, torch.SymInt):
             return SymIntValue(result, "call_function", function, pair)
         return ConstantValue(bool(result) if isinstance(result, (torch.SymBool, bool)) else result)
+
+
+RELATIONS = {
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">="
+}  # fmt: skip
+_SWAPPED = {operator.gt: operator.lt, operator.ge: operator.le}
+
+
+class RelationValue(Value):
+    """A comparison with a size that the data decide: a truth value that is not known."""
+
+    __slots__ = ("function", "pair")
+
+    def __init__(self, function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
+        super().__init__()
+        self.function = _SWAPPED.get(function, function)
+        self.pair = pair if function not in _SWAPPED else pair[::-1]
+
+    def python_type(self) -> type:
+        return bool
+
+    @property
+    def sides(self) -> tuple[Any, Any]:
+        """The SymInts or numbers that are compared."""
+        left, right = [s.fake if isinstance(s, SymIntValue) else s for s in self.pair]
+        return left, right
+
+    @property
+    def answer(self) -> bool | None:
+        """What follows from what is known of the sizes."""
+        left, right = map(to_expr, self.sides)
+        context = next(s for s in self.sides if isinstance(s, torch.SymInt)).node.context
+        found: bool | None = context.proved(left, RELATIONS[self.function], right)
+        return found
+
+    def describe(self) -> str:
+        return f"{self.sides[0]} {RELATIONS[self.function]} {self.sides[1]}, which the data decide"
+
+    def truth(self, session: Session) -> bool:
+        answer = self.answer
+        if answer is None:
+            raise session.unsupported(f"a branch on {self.describe()}")
+        return answer
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
 
 
 def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:

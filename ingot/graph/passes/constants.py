@@ -59,7 +59,9 @@ def _share_equal_scalars(graph: AtenGraph) -> None:
 
 def _foldable(node: torch.fx.Node) -> bool:
     sources = node.all_input_nodes
-    if not sources or any(n.op != "get_attr" for n in sources) or node.target is operator.getitem:
+    if not sources or any(n.op != "get_attr" for n in sources):
+        return False
+    if node.target is operator.getitem or "binds" in node.meta:
         return False
     if not isinstance(node.target, OpOverload) or is_random(node.target) or node.target.is_view:
         return False

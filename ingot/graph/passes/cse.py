@@ -12,10 +12,13 @@ from ingot.graph.schemas import is_random
 
 
 def share_common_subexpressions(graph: AtenGraph) -> None:
-    """Replace each node by the first one that computes the same. Random ops are all different."""
+    """Replace each node by the first one that computes the same. Random ops are all different, as are those that bind
+    symbols."""
     first: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
-        if node.op != "call_function" or (isinstance(node.target, OpOverload) and is_random(node.target)):
+        if node.op != "call_function" or "binds" in node.meta:
+            continue
+        if isinstance(node.target, OpOverload) and is_random(node.target):
             continue
         known = first.setdefault(call_key(node), node)
         if known is not node:

@@ -1,5 +1,5 @@
 """Dead code: values that no output or mutation depends on. Ops that draw random numbers stay, for they move the
-generator, and ops that may raise an error."""
+generator, and ops that may raise an error or bind a symbol."""
 
 from __future__ import annotations
 
@@ -45,4 +45,5 @@ def ask_for_less(graph: AtenGraph) -> None:
 
 
 def _must_run(node: torch.fx.Node) -> bool:
-    return node.meta.get("may_raise", False) or (isinstance(node.target, OpOverload) and is_random(node.target))
+    must = node.meta.get("may_raise", False) or "binds" in node.meta
+    return must or (isinstance(node.target, OpOverload) and is_random(node.target))

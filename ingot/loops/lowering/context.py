@@ -260,13 +260,14 @@ class Lowering:
         kwargs: dict[str, Any] | None = None,
         out: str | None = None,
         random: bool = False,
+        binds: tuple[tuple[Symbol, int, int], ...] = (),
     ) -> list[TensorValue | None]:
         """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None: unused)."""
         arguments = self.arguments(tuple(args))
         keywords = self.arguments(kwargs or {})
         targets = tuple(None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs)
         self.graph.nodes.append(
-            Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, (), random)
+            Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, (), random, binds)
         )
         return [None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)]
 

@@ -37,7 +37,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
 )
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
-from ingot.loops.lowering.library import call_aten
+from ingot.loops.lowering.library import call_aten, laid_out
 from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import (
     Spec,
@@ -77,6 +77,9 @@ class _Walk:
         self.lw = lw
         self.values: dict[torch.fx.Node, Any] = {}
         self.lw.graph.symbols += [(symbol, *place) for symbol, place in aten.symbols.items()]
+        self.forms = {root: aten.shapes.unbacked.forms(root) for root in aten.bindings}  # one value each
+        self.lw.graph.symbols += [(form, -1, "bound", 0) for forms in self.forms.values() for form in forms]
+        self.lw.graph.checks += aten.checks
         self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
         self.spreads: set[str] = set()  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
@@ -99,6 +102,8 @@ class _Walk:
         fake = node.meta["val"]
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
+        if "binds" in node.meta:
+            return self.bind(node, args, kwargs)
         if not isinstance(fake, (torch.Tensor, tuple, list)):
             return as_expr(_to_expr(fake))
         if node.target is operator.getitem:
@@ -110,6 +115,20 @@ class _Walk:
         if isinstance(result, tuple):
             return result
         return self.finished(node, result)
+
+    def bind(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A call of the library that decides sizes of its results, or gives an integer."""
+        fake = node.meta["val"]
+        binds = [(form, b.result, b.dim) for b in node.meta["binds"] for form in self.forms[b.symbol]]
+        is_tensor = isinstance(fake, (torch.Tensor, tuple, list))
+        outs = _specs(fake, None) if is_tensor else ()
+        listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
+        args, kwargs = self.laid_as_in_eager(node, args, kwargs)
+        args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
+        results = self.lw.call(node.target, listed, args, kwargs, binds=tuple(binds))
+        if not is_tensor:
+            return as_expr(_to_expr(fake))
+        return tuple(results) if listed is outs else self.finished(node, results[0])
 
     def finished(self, node: torch.fx.Node, value: Any) -> Any:
         if value is None:

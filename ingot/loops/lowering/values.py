@@ -211,6 +211,8 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
     plain = contiguous_strides(sizes)
     if all(a is b or size is ONE for size, a, b in zip(sizes, strides, plain)):
         return tuple(strides)
+    if _is_packed(sizes, strides):
+        return tuple(strides)
     if any(stride is ZERO and size is not ONE for size, stride in zip(sizes, strides)):
         return plain
     order: list[int] = []  # outermost first; insertion keeps the logical order wherever nothing else is known
@@ -224,6 +226,20 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
     for k, stride in zip(order, packed):
         dense[k] = stride
     return tuple(strides[k] if sizes[k] is ONE else dense[k] for k in range(len(dense)))
+
+
+def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether each stride is the product of some other dimensions' sizes, in one order, as for no value of a symbol
+    need they be ordered by size."""
+    left = {k for k, size in enumerate(sizes) if size is not ONE}
+    step = ONE
+    while left:
+        found = next((k for k in sorted(left, reverse=True) if strides[k] is step), None)
+        if found is None:
+            return False
+        left.remove(found)
+        step = step * sizes[found]
+    return True
 
 
 def channels_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:

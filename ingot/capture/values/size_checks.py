@@ -1,0 +1,55 @@
+"""`torch._check` and its kin: what the program says of sizes that the data decide."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.tensor import RELATIONS, RelationValue
+from ingot.graph.unbacked import require_relation
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+def _require(session: Session, condition: RelationValue) -> None:
+    if condition.answer is False:
+        raise session.unsupported(f"{condition.describe()}, is checked, and cannot hold")
+    session.graph.require(session, require_relation, RELATIONS[condition.function], *condition.pair)
+
+
+def _checks(check: Callable[..., None]) -> Callable[[Session, Arguments, Keywords], Value]:
+    """The rule of a function that raises an error unless its first argument is true."""
+
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        condition = session.realize([*args, kwargs.get("cond", NONE)][0])
+        if isinstance(condition, RelationValue):
+            _require(session, condition)
+        elif not isinstance(condition, ConstantValue) or condition.object is not True:
+            raise session.unsupported(f"torch.{check.__name__} of what is not known to be true")
+        return NONE
+
+    return rule
+
+
+def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    size, most = (session.realize(v) for v in ([*args, kwargs.get("i", NONE)][0], kwargs.get("max", NONE)))
+    bounds = [session.binary(operator.ge, size, ConstantValue(0))]
+    if most is not NONE:
+        bounds.append(session.binary(operator.le, size, most))
+    for bound in bounds:
+        _CHECK(session, [bound], {})
+    return NONE
+
+
+_CHECK = _checks(torch._check)
+SPECIAL_FUNCTIONS[torch._check] = _CHECK
+SPECIAL_FUNCTIONS[torch._check_is_size] = _check_is_size
+for _function in (torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented):
+    SPECIAL_FUNCTIONS[_function] = _checks(_function)

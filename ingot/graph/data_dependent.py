@@ -1,0 +1,196 @@
+"""Ops whose result has a size, or is an integer, that the data decide: what the result looks like, with a symbol for
+it (see `unbacked.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from ingot.errors import CompilerBug, EagerRaises, Unsupported
+from ingot.graph import geometry, meta
+from ingot.graph.schemas import is_pointwise, name_of
+from ingot.graph.symbols import INTEGERS, ShapeContext, is_decided_by_data
+from ingot.graph.unbacked import expected
+from ingot.loops.expr import Symbol
+
+aten = torch.ops.aten
+
+
+class Binding(NamedTuple):
+    """What an unbacked symbol is: the size of a dimension of a result, or, with dimension -1, the result itself."""
+
+    symbol: Symbol
+    result: int
+    dim: int
+
+
+LARGEST = 1 << 48
+"""Elements of a tensor, more than there is memory for."""
+
+
+def rule_for(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """The rule of an op that makes a symbol of these arguments: rule(shapes, *args, **kwargs); None of any other."""
+    if op is aten._local_scalar_dense.default and args[0].dtype not in _INTEGERS:
+        return None
+    if op is aten.index.Tensor:
+        return _masked if has_masks(args) else None
+    return _RULES.get(op)
+
+
+def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:
+    """Have it checked that no size is 0 for an op that may mean something else, or raise an error, for no elements."""
+    if is_pointwise(op) or op.is_view or name_of(op) in _TAKES_NOTHING:
+        return
+    for size in (size for t in tensors for size in t.shape if is_decided_by_data(size)):
+        if size == 0:
+            raise CompilerBug("trace", "a size that the data decide is taken to be 0")
+
+
+_TAKES_NOTHING = frozenset(
+    f"aten::{name}" for name in
+    "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous cat stack index _unsafe_index "
+    "index_select gather embedding nonzero masked_select _local_scalar_dense _unsafe_view _reshape_alias lift_fresh "
+    "empty empty_like empty_strided new_empty zeros ones full zeros_like ones_like full_like new_zeros new_ones "
+    "new_full arange constant_pad_nd masked_fill index_put flip repeat cumsum".split()
+)  # fmt: skip
+
+
+def selects(op: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an `aten.index` or `aten.masked_select` is one by a mask."""
+    return args[1].dtype is torch.bool if op is aten.masked_select.default else has_masks(args)
+
+
+def bound_by(result: Any, symbols: Sequence[Symbol]) -> tuple[Binding, ...]:
+    """Where a result shows the values of symbols."""
+    found: list[Binding] = []
+    results = result if isinstance(result, (list, tuple)) else [result]
+    for k, item in enumerate(results):
+        places = [(-1, item)] if isinstance(item, torch.SymInt) else enumerate(item.shape)
+        for dim, size in places:
+            e = size.node.first if isinstance(size, torch.SymInt) else None
+            if isinstance(e, Symbol) and e in symbols and all(e is not b.symbol for b in found):
+                found.append(Binding(e, k, dim))
+    if len(found) < len(symbols):
+        raise CompilerBug("trace", f"{symbols} are sizes of no result")
+    return tuple(found)
+
+
+def has_masks(args: Sequence[Any]) -> bool:
+    """Whether some index of `aten.index` is a mask."""
+    return any(i is not None and i.dtype is torch.bool for i in args[1])
+
+
+def in_places(args: Sequence[Any], places: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Any, ...]:
+    """The arguments of an `aten.index` with each mask replaced by the tensors that name its places, one for each of
+    its dimensions. Raises EagerRaises for a mask of other sizes than what it is laid over."""
+    x, indices = args
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype is not torch.bool:
+            found.append(index)
+            continue
+        over = x.shape[len(found) : len(found) + index.dim()]
+        if not index.dim():
+            raise Unsupported("indexing with a mask without dimensions")
+        if len(over) < index.dim() or not all(expected(a == b) for a, b in zip(over, index.shape)):
+            raise EagerRaises("a mask of other sizes than the tensor that it indexes")
+        found += places(index)
+    if len(found) > x.dim():
+        raise EagerRaises("more indices than dimensions")
+    return x, found
+
+
+def columns(places: Tensor) -> list[Tensor]:
+    """The places of what is not zero by dimension, from `aten.nonzero`."""
+    return [places.select(1, d) for d in range(places.shape[1])]
+
+
+def _size(shapes: ShapeContext, most: Any, least: int = 0) -> torch.SymInt:
+    """A new size; `most` is known or symbolic."""
+    return shapes.decided_by_data(least, most if isinstance(most, int) else LARGEST)
+
+
+def _made(x: Tensor, sizes: Sequence[Any], dtype: torch.dtype = torch.int64) -> Tensor:
+    return x.new_empty(sizes, dtype=dtype)
+
+
+def _nonzero(shapes: ShapeContext, x: Tensor) -> Tensor:
+    count = _size(shapes, x.numel())
+    return torch.empty_strided((count, x.dim()), (1, count), dtype=torch.int64, device="meta")
+
+
+def _masked(shapes: ShapeContext, *args: Any) -> Tensor:
+    args = in_places(args, lambda mask: columns(_nonzero(shapes, mask)))
+    return meta.rule_for(aten.index.Tensor)(aten.index.Tensor, args, {})
+
+
+def _masked_select(shapes: ShapeContext, x: Tensor, mask: Tensor) -> Tensor:
+    if mask.dtype is not torch.bool:
+        raise EagerRaises("masked_select by what is no mask")
+    return _made(x, (_size(shapes, math.prod(geometry.broadcast(x.shape, mask.shape))),), x.dtype)
+
+
+def _repeated(shapes: ShapeContext, repeats: Tensor, output_size: Any = None) -> Tensor:
+    if repeats.dim() != 1 or repeats.dtype not in (torch.int64, torch.int32):
+        raise EagerRaises("repeats that are no vector of integers")
+    return _made(repeats, (_size(shapes, None) if output_size is None else output_size,), repeats.dtype)
+
+
+def _unique(
+    shapes: ShapeContext, x: Tensor, inverse: bool, counts: bool, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is unique, of all elements or along a dimension; the place of each there, and how often it is there."""
+    extent = x.numel() if dim is None else x.shape[dim]
+    count = _size(shapes, extent, least=int(isinstance(extent, int) and extent > 0))
+    sizes = [count] if dim is None else [count if d == dim % x.dim() else s for d, s in enumerate(x.shape)]
+    places: Sequence[Any] = (x.shape if dim is None else (extent,)) if inverse else (0,)
+    return _made(x, sizes, x.dtype), _made(x, places), _made(x, (count,) if counts else (0,))
+
+
+def _consecutive(
+    shapes: ShapeContext, x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    along = dim is not None  # the kernel for a dimension gives all of them
+    return _unique(shapes, x, along or return_inverse, along or return_counts, dim)
+
+
+def _along(
+    shapes: ShapeContext, x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _unique(shapes, x, True, True, dim)
+
+
+def _whole(
+    shapes: ShapeContext, x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _unique(shapes, x, return_inverse, return_counts)
+
+
+def _counted(shapes: ShapeContext, x: Tensor, weights: Tensor | None = None, minlength: Any = 0) -> Tensor:
+    least = minlength if isinstance(minlength, int) else 0
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+    return _made(x, (_size(shapes, None, least),), dtype)
+
+
+def _item(shapes: ShapeContext, x: Tensor) -> torch.SymInt:
+    info = torch.iinfo(x.dtype)
+    return shapes.decided_by_data(max(info.min, INTEGERS[0]), min(info.max, INTEGERS[1]))
+
+
+_INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+_RULES: dict[OpOverload, Callable[..., Any]] = {
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten.repeat_interleave.Tensor: _repeated,
+    aten._unique2.default: _whole,
+    aten.unique_consecutive.default: _consecutive,
+    aten.unique_dim.default: _along,
+    aten.bincount.default: _counted,
+    aten._local_scalar_dense.default: _item,
+}

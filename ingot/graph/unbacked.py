@@ -1,0 +1,147 @@
+"""Sizes that the data decide (how many elements a mask selects): symbols that no input of the graph gives a value.
+
+A node of the graph binds such a symbol when it runs. What the algebra does not know of it is not decided by a hint, as
+for other sizes, but taken to be as usual and checked when the program runs: a check that fails is an error there, and
+the call runs in eager. Where nothing is usual, the question is Unsupported.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ingot.errors import EagerRaises, Unsupported
+from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
+
+USUAL_SIZE = 4099
+"""What such a size counts for where a number is needed: large, and no multiple of anything."""
+
+
+class Check(NamedTuple):
+    """A relation that has to hold when the program runs: `relation` is one of ==, !=, <, <=."""
+
+    left: Expr
+    relation: str
+    right: Expr
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
+
+
+class Unbacked:
+    """The unbacked symbols of one capture, and the checks on them, which every graph that binds their symbols makes.
+
+    `enabled`: ops may make such symbols. `assumes`: what is usual is taken to be so, since an operation that will be
+    part of the graph asks; it asks again in each trace.
+    """
+
+    def __init__(self, enabled: bool = False) -> None:
+        self.enabled, self.assumes = enabled, False
+        self.checks: list[Check] = []
+        self.fresh: list[Symbol] = []  # those that no node of the present trace binds yet
+        self.roots: dict[Symbol, Symbol] = {}  # the first form of each; more is known of later ones
+        self._order: dict[Symbol, int] = {}
+
+    def begin_trace(self) -> None:
+        """From here on nodes bind the symbols that are made, and operations may ask what is usual."""
+        self.assumes = True
+        self.fresh.clear()
+
+    def new(self, lower: int, upper: int | None) -> Symbol:
+        symbol = size_symbol(f"u{len(self._order)}", lower, upper)
+        self._order[symbol] = len(self._order)
+        self.roots[symbol] = symbol
+        self.fresh.append(symbol)
+        return symbol
+
+    def concerns(self, *expressions: Expr) -> bool:
+        """Whether an unbacked symbol occurs in an expression."""
+        return bool(self.roots) and any(not e.symbols.isdisjoint(self.roots) for e in expressions)
+
+    def among(self, symbols: Iterable[Symbol]) -> set[Symbol]:
+        """Those of some symbols that are unbacked."""
+        return {s for s in symbols if s in self.roots}
+
+    def forms(self, root: Symbol) -> list[Symbol]:
+        """The symbols that stand for one size."""
+        return [symbol for symbol, first in self.roots.items() if first is root]
+
+    def refuse(self, question: str, where: str) -> Unsupported:
+        return Unsupported(f"{question} is asked, which the data decide", where)
+
+    def require(self, check: Check) -> dict[Symbol, Expr]:
+        """Note a check. Gives what it says that symbols are: a later one the value of earlier ones, or the same
+        within narrower bounds."""
+        if not any(c[:3] == check[:3] for c in self.checks):
+            self.checks.append(check)
+        if check.relation == "==":
+            return self._equal(check.left, check.right) or self._equal(check.right, check.left)
+        return self._narrowed(check)
+
+    def _equal(self, symbol: Expr, value: Expr) -> dict[Symbol, Expr]:
+        order = self._age
+        if not isinstance(symbol, Symbol) or symbol not in self.roots:
+            return {}
+        return {symbol: value} if all(order(s) < order(symbol) for s in value.symbols) else {}
+
+    def _age(self, symbol: Symbol) -> int:
+        return self._order[self.roots[symbol]] if symbol in self.roots else -1
+
+    def _narrowed(self, check: Check) -> dict[Symbol, Expr]:
+        """`check` solved for the one symbol that it is about."""
+        difference = check.right - check.left - (check.relation == "<")
+        found = [s for s in difference.symbols if s in self.roots]
+        linear = difference.linear(found) if len(found) == 1 else None
+        if linear is None:
+            return {}
+        (symbol,), factor, rest = found, linear[1][found[0]].constant, linear[0].constant
+        if factor is None or rest is None:
+            return {}
+        lower, upper = symbol.bounds
+        assert lower is not None
+        if check.relation == "!=":
+            lower += rest == -factor * lower
+            upper = upper - 1 if upper is not None and rest == -factor * upper else upper
+        elif factor > 0:
+            lower = max(lower, -(rest // factor))
+        else:
+            upper = rest // -factor if upper is None else min(upper, rest // -factor)
+        if (lower, upper) == symbol.bounds:
+            return {}
+        if upper is not None and lower > upper:
+            raise Unsupported(f"{check} cannot hold", check.where)
+        form = size_symbol(symbol.name, lower, upper)
+        self.roots[form] = self.roots[symbol]
+        return {symbol: form}
+
+
+def usual(left: Expr, relation: str, right: Expr) -> bool | None:
+    """The answer for sizes that are neither 0 nor 1, and indices that are not negative; None where there is none."""
+    if relation in ("==", "!="):
+        return relation == "!=" if left.constant in (0, 1) or right.constant in (0, 1) else None
+    for number, other, answer in ((left.constant, right, True), (right.constant, left, False)):
+        if number is not None and number <= 1:
+            low = other.bounds[0]
+            if number <= 0 or (low is not None and low >= 0):
+                return answer
+    return None
+
+
+def expected(question: Any) -> bool:
+    """Whether what eager would refuse otherwise holds: of sizes that the data decide it is checked at run time."""
+    return question if isinstance(question, bool) else bool(question.node.expect_true("", 0))
+
+
+def require_relation(relation: str, left: Any, right: Any) -> None:
+    """In a graph: have a relation of sizes that eager would check checked at run time."""
+    question = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}[relation](left, right)
+    if not (question if isinstance(question, bool) else expected(question)):
+        raise EagerRaises(f"{left} {relation} {right} does not hold")
+
+
+def substituted(known: Mapping[Symbol, Expr | int], found: dict[Symbol, Expr]) -> dict[Symbol, Expr | int]:
+    """What symbols are known to be, with what was found of others."""
+    updated: dict[Symbol, Expr | int] = {s: as_expr(e).substitute(found) for s, e in known.items()}
+    return {**updated, **found}

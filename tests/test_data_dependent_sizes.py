@@ -1,0 +1,252 @@
+"""Sizes that the data decide: one graph, eager's results for none, one and many elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ingot
+from tests.tracked import Tracked
+
+X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+COUNTS = (12, 7, 0, 1, 30, 2)
+
+
+def mask_of(count: int, *sizes: int) -> Tensor:
+    """A mask with so many elements set."""
+    mask = torch.zeros(sizes or (6, 5), dtype=torch.bool)
+    order = torch.randperm(mask.numel(), generator=torch.Generator().manual_seed(count))
+    mask.view(-1)[order[:count]] = True
+    return mask
+
+
+class Counted:
+    """`function`, and how often it ran in eager since it was compiled."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.replays: list[int] = []
+
+        def watched(*args: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                self.replays.append(1)
+            return function(*args)
+
+        self.tracked = Tracked(watched, **options)
+
+    def __call__(self, *args: Any) -> tuple[int, int]:
+        """Compares with eager. Gives what was compiled, and how often the compiled call went on in eager."""
+        before = len(self.replays)
+        compiled = self.tracked(*args)
+        return compiled, len(self.replays) - before - 1
+
+
+def one_program(function: Callable[..., Any], *calls: tuple[Any, ...], replays: int = 0) -> None:
+    """The function is one graph, compiled once for all calls, of which `replays` run in eager."""
+    counted = Counted(function, fullgraph=True)
+    with torch.no_grad():
+        found = [counted(*args) for args in calls]
+    assert [compiled for compiled, _ in found] == [1] + [0] * (len(calls) - 1)
+    assert sum(again for _, again in found) == replays
+    assert counted.tracked.skips == []
+
+
+def breaks_in(function: Callable[..., Any], *args: Any) -> list[str]:
+    """Why the graph is broken; the result is compared with eager."""
+    Tracked(function)(*args)
+    return [region.reason for region in ingot.explain(function)(*args).breaks]
+
+
+def places(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    index = mask.nonzero()
+    return x[index[:, 0]].sin() * 2, index
+
+
+def two_masked(x: Tensor, mask: Tensor) -> tuple[Tensor, int]:
+    selected = x[mask]
+    return selected + (x * 2)[mask], selected.shape[0]
+
+
+def normalized(x: Tensor, mask: Tensor) -> Tensor:
+    selected = x[mask]
+    return (selected - selected.mean()) / (selected.sum() + 1)
+
+
+def put_back(x: Tensor, mask: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_put((mask,), x[mask].exp())
+
+
+def made(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    count = x[mask].shape[0]
+    return torch.ones(count, 3) * x[0, 0], torch.arange(count)
+
+
+def joined(x: Tensor, mask: Tensor) -> Tensor:
+    selected = x[mask]
+    return torch.cat([selected, selected * 2, x[0]])
+
+
+def viewed(x: Tensor, mask: Tensor) -> Tensor:
+    rows = x[mask[:, 0]]
+    return rows.view(-1) * 2 + rows.reshape(rows.shape[0] * 5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        places, two_masked, normalized, made, joined, put_back,
+        lambda x, mask: x[mask],
+        lambda x, mask: x[mask].sum(),
+        lambda x, mask: x[mask].sum(0, keepdim=True),
+        lambda x, mask: x[mask[:, 0]].sum(0),
+        lambda x, mask: x[mask[:, 0]].sum(1),
+        lambda x, mask: x[mask[:, 0]] + x[0],
+        lambda x, mask: x[mask[:, 0]].t() * 2,
+        lambda x, mask: torch.masked_select(x, mask).exp().prod(),
+        lambda x, mask: torch.masked_select(x[0], mask),
+        lambda x, mask: torch.where(mask),
+        lambda x, mask: mask.nonzero(as_tuple=True)[1].float().mean(),
+        lambda x, mask: x[x > 0.5].unsqueeze(1) + x[0],
+        lambda x, mask: x[mask].to(torch.float64).any(),
+        lambda x, mask: x[mask].clone().numel() * 2 + 1,
+        lambda x, mask: F.relu(x[mask]).unsqueeze(0).expand(3, -1).sum(0),
+        lambda x, mask: x[mask] * x[mask].shape[0],
+    ],
+)  # fmt: skip
+def test_what_a_mask_selects(function):
+    one_program(function, *[(X, mask_of(count)) for count in COUNTS])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, mask: x.repeat(1, 6)[:, mask.view(-1)] * 2,  # whose strides are others where nothing is selected
+        lambda x, mask: torch.argwhere(mask) + 1,
+        lambda x, mask: x[mask].max(),  # which is an error of nothing
+        lambda x, mask: torch.softmax(x[mask[:, 0]], 0),
+        lambda x, mask: x[mask[:, 0]] @ x.t(),
+        lambda x, mask: x[mask[:, 0]].var(1),
+        lambda x, mask: x[mask][0],
+        viewed,
+    ],
+)  # fmt: skip
+def test_what_is_compiled_for_some_elements(function):
+    """Of none, or one, eager computes."""
+    calls = [(X, mask_of(count)) for count in (12, 7, 30, 20)]
+    counted = Counted(function, fullgraph=True)
+    with torch.no_grad():
+        assert [counted(*args) for args in calls] == [(1, 0), (0, 0), (0, 0), (0, 0)]
+        for count in (1, 0):
+            args = X, mask_of(count)
+            try:
+                function(*args)
+            except (RuntimeError, IndexError) as error:
+                with pytest.raises(type(error)):
+                    counted.tracked.compiled(*args)
+            else:
+                assert counted(*args)[0] == 0
+
+
+def test_symbolic_sizes_of_the_arguments_beside():
+    counted = Counted(lambda x, mask: (x[mask].exp() * x.shape[0]).sum() + x[mask].shape[0], fullgraph=True)
+    calls = [(torch.randn(n, 5), mask_of(k, n, 5)) for n, k in ((4, 3), (7, 9), (8, 0), (9, 1), (300, 700))]
+    with torch.no_grad():
+        assert [counted(*args) for args in calls] == [(1, 0), (1, 0), (0, 0), (0, 0), (0, 0)]
+
+
+def test_sizes_that_meet_are_checked():
+    """Eager takes other sizes where one is 1, and refuses the rest."""
+    def function(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+        return x[mask] * y
+
+    counted = Counted(function, fullgraph=True)
+    with torch.no_grad():
+        assert counted(X, mask_of(5), torch.randn(5)) == (1, 0)
+        assert counted(X, mask_of(5), torch.randn(5)) == (0, 0)
+        assert counted(X, mask_of(1), torch.randn(5)) == (0, 1)
+        with pytest.raises(RuntimeError, match="must match the size"):
+            counted.tracked.compiled(X, mask_of(4), torch.randn(5))
+
+
+def test_a_mask_of_other_sizes_is_eagers_error():
+    with pytest.raises(IndexError, match="mask"):
+        ingot.compile(lambda x, mask: x[mask])(X, mask_of(3, 4, 5))
+
+
+def test_branches_on_such_a_size_break_the_graph():
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        selected = x[mask]
+        if selected.shape[0] > 3:
+            return selected * 2
+        return selected + 1
+
+    for count in COUNTS:
+        (reason,) = breaks_in(function, X, mask_of(count))
+        assert "a branch on" in reason and "which the data decide" in reason
+
+
+def test_what_is_known_of_a_size_is_no_branch():
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        count = x[mask].shape[0]
+        assert count >= 0
+        return x + 1 if count < 31 else x
+
+    one_program(function, *[(X, mask_of(count)) for count in COUNTS])
+
+
+def test_checks_of_the_program():
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        selected = x[mask]
+        torch._check(selected.shape[0] > 3, lambda: "too few")
+        return selected * 2 if selected.shape[0] > 2 else selected
+
+    counted = Counted(function, fullgraph=True)
+    with torch.no_grad():
+        assert [counted(X, mask_of(count)) for count in (12, 4, 30)] == [(1, 0), (0, 0), (0, 0)]
+        with pytest.raises(RuntimeError, match="too few"):
+            counted.tracked.compiled(X, mask_of(3))
+    assert len(counted.replays) == 4  # three beside compiled calls, and the one that failed
+
+
+def test_gradients_break_the_graph():
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        return x[mask].exp() * 2
+
+    results = []
+    for f in (function, ingot.compile(function)):
+        x = X.clone().requires_grad_()
+        out = f(x, mask_of(9))
+        out.sum().backward()
+        results.append((out.detach(), x.grad))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_random_numbers_beside_a_check():
+    """The call could not go on in eager, so that the graph breaks."""
+    def function(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+        return x[mask] * y + torch.rand(5)
+
+    y = torch.randn(5)
+    compiled = ingot.compile(function)
+    for count in (5, 1, 5):
+        torch.manual_seed(3)
+        expected = function(X, mask_of(count), y)
+        torch.manual_seed(3)
+        torch.testing.assert_close(compiled(X, mask_of(count), y), expected)
+
+
+def test_inputs_are_written():
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        x += 1
+        x[mask] = x[mask] * 2
+        return x[mask].sum()
+
+    tracked = Tracked(function)
+    with torch.no_grad():
+        for count in COUNTS:
+            tracked(X.clone(), mask_of(count))
+    assert tracked.skips == []
