@@ -102,8 +102,12 @@ def run_fake(
         check(op, inner, inner_kwargs)
         if shapes is not None and shapes.unbacked.roots:
             data_dependent.expect_elements(op, seen)
-        rule = data_dependent.rule_for(op, inner) if shapes is not None and shapes.unbacked.enabled else None
-        result = rule(shapes, *inner, **inner_kwargs) if rule else meta.rule_for(op, device.type)(op, inner, inner_kwargs)
+        of_data = shapes is not None and shapes.unbacked.enabled and device.type == "cpu"
+        rule = data_dependent.rule_for(op, inner) if of_data else None
+        if rule is not None:
+            result = rule(shapes, *inner, **inner_kwargs)
+        else:
+            result = meta.rule_for(op, device.type)(op, inner, inner_kwargs)
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:

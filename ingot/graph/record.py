@@ -205,7 +205,8 @@ class Recorder(Mode):
 
     def _selected(self, op: OpOverload, args: Any) -> Any:
         """What a mask selects: an index by the places of what is not zero. None where there is no mask."""
-        if not self.context.shapes.unbacked.enabled or not data_dependent.selects(op, args):
+        enabled = self.context.shapes.unbacked.enabled and args[0].device.type == "cpu"
+        if not enabled or not data_dependent.selects(op, args):
             return None
         args = self._with_literals(args)
         with self:
