@@ -245,6 +245,7 @@ class Compiler:
                 target = compile_with_backend(self.options, captured.graph_module, [s.load(slots) for s in sources])
         with stage(compilation, "guards"):
             captured.collect_shape_guards()  # those that later stages added
+            captured.context.shapes.closed = True
             compilation.fixed_sizes += captured.fixed_marks()
             tree = GuardTree(captured.guards.native_spec(sources))
         failed = captured.guards.check_python(slots)

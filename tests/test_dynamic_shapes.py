@@ -162,6 +162,113 @@ def test_with_gradients(name: str, order: int) -> None:
         assert all(b.backward is None or b.backward.skipped is None for b in backwards)
 
 
+class Block(nn.Module):
+    """A transformer's layer, causal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.projections, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+        self.mlp = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        parts = self.projections(self.norm(x)).split(width, -1)
+        q, k, v = (p.view(batch, length, 2, 4).transpose(1, 2) for p in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(x)
+
+
+class Cells(nn.Module):
+    """An LSTM from cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(x.shape[0], 5), x.new_zeros(x.shape[0], 5)
+        for step in range(3):
+            state = self.cell(x + step, state)
+        return torch.cat(state)
+
+
+class Last(nn.Module):
+    """What a recurrent layer gives."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        output, state = self.layer(x)
+        return (output, *state) if isinstance(state, tuple) else (output, state)
+
+
+def convolutions() -> nn.Module:
+    last = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    return nn.Sequential(first, nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), last)
+
+
+IMAGES = ((4, 8, 6, 6), (6, 8, 6, 6), (3, 8, 6, 6), (9, 8, 6, 6))
+OF_ALL_SIZES = ((4, 8, 6, 7), (6, 8, 9, 8), (3, 8, 8, 6), (2, 8, 5, 9))
+
+HEADS = ((2, 3, 5, 4), (3, 3, 7, 4), (4, 3, 9, 4))
+
+OF_LIBRARIES = {
+    "a transformer's layer": (Block, ((2, 5, 8), (3, 7, 8), (4, 9, 8), (2, 3, 8))),
+    "attention": (lambda: lambda x: F.scaled_dot_product_attention(x, x * 2, x), HEADS),
+    "an LSTM from cells": (Cells, ((4, 6), (7, 6), (3, 6))),
+    "an LSTM": (lambda: Last(nn.LSTM(6, 5)), ((4, 3, 6), (7, 2, 6), (3, 3, 6), (2, 5, 6))),
+    "both ways": (
+        lambda: Last(nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True)),
+        ((4, 5, 6), (4, 7, 6), (4, 4, 6), (4, 3, 6)),
+    ),
+    "without biases": (lambda: Last(nn.LSTM(6, 5, bias=False)), ((4, 3, 6), (7, 2, 6), (3, 3, 6))),
+    "a GRU": (lambda: Last(nn.GRU(6, 5, 2, bidirectional=True)), ((4, 3, 6), (4, 7, 6), (4, 2, 6))),
+    "a plain RNN": (lambda: Last(nn.RNN(6, 5, batch_first=True)), ((3, 4, 6), (7, 4, 6), (2, 4, 6))),
+    "other cells": (lambda: nn.Sequential(nn.GRUCell(6, 6), nn.RNNCell(6, 6)), ((4, 6), (7, 6), (3, 6))),
+    "a convolutional network": (convolutions, ((4, 3, 16, 16), (6, 3, 16, 16), (3, 3, 16, 16))),
+    "many channels": (lambda: nn.Conv2d(8, 16, 3, padding=1), IMAGES),
+    "a window of one element": (lambda: nn.Conv2d(8, 16, 1), OF_ALL_SIZES),
+    "in groups": (lambda: nn.Conv2d(8, 8, 3, groups=2), IMAGES),
+    "of each channel": (lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8), IMAGES),
+    "transposed": (lambda: nn.ConvTranspose2d(8, 4, 2, stride=2), IMAGES),
+    "of rows": (lambda: nn.Conv1d(8, 4, 3, padding=1), ((4, 8, 6), (6, 8, 9), (3, 8, 5))),
+    "group norm": (lambda: nn.GroupNorm(2, 8), OF_ALL_SIZES),
+    "instance norm": (lambda: nn.InstanceNorm2d(8, affine=True), OF_ALL_SIZES),
+    "max pooling": (lambda: nn.MaxPool2d(2), OF_ALL_SIZES),
+    "max pooling with padding": (lambda: nn.MaxPool2d(3, 2, 1), OF_ALL_SIZES),
+    "average pooling": (lambda: nn.AvgPool2d(3, 2, 1), OF_ALL_SIZES),
+    "adaptive average": (lambda: nn.AdaptiveAvgPool2d((3, 2)), IMAGES),
+    "adaptive maximum": (lambda: nn.AdaptiveMaxPool2d(2), IMAGES),
+    "deviation": (lambda: lambda x: x.std(-1) + x.var(0).sum(-1) + x.std(), ((4, 6, 5), (7, 8, 9), (3, 5, 6))),
+    "mean and variance": (lambda: lambda x: torch.var_mean(x, 1, correction=0), ((4, 6), (7, 8), (3, 5))),
+    "resampled": (lambda: lambda x: F.interpolate(x, scale_factor=2), OF_ALL_SIZES),
+    "between pixels": (lambda: lambda x: F.interpolate(x, size=(9, 5), mode="bilinear"), IMAGES),
+    "sorted": (lambda: lambda x: x.sort(-1)[0] * x.topk(2, -1)[0].sum(-1, True), ((4, 6), (7, 8), (3, 5))),
+    "padded": (
+        lambda: lambda x: F.pad(x, (1, 2), mode="reflect") + F.pad(x, (2, 1), mode="replicate"),
+        ((4, 6), (7, 8), (3, 5)),
+    ),
+    "gates": (lambda: lambda x: F.glu(x, 0) + F.elu(x).amax(), ((4, 6), (8, 5), (6, 7))),
+    "a loss": (lambda: lambda x: F.binary_cross_entropy_with_logits(x, x.detach().sigmoid()), ((4, 6), (7, 8), (3, 5))),
+    "windows side by side": (lambda: lambda x: x.unfold(1, 2, 1).sum(-1) * x.diagonal()[0], ((4, 6), (7, 8), (5, 7))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_LIBRARIES)
+def test_gradients_of_what_libraries_have_kernels_for(name: str) -> None:
+    make, shapes = OF_LIBRARIES[name]
+    function = make()
+    compiled = ingot.compile(function, fullgraph=True)
+    for shape in (*shapes, shapes[0]):
+        assert_same(differentiated(compiled, shape, 1), differentiated(function, shape, 1), 1e-4)
+    made = Compiler.of(compiled).compilations
+    assert len(made) == 2 and all(c.backward.skipped is None for c in made)
+
+
 def test_gradients_of_some_outputs() -> None:
     function = lambda x: (x.sin(), x.cos() * x.shape[0])  # noqa: E731
     compiled = ingot.compile(function, fullgraph=True)

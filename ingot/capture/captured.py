@@ -100,7 +100,6 @@ class Captured:
         before the guards are used."""
         for left, relation, right, where in self.context.shapes.guards:
             self.guards.add_shape(left, relation, right, where)
-        self.context.shapes.closed = True
 
     def fixed_marks(self) -> list[str]:
         """For the report: the sizes that are marked to be symbols and yet are compiled for, with the user's line that

@@ -23,6 +23,7 @@ from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
+from ingot.graph.composites import apart
 from ingot.graph.custom import CustomGradient
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.symbols import Bounds
@@ -195,7 +196,7 @@ class GraphRecorder:
         try:
             with self.context:
                 if op == "call_function":
-                    return target(*args, **kwargs)
+                    return apart(target)(*args, **kwargs)
                 return getattr(args[0], target)(*args[1:], **kwargs)
         except Unsupported as reason:
             if not reason.where:

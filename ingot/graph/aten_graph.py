@@ -44,8 +44,13 @@ class OutputSpec:
         if self.node is None:
             return False
         value = self.node.meta["val"]
-        same = value.dtype == self.dtype and tuple(value.shape) == self.sizes and value.stride() == self.strides
-        return same and isinstance(self.offset, int) and self.offset == 0
+        pairs = ((value.shape, self.sizes), (value.stride(), self.strides), ((0,), (self.offset,)))
+        return value.dtype == self.dtype and all(_known_alike(a, b) for a, b in pairs)
+
+
+def _known_alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether sizes are the same whatever the symbols in them are: no question is asked that would be a guard."""
+    return len(a) == len(b) and all(to_expr(x) is to_expr(y) for x, y in zip(a, b))
 
 
 class AtenGraph:

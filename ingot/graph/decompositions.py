@@ -284,6 +284,15 @@ def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     return total if keepdim else torch.squeeze(total, dim)
 
 
+@rule(aten.mul.Scalar)
+def times_number(x: Tensor, number: Any) -> Tensor:
+    """By one of the factors of torch's formulas that depend on symbolic sizes."""
+    if not isinstance(number, torch.SymFloat):
+        return NotImplemented
+    value = widened(x)
+    return (value * quotient(*number.node.parts(), value.dtype)).to(x.dtype)
+
+
 def quotient(a: Any, b: Any, dtype: torch.dtype) -> Any:
     """a / b of numbers; a tensor of the dtype where one is a symbolic size."""
     if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):

@@ -80,6 +80,11 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     return True
 
 
+def at_hand(size: Size) -> int:
+    """The size, or what a symbol is in the present call."""
+    return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
 def is_empty(t: torch.Tensor) -> bool:
     """Whether a size is known to be 0."""
     return any(isinstance(size, int) and size == 0 for size in t.shape)

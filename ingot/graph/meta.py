@@ -104,7 +104,7 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
     def concrete(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return type(value)(concrete(v) for v in value)
-        return 1 if isinstance(value, torch.SymInt) else value
+        return 1 if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
     kwargs = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
     try:
@@ -304,7 +304,7 @@ def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             spatial.append((size - 1) * step - 2 * pad + reach + extra + 1)
         else:
             spatial.append((size + 2 * pad - reach - 1) // step + 1)
-        if isinstance(spatial[-1], int) and spatial[-1] < 1:
+        if spatial[-1] < 1:
             raise EagerRaises(f"{op}: a kernel larger than the input")
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     sizes = (x.shape[0], channels, *spatial)
@@ -351,7 +351,7 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         count = -(-room // s) + 1 if bound["ceil_mode"] else room // s + 1
         if bound["ceil_mode"] and (count - 1) * s >= size + p:
             count -= 1  # the last window would start in the padding on the right
-        if isinstance(count, int) and count < 1:
+        if count < 1:
             raise EagerRaises(f"{op}: a kernel larger than the input")
         spatial.append(count)
     sizes = (*x.shape[: x.dim() - rank], *spatial)
@@ -359,6 +359,13 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     strides = geometry.contiguous(sizes) if plain else geometry.suggested(x, sizes)
     values = _fresh(sizes, x.dtype, strides)
     return (values, _fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
+
+
+def adaptive_max_pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x, target = args[0], args[1]
+    sizes = (*x.shape[: x.dim() - len(target)], *target)
+    strides = geometry.suggested(x, sizes) if len(target) == 2 else None
+    return _fresh(sizes, x.dtype, strides), _fresh(sizes, torch.int64, strides)
 
 
 def adaptive_pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -535,31 +542,42 @@ def encoder_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the op for real, on made-up values, and look at what comes back."""
+    """The geometry of what the op gives when it is run for real, on made-up values."""
+    if any(isinstance(s, torch.SymInt) for t in tensors_in((args, kwargs)) for s in (*t.shape, *t.stride())):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), _tried_out(op, args, kwargs))
+
+
+def _tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the op gives for made-up values; symbolic sizes are what they are in the present call."""
     tensors, returns = tensors_in((args, kwargs)), [str(result.type) for result in op._schema.returns]
     if tensors and returns and not any("Tensor" in result for result in returns):
         _data_dependent(op, args, kwargs)
     if op._schema.name.startswith("aten::_nested_"):
         raise Unsupported(f"{op} has to do with nested tensors", skip=True)
-    if any(isinstance(s, torch.SymInt) for t in tensors for s in (*t.shape, *t.stride())):
-        raise Unsupported(f"{op} has no rule for symbolic sizes")
-    if sum(t.numel() for t in tensors) > _PROBE_LIMIT:
+    if sum(math.prod(_at_hand(t.shape)) for t in tensors) > _PROBE_LIMIT:
         raise Unsupported(f"{op} has no shape rule and is too large to be tried out")
 
     bound = bind(op, args, kwargs)
     ones = [t for name, t in bound.items() if name in _COUNTED_FROM_ONE]
 
     def filled(t: Tensor) -> Tensor:
-        real = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
+        real = torch.empty_strided(_at_hand(t.shape), _at_hand(t.stride()), dtype=t.dtype, device="cpu")
         return real.fill_(1 if t.is_floating_point() or t.is_complex() or any(t is one for one in ones) else 0)
 
     on_cpu = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
     try:
         with _undrawn(op):
-            result = op(*_map(filled, args), **_map(filled, on_cpu))
+            return op(*_at_hand(_map(filled, args)), **_map(filled, on_cpu))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise Unsupported(f"{op} cannot be tried out on made-up values: {first_line(error)}") from error
-    return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), result)
+
+
+def _at_hand(tree: Any) -> Any:
+    """Nested lists and tuples with symbolic ints as what they are in the present call."""
+    if isinstance(tree, (list, tuple)):
+        return [_at_hand(item) for item in tree]
+    return geometry.at_hand(tree)
 
 
 _KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
@@ -577,26 +595,88 @@ def _unless_known(rule: Rule) -> Rule:
     return chosen
 
 
-def _like(t: Tensor, wanted: Any = True) -> Tensor | None:
-    return _fresh(t.shape, t.dtype) if wanted else None
+# What the results of a backward op are gradients of: tensors, or sizes, by the names of the arguments.
+_DIFFERENTIATED = {
+    "convolution_backward": ("input", "weight", "bias_sizes"),
+    "native_batch_norm_backward": ("input", "weight", "weight"),
+    "native_group_norm_backward": ("input", "C", "C"),
+    "native_layer_norm_backward": ("input", "weight", "bias"),
+    "_softmax_backward_data": ("output",),
+    "_log_softmax_backward_data": ("output",),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": ("query", "key", "value"),
+}
+_DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input_sizes")
 
 
 @_unless_known
-def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _fresh(args[0].shape, args[3])
+def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Backward ops: each result has the sizes of what it is the gradient of, and lies as a real run says."""
+    bound, name = bind(op, args, kwargs), op._schema.name.partition("::")[2]
+    of = _DIFFERENTIATED.get(name) or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
+    results = _tried_out(op, args, kwargs)
+    listed = [results] if isinstance(results, Tensor) else results
+    if len(of) != len(listed):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    made = [None if t is None else _sized_as(op, bound[a], t) for a, t in zip(of, listed)]
+    return made[0] if isinstance(results, Tensor) else tuple(made)
+
+
+def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
+    """A tensor of the sizes of `like`, laid out as `tried` is, which it is in the present call."""
+    sizes = like.shape if isinstance(like, Tensor) else [like] if isinstance(like, (int, torch.SymInt)) else like
+    if _at_hand(sizes) != list(tried.shape) or not geometry.is_dense(tried.shape, tried.stride()):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
+    return _fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
 
 
 @_unless_known
-def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
-    return tuple([_like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
+def sorted_(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is in other places along a dimension, and where it was; of topk, so many elements of it."""
+    bound = bind(op, args, kwargs)
+    sizes = list(args[0].shape)
+    if "k" in bound and sizes:
+        if bound["k"] > sizes[bound["dim"] % len(sizes)]:
+            raise EagerRaises("topk of fewer elements")
+        sizes[bound["dim"] % len(sizes)] = bound["k"]
+    return tuple([_sized_as(op, sizes, t) for t in _tried_out(op, args, kwargs)])
 
 
 @_unless_known
-def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
-    x, weight, mask = args[1], args[2], args[9]
-    slopes = _fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
-    first = _fresh(x.shape, x.dtype, geometry.suggested(x))
-    return tuple([t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)])
+def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Padding with what is there."""
+    x, sizes, amounts = args[0], list(args[0].shape), args[1]
+    for d, (before, after) in enumerate(zip(amounts[::2], amounts[1::2])):
+        if "reflection" in op._schema.name and (before >= sizes[-1 - d] or after >= sizes[-1 - d]):
+            raise EagerRaises("a reflection of more than there is")
+        sizes[-1 - d] = x.shape[-1 - d] + before + after
+        if sizes[-1 - d] < 1:
+            raise EagerRaises("padding to less than nothing")
+    return _sized_as(op, sizes, _tried_out(op, args, kwargs))
+
+
+@_unless_known
+def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, sizes = args[0], list(args[0].shape)
+    dim = bind(op, args, kwargs)["dim"] % x.dim()
+    if sizes[dim] % 2 != 0:
+        raise EagerRaises("halves of an odd size")
+    sizes[dim] = sizes[dim] // 2
+    return _sized_as(op, sizes, _tried_out(op, args, kwargs))
+
+
+@_unless_known
+def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
+    x, hidden, cell = args[0], args[5], args[6]
+    sizes = [(*x.shape[:2], args[10]), hidden.shape, cell.shape]
+    *results, workspace = _tried_out(op, args, kwargs)
+    return *[_sized_as(op, s, t) for s, t in zip(sizes, results)], _fresh((1,), workspace.dtype)
+
+
+@_unless_known
+def rnn_layer_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return tuple([_fresh(t.shape, t.dtype) for t in args[:7]])
 
 
 @_unless_known
@@ -609,11 +689,6 @@ def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tenso
     """Of an input and a target of its shape."""
     sizes = geometry.broadcast(args[0].shape, args[1].shape) if bind(op, args, kwargs)["reduction"] == 0 else ()
     return _fresh(sizes, args[0].dtype)
-
-
-@_unless_known
-def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _fresh(args[1].shape, args[1].dtype)
 
 
 @_unless_known
@@ -698,6 +773,7 @@ _FAMILIES: dict[Rule, str] = {
     group_norm: "native_group_norm",
     convolution: "convolution",
     pool: """max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d""",
+    adaptive_max_pool: "adaptive_max_pool2d adaptive_max_pool3d",
     adaptive_pool: "_adaptive_avg_pool2d _adaptive_avg_pool3d",
     embedding: "embedding",
     gather: "gather",
@@ -712,13 +788,15 @@ _FAMILIES: dict[Rule, str] = {
     arange: "arange",
     factory: "zeros ones full rand randn randint",
     new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
-    softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
-    layer_norm_backward: "native_layer_norm_backward",
-    batch_norm_backward: "native_batch_norm_backward",
+    gradients: " ".join(_DIFFERENTIATED),
     embedding_backward: "embedding_dense_backward",
-    loss: "mse_loss smooth_l1_loss huber_loss",
-    loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
-        nll_loss2d_backward""",
+    rnn_layer: "mkldnn_rnn_layer",
+    rnn_layer_backward: "mkldnn_rnn_layer_backward",
+    sorted_: "sort topk",
+    folded_pad: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+        replication_pad3d""",
+    glu: "glu",
+    loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits",
     nll_loss: "nll_loss_forward nll_loss2d_forward",
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
@@ -769,7 +847,9 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return _data_dependent
     if is_pointwise(op):
         return pointwise
-    return _probe if _runs_on_cpu(op) else _torchs_own
+    if not _runs_on_cpu(op):
+        return _torchs_own
+    return gradients if name.endswith("_backward") else _probe
 
 
 def _runs_on_cpu(op: OpOverload) -> bool:

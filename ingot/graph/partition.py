@@ -21,6 +21,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place
+from ingot.graph.geometry import at_hand
 from ingot.graph.joint import Joint
 from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
@@ -30,7 +31,6 @@ from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.record import BEHIND
 from ingot.graph.replay import drawn_again
 from ingot.graph.schemas import draws
-from ingot.graph.symbols import ShapeContext, to_expr
 from ingot.loops.expr import Symbol
 
 aten = torch.ops.aten
@@ -171,11 +171,11 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
         if inside or is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
             network.edge(before[node], after[node])
         else:
-            size = _bytes(node, whole.shapes) * (8 if _is_stored(node, late) else 9) // 8
+            size = _bytes(node) * (8 if _is_stored(node, late) else 9) // 8
             network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
         if not inside and not (checkpoints and node.meta.get("region") == BEHIND):
             is_kept = node.op == "placeholder" or not _repeats(node) or (_is_checkpointed(node) and not is_view(node))
-            network.edge(source, before[node], INFINITE if is_kept else _work(node, whole.shapes))
+            network.edge(source, before[node], INFINITE if is_kept else _work(node))
         for argument in _read_by(node):
             if argument in after:
                 network.edge(after[argument], before[node])
@@ -266,19 +266,19 @@ _LIGHT = {
 """Ops that take no longer than reading what they give."""
 
 
-def _work(node: Node, shapes: ShapeContext) -> int:
+def _work(node: Node) -> int:
     """What computing a value again costs, beside the bytes of what is kept."""
     if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
         return 0
-    return _bytes(node, shapes) // (256 if node.target in _LIGHT else 32)
+    return _bytes(node) // (256 if node.target in _LIGHT else 32)
 
 
-def _bytes(node: Node, shapes: ShapeContext) -> int:
+def _bytes(node: Node) -> int:
     """What a value takes, about; in the call that is compiled for where sizes are symbols."""
     value: torch.Tensor = node.meta["val"]
     count = value.itemsize
     for size in value.shape:
-        count *= size if isinstance(size, int) else shapes.hint(to_expr(size))
+        count *= at_hand(size)
     return 1 + count
 
 

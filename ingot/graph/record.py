@@ -27,6 +27,7 @@ from ingot.graph import (  # noqa: F401  (they register rules)
 )
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.composites import apart
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fakes import FakeContext, FakeTensor, Mode, holds_real, requires_grad, run_fake, storage_key
@@ -100,7 +101,7 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
             elif node.op == "get_attr":
                 values[node] = recorder.literal(operator.attrgetter(node.target)(gm))
             elif node.op == "call_function":
-                values[node] = node.target(*args, **kwargs)
+                values[node] = apart(node.target)(*args, **kwargs)
             elif node.op == "call_method":
                 values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
             elif node.op == "call_module":

@@ -163,6 +163,31 @@ def _as_strided(t: Tensor, sizes: Sequence[Any], strides: Sequence[Any], offset:
     return sizes, strides, t.storage_offset() if offset is None else offset
 
 
+def _diagonal(t: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Window:
+    first, second = dim1 % t.dim(), dim2 % t.dim()
+    if first == second:
+        raise EagerRaises("a diagonal of one dimension: eager raises")
+    rows, columns = t.shape[first] - max(-offset, 0), t.shape[second] - max(offset, 0)
+    shorter = rows if rows <= columns else columns
+    sizes, strides, start = _permute(t, [d for d in range(t.dim()) if d not in (first, second)])
+    length = shorter if shorter > 0 else 0
+    if length > 0:
+        start = start + (offset * t.stride(second) if offset >= 0 else -offset * t.stride(first))
+    return [*sizes, length], [*strides, t.stride(first) + t.stride(second)], start
+
+
+def _unfold(t: Tensor, dim: int, size: Any, step: Any) -> Window:
+    if not t.dim():
+        raise Unsupported("an unfolded number has no rule for symbolic sizes")
+    sizes, strides, offset = _same(t)
+    dim %= t.dim()
+    if size > sizes[dim] or size < 0 or step <= 0:
+        raise EagerRaises("windows that are larger than what they show: eager raises")
+    sizes, strides = [*sizes, size], [*strides, strides[dim]]
+    sizes[dim], strides[dim] = (sizes[dim] - size) // step + 1, strides[dim] * step
+    return sizes, strides, offset
+
+
 def _same(t: Tensor) -> Window:
     return _permute(t, range(t.dim()))
 
@@ -196,6 +221,8 @@ _RULES: dict[OpOverload, Callable[..., Window]] = {
     aten.squeeze.dim: _squeeze,
     aten.squeeze.dims: _squeeze,
     aten.as_strided.default: _as_strided,
+    aten.diagonal.default: _diagonal,
+    aten.unfold.default: _unfold,
     aten.alias.default: _same,
     aten.detach.default: _same,
 }

@@ -15,6 +15,7 @@ import torch
 from ingot.errors import Unsupported
 from ingot.graph.unbacked import USUAL_SIZE, Check, Unbacked, substituted, usual
 from ingot.loops.expr import (
+    ONE,
     Expr,
     Symbol,
     as_expr,
@@ -115,7 +116,9 @@ class ShapeContext:
         return torch.SymInt(SizeNode(symbol, self))
 
     def keep_in_bounds(self, e: Expr) -> None:
-        """Rely on the expression's value being one of INTEGERS."""
+        """Rely on the expression's value being one of INTEGERS, as a tensor's size always is."""
+        if isinstance(e, Symbol) and self.sources[e][1] >= 0:
+            return
         for left, right in ((integer(INTEGERS[0]), e), (e, integer(INTEGERS[1]))):
             if not self.holds(left, "<=", right, True):
                 raise Unsupported("an integer of more than 63 bits")
@@ -336,10 +339,13 @@ class SizeNode(_Node):
     def bool_(self) -> bool:
         return self.context.holds(self.expr, "!=", integer(0))
 
-    def sym_float(self) -> Any:
+    def sym_float(self) -> FractionNode:
+        return FractionNode(self.expr, ONE, self.context)
+
+    def _as_float(self, *_: Any) -> Any:
         raise Unsupported("a symbolic size is used as a float")
 
-    truediv = float_truediv = int_truediv = pow = float_pow = sym_sqrt = lambda self, *_: self.sym_float()
+    truediv = float_truediv = int_truediv = pow = float_pow = sym_sqrt = _as_float
 
     # -- arithmetic ---------------------------------------------------------------------------------------------------
 
@@ -472,6 +478,77 @@ class SizeNode(_Node):
         return self._dense_in_order(sizes, strides, order)
 
     is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
+
+
+class FractionNode(_Node):
+    """The node of a SymFloat: one of the factors of torch's formulas, such as 2 / (n - 1), as a quotient of a number or
+    an expression by an expression."""
+
+    def __init__(self, numerator: Expr | float, denominator: Expr, context: ShapeContext) -> None:
+        self.numerator, self.denominator, self.context = numerator, denominator, context
+
+    def is_float(self) -> bool:
+        return True
+
+    def str(self) -> str:
+        return f"({self.numerator}) / ({self.denominator})"
+
+    __repr__ = __str__ = _graph_repr = str
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def parts(self) -> tuple[Any, Any]:
+        """What is divided by what: numbers or symbolic integers."""
+        above = self.numerator if isinstance(self.numerator, float) else self.context.wrap(self.numerator)
+        return above, self.context.wrap(self.denominator)
+
+    def wrap_float(self, value: float) -> FractionNode:
+        return FractionNode(integer(int(value)) if value.is_integer() else value, ONE, self.context)
+
+    def _whole(self) -> Expr:
+        """The value, where it is an expression."""
+        if self.denominator is not ONE or not isinstance(self.numerator, Expr):
+            raise Unsupported("a symbolic size is used as a float")
+        return self.numerator
+
+    def guard_float(self, file: Any, line: Any) -> float:
+        return float(self.context.specialize(self._whole()))
+
+    def add(self, other: FractionNode) -> FractionNode:
+        return FractionNode(self._whole() + other._whole(), ONE, self.context)
+
+    def sub(self, other: FractionNode) -> FractionNode:
+        return FractionNode(self._whole() - other._whole(), ONE, self.context)
+
+    def float_truediv(self, other: FractionNode) -> FractionNode:
+        if self.denominator is not ONE:
+            raise Unsupported("a symbolic size is used as a float")
+        return FractionNode(self.numerator, other._whole(), self.context)
+
+    truediv = float_truediv
+
+    def _relation(self, left: FractionNode, relation: Any, right: FractionNode) -> TruthNode:
+        sides = left._whole(), right._whole()
+        return TruthNode(lambda: self.context.holds(sides[0], relation, sides[1]), f"{left} {relation} {right}")
+
+    def eq(self, other: FractionNode) -> TruthNode:
+        return self._relation(self, "==", other)
+
+    def ne(self, other: FractionNode) -> TruthNode:
+        return self._relation(self, "!=", other)
+
+    def lt(self, other: FractionNode) -> TruthNode:
+        return self._relation(self, "<", other)
+
+    def le(self, other: FractionNode) -> TruthNode:
+        return self._relation(self, "<=", other)
+
+    def gt(self, other: FractionNode) -> TruthNode:
+        return self._relation(other, "<", self)
+
+    def ge(self, other: FractionNode) -> TruthNode:
+        return self._relation(other, "<=", self)
 
 
 class TruthNode(_Node):

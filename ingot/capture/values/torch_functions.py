@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WHOLE_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._C._nn"})
 """Python functions of these modules go into the graph as they are, when all they are given can."""
 
-_INLINED = {torch.functional.broadcast_shapes}
+_INLINED = {torch.functional.broadcast_shapes, torch.nn.functional.interpolate}
 
 _STATE_QUERIES = frozenset(
     (

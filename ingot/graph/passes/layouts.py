@@ -111,8 +111,8 @@ def _is_loops(node: Any) -> bool:
     if not all(isinstance(size, int) and size > 0 for size in (*weight.shape, *(v.shape[1] for v in values[1:]))):
         return False
     if mask is not None:
-        known = groups == 1 and all(isinstance(size, int) for value in values for size in value.shape)
-        return known and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
+        known = all(isinstance(size, int) for value in values for size in value.shape[1:])  # not how many images
+        return groups == 1 and known and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
     if transposed:
         _, _, _, stride, padding, dilation, _, output_padding, _ = node.args
         steps = list(stride) * 2 if len(stride) == 1 else list(stride)
@@ -228,6 +228,5 @@ def _lies_channels_last(node: Node) -> bool:
 
 
 def _elements(node: Node) -> float:
-    """The size of an image; that of its channels where the others vary."""
-    value = _first(node.meta["val"])
-    return float(value.numel() if isinstance(value.numel(), int) else value.shape[1])
+    """The size of an image, which where sizes are symbols it has in the call that is compiled for."""
+    return float(math.prod(map(geometry.at_hand, _first(node.meta["val"]).shape)))

@@ -9,6 +9,7 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.geometry import at_hand
 from ingot.graph.passes.linear import transposed
 
 aten = torch.ops.aten
@@ -60,13 +61,13 @@ def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> 
     first. Within a group the right operands are in the graph's order."""
     if len(products) < 2:
         return []  # nothing to join
-    height, width = (operand.meta["val"].shape[1] for operand in next(iter(products.values())))
+    height, width = (at_hand(operand.meta["val"].shape[1]) for operand in next(iter(products.values())))
     if height == 0 or width == 0:
         return []
     groups: list[list[Node]] = [[]]
     rows = 0
     for term in sorted(products, key=lambda term: order[products[term][1]]):
-        count = products[term][0].meta["val"].shape[0]
+        count = at_hand(products[term][0].meta["val"].shape[0])
         if rows + count > 2 * height * width // (height + width):
             groups.append([])
             rows = 0

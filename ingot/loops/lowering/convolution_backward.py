@@ -9,6 +9,7 @@ it is read or written as it lies then, and the elements of the windows are the c
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -56,8 +57,9 @@ def convolution_backward(
     """The gradients of the images, of the weight and of the bias that are used; None for others. Raises NotLowered
     before anything is written."""
     of_images, of_weight, of_bias = (out if used else None for out, used in zip(outs, lw.used))
-    constant = all(size.constant for t in (grad, x, weight) for size in t.sizes)
-    if groups != 1 or not constant or any(t.dtype is not torch.float32 for t in (grad, x, weight)):
+    constant = all(size.constant for sizes in (grad.sizes[1:], x.sizes[1:], weight.sizes) for size in sizes)
+    plain = all(t.dtype is torch.float32 for t in (grad, x, weight))
+    if groups != 1 or not constant or grad.sizes[0] is ZERO or not plain:
         raise NotLowered("a convolution for the library")
     if not lw.target.contracts:
         raise NotLowered("gradients for the library")
@@ -87,13 +89,13 @@ def _lies_channels_last(*images: TensorValue | Spec) -> bool:
 
 
 def _pixels(x: TensorValue | Spec) -> int:
-    n, _, height, width = (size.constant or 0 for size in x.sizes)
-    return n * height * width
+    """How many there are: at least, where the number of images is a symbol."""
+    return math.prod(size.bounds[0] or 0 for size in (x.sizes[0], *x.sizes[2:]))
 
 
 def _is_large(weight: TensorValue | Spec, small: TensorValue) -> bool:
-    """Whether a weight is about as large as all windows on the images, whose results `small` holds."""
-    return _pixels(small) <= (weight.sizes[0].constant or 0)
+    """Whether a weight is known to be about as large as all windows on the images, whose results `small` holds."""
+    return small.sizes[0].constant is not None and _pixels(small) <= (weight.sizes[0].constant or 0)
 
 
 def _plain(sizes: Sequence[Expr]) -> Spec:

@@ -1,0 +1,189 @@
+"""Functions of torch's that ask for plain sizes in C++, as Python: what is called where sizes are symbols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ingot.errors import Unsupported
+from ingot.graph.meta import tensors_in
+
+aten = torch.ops.aten
+State = tuple[Tensor, ...]
+Cell = Callable[..., State]
+
+_APART: dict[Any, Callable[..., Any]] = {}
+
+
+def apart(target: Any) -> Callable[..., Any]:
+    """What to call on fakes in the place of `target`."""
+    return _APART.get(target, target)
+
+
+def _instead_of(function: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function for calls with symbolic sizes."""
+
+    def register(python: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(python)
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            symbolic = any(isinstance(n, torch.SymInt) for t in tensors_in((args, kwargs)) for n in t.shape)
+            return (python if symbolic else function)(*args, **kwargs)
+
+        _APART[function] = chosen
+        return python
+
+    return register
+
+
+# -- recurrent layers --------------------------------------------------------------------------------------------------
+
+
+def _lstm_step(x: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+    hidden, cell = state
+    gates = F.linear(x, *weights[::2]) + F.linear(hidden, *weights[1::2])  # type: ignore[arg-type]
+    enter, keep, new, leave = gates.chunk(4, 1)
+    cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * cell.tanh(), cell
+
+
+def _gru_step(x: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+    (hidden,) = state
+    reset, update, new = F.linear(x, *weights[::2]).chunk(3, 1)  # type: ignore[arg-type]
+    old_reset, old_update, old = F.linear(hidden, *weights[1::2]).chunk(3, 1)  # type: ignore[arg-type]
+    new = (new + old * (reset + old_reset).sigmoid()).tanh()
+    return ((hidden - new) * (update + old_update).sigmoid() + new,)
+
+
+def _plain_step(activation: Callable[[Tensor], Tensor]) -> Cell:
+    def step(x: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
+        return (activation(F.linear(x, *weights[::2]) + F.linear(state[0], *weights[1::2])),)  # type: ignore[arg-type]
+
+    return step
+
+
+_STEPS: dict[str, Cell] = {
+    "gru": _gru_step, "rnn_tanh": _plain_step(torch.tanh), "rnn_relu": _plain_step(torch.relu),
+}  # fmt: skip
+
+
+@_instead_of(torch.lstm_cell)
+def lstm_cell(
+    x: Tensor, state: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> State:  # fmt: skip
+    return _lstm_step(x, tuple(state), (w_ih, w_hh, b_ih, b_hh))
+
+
+def _cell(step: Cell) -> Callable[..., Tensor]:
+    def cell(x: Tensor, hidden: Tensor, *weights: Tensor | None) -> Tensor:
+        return step(x, (hidden,), weights)[0]
+
+    return cell
+
+
+_instead_of(torch.gru_cell)(_cell(_gru_step))
+_instead_of(torch.rnn_tanh_cell)(_cell(_STEPS["rnn_tanh"]))
+_instead_of(torch.rnn_relu_cell)(_cell(_STEPS["rnn_relu"]))
+
+
+def _stepwise(step: Cell) -> Callable[..., tuple[Tensor, State]]:
+    """A layer in one direction, step by step: a length that is compiled for."""
+
+    def layer(x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool) -> tuple[Tensor, State]:
+        places = range(int(x.shape[0]))
+        outputs: list[Any] = [None] * len(places)
+        for k in reversed(places) if reverse else places:
+            state = step(x[k], state, weights)
+            outputs[k] = state[0]
+        return torch.stack(outputs), state
+
+    return layer
+
+
+def _layers(
+    layer: Callable[..., tuple[Tensor, State]], x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,
+    count: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(output, a final state for each of `states`) of several layers, in one direction or both."""
+    directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
+    if len(params) != count * directions * each:
+        raise Unsupported("a recurrent layer with projections has no rule for symbolic sizes")
+    x = x.transpose(0, 1) if batch_first else x
+    finals = []
+    for k in range(count):
+        outputs = []
+        for direction in range(directions):
+            place = k * directions + direction
+            weights = [*params[place * each : (place + 1) * each], None, None][:4]
+            output, final = layer(x, tuple(s[place] for s in states), weights, direction > 0)
+            outputs.append(output)
+            finals.append(final)
+        x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if dropout and train and k + 1 < count:
+            x = torch.dropout(x, dropout, True)
+    x = x.transpose(0, 1) if batch_first else x
+    return x, *(torch.stack(listed) for listed in zip(*finals))
+
+
+def _recurrent(step: Cell, original: Any) -> Callable[..., Any]:
+    def function(x: Tensor, hidden: Any, params: Any, *settings: Any) -> Any:
+        if isinstance(params, Tensor):  # packed sequences
+            return original(x, hidden, params, *settings)
+        return _layers(_stepwise(step), x, (hidden,), params, *settings)
+
+    return function
+
+
+for _name, _step in _STEPS.items():
+    _instead_of(getattr(torch, _name))(_recurrent(_step, getattr(torch, _name)))
+
+
+@_instead_of(torch.lstm)
+def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
+    if isinstance(states, Tensor):  # packed sequences
+        return torch.lstm(x, states, params, *settings)
+    if x.dtype is not torch.float32 or x.device.type != "cpu" or not torch.backends.mkldnn.enabled:
+        return _layers(_stepwise(_lstm_step), x, tuple(states), params, *settings)
+    has_biases, count, _, train, bidirectional, batch_first = settings
+    mode = 2  # an LSTM
+
+    def layer(x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool) -> tuple[Tensor, State]:
+        hidden = state[0].shape[1]
+        named = [w if w is not None else torch.zeros_like(weights[0]) for w in weights]  # type: ignore[arg-type]
+        flags = (has_biases, bidirectional, batch_first, train)
+        output, *final, _ = aten.mkldnn_rnn_layer.default(
+            x.contiguous(), *named, *state, reverse, [], mode, hidden, count, *flags
+        )
+        return output, tuple(final)
+
+    return _layers(layer, x, tuple(s.contiguous() for s in states), params, *settings)
+
+
+# -- resampling --------------------------------------------------------------------------------------------------------
+
+
+def _resampled(original: Any, op: Any) -> Callable[..., Tensor]:
+    def function(x: Tensor, size: Sequence[Any] | None, *settings: Any) -> Tensor:
+        *flags, factors = settings
+        if size is None:
+            size = [_scaled(n, factor) for n, factor in zip(x.shape[2:], factors)]
+        return op(x, size, *flags, *(factors or [None] * len(size)))
+
+    return function
+
+
+def _scaled(size: Any, factor: float) -> Any:
+    if isinstance(size, torch.SymInt) and float(factor).is_integer():
+        return size * int(factor)
+    return math.floor(int(size) * factor)
+
+
+for _name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
+    _function = getattr(torch._C._nn, f"upsample_{_name}")
+    _instead_of(_function)(_resampled(_function, getattr(aten, f"upsample_{_name}").default))
