@@ -598,11 +598,7 @@ def _unless_known(rule: Rule) -> Rule:
 # What the results of a backward op are gradients of: tensors, or sizes, by the names of the arguments.
 _DIFFERENTIATED = {
     "convolution_backward": ("input", "weight", "bias_sizes"),
-    "native_batch_norm_backward": ("input", "weight", "weight"),
     "native_group_norm_backward": ("input", "C", "C"),
-    "native_layer_norm_backward": ("input", "weight", "bias"),
-    "_softmax_backward_data": ("output",),
-    "_log_softmax_backward_data": ("output",),
     "_scaled_dot_product_flash_attention_for_cpu_backward": ("query", "key", "value"),
 }
 _DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input_sizes")
@@ -628,6 +624,28 @@ def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
         raise Unsupported(f"{op} has no rule for symbolic sizes")
     fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
     return _fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
+
+
+def _like(t: Tensor, wanted: Any = True) -> Tensor | None:
+    return _fresh(t.shape, t.dtype) if wanted else None
+
+
+@_unless_known
+def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[0].shape, args[3])
+
+
+@_unless_known
+def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    return tuple([_like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
+
+
+@_unless_known
+def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    x, weight, mask = args[1], args[2], args[9]
+    slopes = _fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
+    first = _fresh(x.shape, x.dtype, geometry.suggested(x))
+    return tuple([t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)])
 
 
 @_unless_known
@@ -689,6 +707,11 @@ def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tenso
     """Of an input and a target of its shape."""
     sizes = geometry.broadcast(args[0].shape, args[1].shape) if bind(op, args, kwargs)["reduction"] == 0 else ()
     return _fresh(sizes, args[0].dtype)
+
+
+@_unless_known
+def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh(args[1].shape, args[1].dtype)
 
 
 @_unless_known
@@ -789,6 +812,9 @@ _FAMILIES: dict[Rule, str] = {
     factory: "zeros ones full rand randn randint",
     new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
     gradients: " ".join(_DIFFERENTIATED),
+    softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
+    layer_norm_backward: "native_layer_norm_backward",
+    batch_norm_backward: "native_batch_norm_backward",
     embedding_backward: "embedding_dense_backward",
     rnn_layer: "mkldnn_rnn_layer",
     rnn_layer_backward: "mkldnn_rnn_layer_backward",
@@ -797,6 +823,8 @@ _FAMILIES: dict[Rule, str] = {
         replication_pad3d""",
     glu: "glu",
     loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits",
+    loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
+        nll_loss2d_backward""",
     nll_loss: "nll_loss_forward nll_loss2d_forward",
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
