@@ -289,8 +289,8 @@ def times_number(x: Tensor, number: Any) -> Tensor:
     """By one of the factors of torch's formulas that depend on symbolic sizes."""
     if not isinstance(number, torch.SymFloat):
         return NotImplemented
-    value = widened(x)
-    return (value * quotient(*number.node.parts(), value.dtype)).to(x.dtype)
+    value, (above, below) = widened(x), number.node.parts()
+    return (value * quotient(above, below, value.dtype)).to(x.dtype)
 
 
 def quotient(a: Any, b: Any, dtype: torch.dtype) -> Any:
