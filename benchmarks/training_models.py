@@ -26,7 +26,7 @@ Draw = Callable[[], tuple[Any, ...]]
 @dataclass(frozen=True)
 class Subject:
     """`make()` returns a module and what draws its arguments from torch's generator. `steps` of its training are
-    compared, at the learning rate `rate`."""
+    compared, at the learning rate `rate`, at which eager's loss falls."""
 
     name: str
     make: Callable[[], tuple[nn.Module, Draw]]
@@ -344,7 +344,7 @@ SUBJECTS = {
         Subject("gpt2", lambda: gpt(gpt2.Config(), 1, 128)),
         Subject("gpt", small_gpt),
         Subject("conv_norm_relu", conv_norm_relu),
-        Subject("resnet50", resnet50),
+        Subject("resnet50", resnet50, rate=1e-3),
         Subject("vit", vit),
         Subject("lstm_cells", partial(cells, nn.LSTMCell)),
         Subject("gru_cells", partial(cells, nn.GRUCell)),
@@ -356,7 +356,10 @@ SUBJECTS = {
         Subject("force_field", force_field, rate=1e-4),
         Subject("mixture", mixture, steps=5),
         Subject("gpt_checkpointed", partial(small_gpt, network=CheckpointedGpt)),
-        *(Subject(f"tiny_{name}", partial(tiny, name), needs="transformers") for name in TINY),
+        *(
+            Subject(f"tiny_{name}", partial(tiny, name), rate=1e-4 if name == "Wav2Vec2" else 1e-2, needs="transformers")
+            for name in TINY
+        ),
         *(Subject(f"gpt_{layers}", partial(small_gpt, layers)) for layers in (8, 16, 32)),
     )
 }
