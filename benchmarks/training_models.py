@@ -336,7 +336,7 @@ def trained(model: nn.Module) -> nn.Module:
     return model
 
 
-TINY = ("BERT", "GPT-2", "Llama", "T5", "ViT", "Swin", "Wav2Vec2")
+TINY = dict.fromkeys(("BERT", "GPT-2", "Llama", "T5", "ViT", "Swin"), 1e-2) | {"Wav2Vec2": 1e-4}  # name: rate
 
 SUBJECTS = {
     subject.name: subject
@@ -357,8 +357,8 @@ SUBJECTS = {
         Subject("mixture", mixture, steps=5),
         Subject("gpt_checkpointed", partial(small_gpt, network=CheckpointedGpt)),
         *(
-            Subject(f"tiny_{name}", partial(tiny, name), rate=1e-4 if name == "Wav2Vec2" else 1e-2, needs="transformers")
-            for name in TINY
+            Subject(f"tiny_{name}", partial(tiny, name), rate=rate, needs="transformers")
+            for name, rate in TINY.items()
         ),
         *(Subject(f"gpt_{layers}", partial(small_gpt, layers)) for layers in (8, 16, 32)),
     )
