@@ -29,6 +29,7 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     reductions,
     resampling,
     resampling_backward,
+    sampling,
     scans,
     scatters,
     searching,

@@ -1,0 +1,115 @@
+"""Images read at places that a grid names: `grid_sample` by bilinear weights and by nearest neighbours."""
+
+from __future__ import annotations
+
+import torch
+
+from ingot.loops import ops
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
+from ingot.loops.ir import Fault
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.values import Index, Spec, TensorValue
+
+aten = torch.ops.aten
+apply = ops.apply
+
+BILINEAR, NEAREST, _ = range(3)
+ZEROS, BORDER, REFLECTION = range(3)
+_INSIDE = Fault(IndexError, "a sampled place is inside of the image")  # cannot happen: places are clamped
+
+
+@lowers(aten.grid_sampler_2d.default)
+def grid_sampler_2d(
+    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int, corners: bool
+) -> TensorValue:
+    """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from -1 to 1."""
+    if not lw.target.scatters or out.dtype not in ops.FLOATS or interpolation not in (BILINEAR, NEAREST):
+        raise NotLowered("sampling for the library: on a GPU, of halves, or by cubic weights")
+    if ZERO in x.sizes:
+        raise NotLowered("sampling of nothing")
+    height, width = x.sizes[2:]
+    if x.root.cost:
+        lw.realize_root(x)
+    places = [_places(lw, x, grid, number, padding, corners) for number in range(2)]
+
+    def compute(index: Index) -> int:
+        batch, channel, *place = index
+        across, down = (tensor.load((batch, *place)) for tensor in places)
+        zero, one = (ops.constant(number, out.dtype) for number in (0, 1))
+
+        def element(row: int, column: int) -> int:
+            at = _position(row, height), _position(column, width)
+            value = x.load((batch, channel, *at))
+            inside = apply("logical_and", _inside(row, height, padding), _inside(column, width, padding))
+            return apply("where", inside, value, zero)
+
+        if interpolation == NEAREST:
+            return element(apply("round", down), apply("round", across))
+        left, top = apply("floor", across), apply("floor", down)
+        right, bottom = apply("add", left, one), apply("add", top, one)
+        to_right, to_bottom = apply("sub", across, left), apply("sub", down, top)
+        to_left, to_top = apply("sub", one, to_right), apply("sub", one, to_bottom)
+        total = None
+        for row, by_row in ((top, to_top), (bottom, to_bottom)):
+            for column, by_column in ((left, to_left), (right, to_right)):
+                value, weight = element(row, column), apply("mul", by_column, by_row)
+                total = apply("mul", value, weight) if total is None else apply("fma", value, weight, total)
+        assert total is not None
+        return total
+
+    return lw.computed(out, compute, [x, *places], cost=40, heavy=True)
+
+
+def _places(lw: Lowering, x: TensorValue, grid: TensorValue, number: int, padding: int, corners: bool) -> TensorValue:
+    """One of the grid's two coordinates as a place in the image, in memory where it serves several channels."""
+    sizes, last = grid.sizes[:-1], x.sizes[3 - number]
+    spec = Spec(sizes, contiguous_strides(sizes), grid.dtype, torch.device("cpu"))
+
+    def compute(index: Index) -> int:
+        return _place(grid.load((*index, as_expr(number))), last, padding, corners)
+
+    place = lw.computed(spec, compute, [grid], cost=12, heavy=True)
+    return place if x.sizes[1] is ONE else lw.realize(place)
+
+
+def _place(coordinate: int, size: Expr, padding: int, corners: bool) -> int:
+    """Where a coordinate from -1 to 1 lies among `size` elements, in the steps that eager takes: they decide which
+    neighbour is the nearest."""
+    dtype = ops.dtype_of(coordinate)
+
+    def number(value: float) -> int:
+        return ops.constant(value, dtype)
+
+    span = ops.index(size - 1 if corners else size, dtype)
+    low = number(0.0 if corners else -0.5)
+    place = apply("fma", apply("add", coordinate, number(1.0)), apply("mul", span, number(0.5)), low)
+    if padding == ZEROS:
+        return place
+    if padding == REFLECTION:
+        if corners and size is ONE:
+            return number(0.0)
+        period = apply("mul", span, number(2.0))
+        away = apply("abs", apply("sub", place, low))
+        flips = apply("trunc", apply("div", away, period))
+        rest = apply("fma", apply("neg", flips), period, away)
+        place = apply("add", apply("minimum", rest, apply("sub", period, rest)), low)
+    last = ops.index(size - 1, dtype)
+    place = apply("where", apply("gt", place, number(0.0)), place, number(0.0))  # NaN too
+    return apply("where", apply("lt", place, last), place, last)
+
+
+def _inside(place: int, size: Expr, padding: int) -> int:
+    """Whether a whole number, as a float, is a position among `size`; with padding it cannot be negative."""
+    dtype = ops.dtype_of(place)
+    below = apply("le", place, ops.index(size - 1, dtype))
+    if padding != ZEROS:
+        return below
+    return apply("logical_and", apply("ge", place, ops.constant(0, dtype)), below)
+
+
+def _position(place: int, size: Expr) -> Expr:
+    """The nearest position among `size` to a whole number."""
+    number = ops.to(place, torch.int32)
+    number = apply("maximum", number, ops.constant(0, torch.int32))
+    return ops.indirect(apply("minimum", number, ops.index(size - 1, torch.int32)), size, _INSIDE)
