@@ -50,6 +50,14 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _power(x: Any, y: Any) -> Any:
+    """Of integers to negative powers only those of 1 and -1 are not 0."""
+    if x.dtype.kind == "f":
+        return np.power(x, y)
+    power = np.power(x, np.where(y < 0, y & 1, y))
+    return np.where((y < 0) & (np.abs(x.astype(np.float64)) != 1), np.zeros_like(power), power)
+
+
 def _float_op(
     name: str, reference: Callable[..., Any], arity: int = 1, types: frozenset[torch.dtype] = FLOATS
 ) -> ScalarOp:
@@ -65,6 +73,7 @@ _ROWS = [
     ScalarOp("truncdiv", 2, INTS, "same", lambda a, b: (a - np.fmod(a, b)) // b),
     ScalarOp("remainder", 2, NUMBERS, "same", np.mod),
     ScalarOp("fmod", 2, NUMBERS, "same", np.fmod),
+    ScalarOp("gcd", 2, INTS, "same", np.gcd),
     ScalarOp("neg", 1, NUMBERS | HALVES, "same", np.negative),
     ScalarOp("abs", 1, NUMBERS | HALVES, "same", np.abs),
     ScalarOp("sign", 1, NUMBERS, "same", np.sign),
@@ -126,7 +135,7 @@ _ROWS = [
     _float_op("lgamma", _through_torch(torch.lgamma), types=SINGLE),
     _float_op("digamma", _through_torch(torch.digamma), types=SINGLE),
     _float_op("sigmoid", _sigmoid),
-    _float_op("pow", np.power, 2),
+    ScalarOp("pow", 2, NUMBERS, "same", _power),
     _float_op("atan2", np.arctan2, 2),
 ]
 

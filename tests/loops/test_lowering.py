@@ -578,3 +578,28 @@ def test_windows_on_memory() -> None:
 
 def test_padding_that_moves() -> None:
     same(lambda a: F.pad(a, (-1, 1, -2, 1), value=2.0), t(1, 3, 4, 4))
+
+
+@pytest.mark.parametrize("function", [torch.gcd, torch.lcm, torch.pow], ids=lambda f: f.__name__)
+def test_integers_of_each_value(function: Callable[..., Any]) -> None:
+    for dtype in (torch.int8, torch.uint8):
+        numbers = torch.arange(torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1).to(dtype)
+        x, y = numbers[:, None], numbers[None, :]
+        assert torch.equal(ingot.compile(function, fullgraph=True)(x, y), function(x, y))
+        assert counts(lowered(function, x, y))[2] == 0
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 4, 5, 7, 31, 64, 10**12])
+def test_whole_powers_of_integers(exponent: int) -> None:
+    graph = same(lambda x: (x**exponent, exponent**x.abs()), torch.arange(-20, 20))
+    assert counts(graph)[2] == 0
+
+
+def test_divisors_of_long_integers() -> None:
+    """Those that doubles hold, and others, beside each other."""
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randint(1, 1 << bits, (500,), generator=generator) for bits in (3, 20, 30, 52, 53, 54, 60, 62)]
+    numbers = torch.cat([*parts, -parts[-1], torch.tensor([0, 1, -1, (1 << 63) - 1, 1 - (1 << 63), -1 << 63])])
+    common = numbers[torch.randperm(len(numbers), generator=generator)]
+    for x, y in ((numbers, common), (numbers * 6, common * 21), (numbers, torch.tensor(-1 << 63))):
+        assert torch.equal(ingot.compile(torch.gcd, fullgraph=True)(x, y), torch.gcd(x, y))

@@ -30,7 +30,7 @@ from ingot.schedule.tiling import transposed_loads
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
 EXPENSIVE = frozenset(TABLE) & set(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
-    "lgamma digamma sigmoid gelu pow atan2".split()
+    "lgamma digamma sigmoid gelu pow atan2 gcd".split()
 )
 TILE_BYTES = 64  # of a transposed block along the tile loop: a cache line
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together

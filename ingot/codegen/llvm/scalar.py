@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ingot.codegen.llvm import integers, special
 from ingot.codegen.llvm import math as vector_math
-from ingot.codegen.llvm import special
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.math import absolute
 from ingot.codegen.llvm.types import BITS, FLOATS, REPRESENTATIONS, vector_type
@@ -252,6 +252,10 @@ def _rounding(intrinsic: str) -> Callable[..., Value]:
     return lambda kind, a: a.emitter.intrinsic(intrinsic, (a,))
 
 
+def _power(kind: str, a: Value, b: Value) -> Value:
+    return vector_math.power(a, b) if a.type in FLOATS else integers.power(kind != UNSIGNED, a, b)
+
+
 def _plain(function: Callable[..., Value]) -> Callable[..., Value]:
     return lambda kind, *args: function(*args)
 
@@ -266,6 +270,7 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "truncdiv": (INTS, _quotient),
     "remainder": (NUMBERS, _remainder),
     "fmod": (NUMBERS, _fmod),
+    "gcd": (INTS, lambda kind, a, b: integers.greatest_common_divisor(kind != UNSIGNED, a, b)),
     "neg": (NUMBERS | HALVES, lambda kind, a: a ^ 0x8000 if kind == "brain" else -a),
     "abs": (NUMBERS | HALVES, _absolute),
     "sign": (NUMBERS, _sign),
@@ -301,6 +306,7 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "trunc": (REALS, _rounding("trunc")),
 }
 TABLE |= {name: (REALS, _plain(f)) for name, f in vector_math.FUNCTIONS.items() if name != "abs"}
+TABLE["pow"] = (NUMBERS, _power)
 TABLE |= {
     name: ({torch.float32}, _plain(f)) for name, f in (vector_math.FLOAT_ONLY | special.FLOAT_ONLY).items()
 }

@@ -301,12 +301,16 @@ def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> Tenso
     """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly any."""
     if isinstance(exponent, Expr):
         raise NotLowered("a symbolic exponent")
+    if out.dtype in ops.INTS:
+        if exponent < 0:
+            raise NotLowered("a negative power of integers, which eager refuses")
+        return pointwise(lw, out, lambda value: _whole_power(value, int(exponent)), [x], [out.dtype])
     special = _POWERS.get(float(exponent))
     if out.dtype is torch.float16 and abs(exponent) == 0.5:
         special = None
 
     def scalar(value: int) -> int:
-        if special is not None and (ops.dtype_of(value) in ops.FLOATS or exponent in (2, 3)):
+        if special is not None:
             return special(value)
         return apply("pow", value, _like(value, rounded_number(exponent, out.dtype)))
 
@@ -315,6 +319,17 @@ def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> Tenso
 
 def _square(x: int) -> int:
     return apply("mul", x, x)
+
+
+def _whole_power(x: int, exponent: int) -> int:
+    """By squaring, from the exponent's last binary digit on."""
+    result = _like(x, 1)
+    while exponent:
+        if exponent & 1:
+            result = apply("mul", result, x)
+        exponent >>= 1
+        x = _square(x) if exponent else x
+    return result
 
 
 _POWERS: dict[float, Scalar] = {
@@ -564,6 +579,16 @@ def _entropy(x: int) -> int:
     return apply("where", apply("logical_or", apply("gt", x, zero), apply("isnan", x)), value, rest)
 
 
+def _least_common_multiple(a: int, b: int) -> int:
+    """In 32 bits at least, as in C."""
+    dtype = ops.dtype_of(a)
+    wide = torch.int32 if dtype in (torch.int8, torch.int16, torch.uint8) else dtype
+    divisor, zero = ops.to(apply("gcd", a, b), wide), constant(0, wide)
+    none = apply("eq", divisor, zero)
+    part = apply("truncdiv", ops.to(a, wide), apply("where", none, constant(1, wide), divisor))
+    return ops.to(apply("where", none, zero, apply("abs", apply("mul", part, ops.to(b, wide)))), dtype)
+
+
 def _names(text: str) -> list[str]:
     return text.split()
 
@@ -647,6 +672,8 @@ def _build_table() -> dict[Any, Row]:
     row("lerp.Tensor", _lerp, 3, "scaled")
     row("lerp.Scalar", _lerp_by, 2)
     row("pow.Tensor_Tensor pow.Scalar", _simple("pow"), 2)
+    row("gcd", _simple("gcd"), 2)
+    row("lcm", _least_common_multiple, 2)
     row("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self", _times_log("log"), 2)
     row("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", _times_log("log1p"), 2)
     return table

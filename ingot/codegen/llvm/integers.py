@@ -1,0 +1,123 @@
+"""Functions of integers that take as many steps as their values ask for, each a loop in an LLVM function of its own
+that the kernels of a module share: it runs until the last lane is done."""
+
+from __future__ import annotations
+
+from ingot.codegen.llvm.emitter import Emitter, Value
+from ingot.codegen.llvm.types import BITS, mangled, vector_type
+
+EXACT = 53  # bits of the integers that doubles hold
+
+
+def _splat(type: str, lanes: int, value: str) -> str:
+    return value if lanes == 1 else f"splat ({type} {value})"
+
+
+def _any_lane(emitter: Emitter, lanes: int, condition: str) -> str:
+    """The text of whether a lane of `condition` is set."""
+    if lanes == 1:
+        return f"or i1 {condition}, false"
+    emitter.declare("i1", f"llvm.vector.reduce.or.v{lanes}i1", vector_type("i1", lanes))
+    return f"call i1 @llvm.vector.reduce.or.v{lanes}i1({vector_type('i1', lanes)} {condition})"
+
+
+def _call(name: str, text: str, a: Value, b: Value, lanes: int) -> str:
+    """A call of the function, whose body is `text`."""
+    e, vector = a.emitter, vector_type(a.type, lanes)
+    e.declarations.add(f"define internal {vector} {name}({vector} %a, {vector} %b) nounwind {{\n{text}}}")
+    return f"call {vector} {name}({vector} {e.argument(a, lanes)}, {vector} {e.argument(b, lanes)})"
+
+
+def power(signed: bool, a: Value, b: Value) -> Value:
+    """a to the power of b, which wraps around; to a negative one 0, unless a is 1 or -1."""
+    e, type, lanes = a.emitter, a.type, max(a.lanes, b.lanes)
+    exponent = e.select(e.compare("slt", b, 0), b & 1, b) if signed else b  # enough for 1 and -1
+    v, bits = vector_type(type, lanes), vector_type("i1", lanes)
+    one, zero = _splat(type, lanes, "1"), "zeroinitializer"
+    body = (
+        "entry:\n  br label %loop\nloop:\n"
+        f"  %base = phi {v} [%a, %entry], [%square, %loop]\n"
+        f"  %left = phi {v} [%b, %entry], [%rest, %loop]\n"
+        f"  %result = phi {v} [{one}, %entry], [%next, %loop]\n"
+        f"  %odd = trunc {v} %left to {bits}\n"
+        f"  %times = mul {v} %result, %base\n"
+        f"  %next = select {bits} %odd, {v} %times, {v} %result\n"
+        f"  %square = mul {v} %base, %base\n"
+        f"  %rest = lshr {v} %left, {one}\n"
+        f"  %more = icmp ne {v} %rest, {zero}\n"
+        f"  %again = {_any_lane(e, lanes, '%more')}\n"
+        f"  br i1 %again, label %loop, label %done\ndone:\n  ret {v} %next\n"
+    )
+    call = _call(f"@ingot.power.{mangled(type, lanes)}", body, a, exponent, lanes)
+    result = e.place(call, type, lanes, max(a.depth, exponent.depth))
+    if not signed:
+        return result
+    vanishes = e.compare("slt", b, 0) & e.compare("ne", a, 1) & e.compare("ne", a, -1)
+    return e.select(vanishes, 0, result)
+
+
+def greatest_common_divisor(signed: bool, a: Value, b: Value) -> Value:
+    """By Euclid's algorithm. Of the least integer, whose absolute value is itself, the sign of the result is what the
+    remainders make of it."""
+    e, type, lanes = a.emitter, a.type, max(a.lanes, b.lanes)
+    if signed:
+        a, b = (e.select(e.compare("slt", x, 0), -x, x) for x in (a, b))
+    name = f"@ingot.gcd.{'s' if signed else 'u'}.{mangled(type, lanes)}"
+    call = _call(name, _euclid(e, type, lanes, signed), a, b, lanes)
+    return e.place(call, type, lanes, max(a.depth, b.depth))
+
+
+def _euclid(e: Emitter, type: str, lanes: int, signed: bool) -> str:
+    """The remainders of floats that hold the integers; of longer ones, and negative ones among these, first those of
+    the integers themselves."""
+    wide = "float" if BITS[type] < 32 else "double"
+    v, f, some, zero = vector_type(type, lanes), vector_type(wide, lanes), vector_type("i1", lanes), "zeroinitializer"
+    suffix, long, kind = mangled(wide, lanes), BITS[type] > EXACT, "s" if signed else "u"
+    e.declare(f, f"llvm.trunc.{suffix}", f)
+    e.declare(f, f"llvm.fma.{suffix}", f"{f}, {f}, {f}")
+    x, y = ("%x", "%known") if long else ("%a", "%b")
+    first = (  # never the least integer by -1: the absolute values that it begins with are not -1
+        "test:\n"
+        f"  %x = phi {v} [%a, %entry], [%x.next, %step]\n"
+        f"  %y = phi {v} [%b, %entry], [%y.next, %step]\n"
+        f"  %either = or {v} %x, %y\n"
+        f"  %long = icmp uge {v} %either, {_splat(type, lanes, str(1 << EXACT))}\n"
+        f"  %unfinished = icmp ne {v} %x, {zero}\n"
+        f"  %more = and {some} %long, %unfinished\n"
+        f"  %again = {_any_lane(e, lanes, '%more')}\n"
+        "  br i1 %again, label %step, label %floats\n"
+        "step:\n"
+        f"  %divisor = select {some} %unfinished, {v} %x, {v} {_splat(type, lanes, '1')}\n"
+        f"  %remainder = {kind}rem {v} %y, %divisor\n"
+        f"  %x.next = select {some} %more, {v} %remainder, {v} %x\n"
+        f"  %y.next = select {some} %more, {v} %x, {v} %y\n"
+        "  br label %test\n"
+    )
+    correction = (  # the quotient may have been rounded up
+        f"  %below = fcmp olt {f} %near, {zero}\n"
+        f"  %above = fadd {f} %near, %p\n"
+        f"  %rest = select {some} %below, {f} %above, {f} %near\n"
+    )
+    return (
+        f"entry:\n  br label %{'test' if long else 'floats'}\n{first if long else ''}floats:\n"
+        + (f"  %known = select {some} %unfinished, {v} %y, {v} {zero}\n" if long else "")
+        + f"  %first = {kind}itofp {v} {x} to {f}\n"
+        f"  %second = {kind}itofp {v} {y} to {f}\n"
+        "  br label %loop\nloop:\n"
+        f"  %p = phi {f} [%first, %floats], [%p.next, %loop]\n"
+        f"  %q = phi {f} [%second, %floats], [%q.next, %loop]\n"
+        f"  %none = fcmp oeq {f} %p, {zero}\n"
+        f"  %ratio = fdiv {f} %q, %p\n"
+        f"  %quotient = call {f} @llvm.trunc.{suffix}({f} %ratio)\n"
+        f"  %minus = fneg {f} %quotient\n"
+        f"  %{'near' if long else 'rest'} = call {f} @llvm.fma.{suffix}({f} %minus, {f} %p, {f} %q)\n"
+        + (correction if long else "")
+        + f"  %p.next = select {some} %none, {f} {zero}, {f} %rest\n"
+        f"  %q.next = select {some} %none, {f} %q, {f} %p\n"
+        f"  %more.left = fcmp une {f} %p.next, {zero}\n"
+        f"  %again.left = {_any_lane(e, lanes, '%more.left')}\n"
+        "  br i1 %again.left, label %loop, label %done\ndone:\n"
+        f"  %result = fpto{kind}i {f} %q.next to {v}\n"
+        + (f"  %all = select {some} %unfinished, {v} %result, {v} %y\n" if long else "")
+        + f"  ret {v} %{'all' if long else 'result'}\n"
+    )
