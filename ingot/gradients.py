@@ -18,10 +18,10 @@ from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import Place
-from ingot.graph.custom import CustomGradient
 from ingot.graph.differentiation import forget_histories, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
+from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Symbol
@@ -91,8 +91,9 @@ def with_history(
             return _second_derivatives(gradients, inputs, context, compilation, compile_program), wanted
 
         tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
-        original = Original(compile_vjp, tensors, written, parts.draws)
-        repeats = any(isinstance(n.target, CustomGradient) and not n.target.zeros for n in graph.graph.nodes)
+        targets = [node.target for node in graph.graph.nodes]
+        original = Original(compile_vjp, tensors, written, parts.draws, any(map(sees_inputs, targets)))
+        repeats = any(map(tells_none, targets))
         run = _training_program(run, parts, part, original, repeats, compilation, compile_program)
     windows = [(w.output, w.base, w.spec) for w in joint.windows]
     return WithWindows(run, windows_of(windows, parts.symbols), joint.given) if windows else run

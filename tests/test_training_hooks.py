@@ -39,6 +39,200 @@ def test_backward_hooks_of_modules(kind):
     both(program, ingot.compile)
 
 
+def doubled(module: Any, of_inputs: Any, of_outputs: Any) -> Any:
+    return (of_inputs[0] * 2,)
+
+
+def clipped(module: Any, of_inputs: Any, of_outputs: Any) -> Any:
+    return tuple(None if g is None else torch.clamp(g, -0.1, 0.1) for g in of_inputs)
+
+
+def mixed(module: Any, of_inputs: Any, of_outputs: Any) -> Any:
+    return tuple(g if g is None else g + sum(h.sum() for h in of_outputs if h is not None) for g in of_inputs)
+
+
+def tripled(module: Any, of_outputs: Any) -> Any:
+    return tuple(g if g is None else g * 3 for g in of_outputs)
+
+
+def unseen(module: Any, of_inputs: Any, of_outputs: Any) -> None:
+    of_inputs[0].sum()
+
+
+def asks_for_the_first(module: Any, of_outputs: Any) -> Any:
+    return (of_outputs[0] * 2, *of_outputs[1:])
+
+
+HOOKS: list[list[Callable[..., Any]]] = [
+    [doubled], [clipped], [mixed], [tripled], [tripled, mixed], [tripled, doubled, tripled, clipped], [unseen]
+]  # fmt: skip
+
+
+def register(module: nn.Module, hooks: list[Callable[..., Any]]) -> None:
+    for hook in hooks:
+        if hook.__code__.co_argcount == 2:
+            module.register_full_backward_pre_hook(hook)
+        else:
+            module.register_full_backward_hook(hook)
+
+
+class TestCaptured:
+    @pytest.mark.parametrize("hooks", HOOKS, ids=lambda hooks: "-".join(hook.__name__ for hook in hooks))
+    def test_hooks_that_see_gradients_alone(self, hooks):
+        def program(wrap: Any) -> Any:
+            model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+            for module in (model, model[0], model[1]):
+                register(module, hooks)
+            compiled, x = wrap(model), torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+            for _ in range(2):
+                loss = compiled(x).square().sum()
+                loss.backward()
+            return loss, x.grad, [p.grad for p in model.parameters()]
+
+        both(program)
+
+    @pytest.mark.parametrize("hooks", HOOKS, ids=lambda hooks: "-".join(hook.__name__ for hook in hooks))
+    @pytest.mark.parametrize("inside", [False, True])
+    def test_second_derivatives(self, hooks, inside):
+        """Those of a gradient that is taken inside the compiled function are captured as well."""
+
+        def program(wrap: Any) -> Any:
+            model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+            for module in (model[0], model[1]):
+                register(module, hooks)
+
+            def function(x: Tensor) -> Tensor:
+                loss = model(x.sin()).square().sum()
+                return torch.autograd.grad(loss, x, create_graph=True)[0] if inside else loss
+
+            x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+            found = wrap(function)(x)
+            if not inside:
+                (found,) = torch.autograd.grad(found, x, create_graph=True)
+            return found, torch.autograd.grad(found.square().sum(), x)
+
+        if inside or hooks == [tripled]:
+            both(program)
+        else:
+            with pytest.raises(RuntimeError, match="hooks that see the gradients of its inputs"):
+                program(ingot.compile)
+
+    @pytest.mark.parametrize("hooks", [[mixed], [tripled], [tripled, mixed], [clipped]], ids=lambda h: h[0].__name__)
+    @pytest.mark.parametrize("chosen", [[0], [1], [0, 1], [2]])
+    def test_several_arguments_and_results(self, hooks, chosen):
+        class Several(nn.Module):
+            def forward(self, x: Tensor, factor: float, y: Tensor, z: Tensor) -> Any:
+                return x * y * factor, y.sin(), z * z, 7
+
+        def program(wrap: Any) -> Any:
+            module = Several()
+            register(module, hooks)
+
+            def function(x: Tensor, y: Tensor, z: Tensor) -> Any:
+                return module(x * 1, 2.0, y * 1, z)
+
+            inputs = [torch.randn(3, dtype=torch.float64, requires_grad=k < 2) for k in range(3)]
+            outputs = wrap(function)(*inputs)
+            if chosen != [2]:
+                sum(outputs[k].sum() for k in chosen).backward()
+            return outputs, [t.grad for t in inputs]
+
+        both(program)
+
+    def test_gradients_that_do_not_pass_the_outputs(self):
+        class Aside(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                self.aside = x.sin()
+                return x * 2
+
+        def program(wrap: Any) -> Any:
+            module, x = Aside(), torch.ones(3, dtype=torch.float64, requires_grad=True)
+            register(module, [doubled])
+
+            def function(x: Tensor) -> Tensor:
+                y = module(x * 1)
+                return torch.stack([y.sum(), module.aside.sum()])
+
+            compiled = wrap(function)
+            for k in (0, 1):
+                compiled(x)[k].backward()
+            return x.grad
+
+        both(program)
+
+    def test_no_gradients_are_wanted(self):
+        def program(wrap: Any) -> Any:
+            module = nn.Linear(3, 2).double()
+            register(module, [doubled, tripled])
+            with torch.no_grad():
+                return wrap(module)(torch.ones(1, 3, dtype=torch.float64))
+
+        both(program)
+
+    def test_a_gradient_that_is_not_there(self):
+        class Two(nn.Module):
+            def forward(self, x: Tensor) -> Any:
+                return x * 2, x * 3
+
+        module = Two()
+        register(module, [asks_for_the_first])
+        for wrap in (lambda f: f, ingot.compile):
+            x = torch.ones(3, requires_grad=True)
+            with pytest.raises(TypeError):
+                wrap(module)(x)[1].sum().backward()
+
+
+class TestLeftToEager:
+    def test_a_hook_that_reads_what_changes_before_the_backward(self):
+        def program(wrap: Any) -> Any:
+            module, scale = nn.Linear(3, 2).double(), [1.0]
+            module.register_full_backward_hook(lambda mod, of_inputs, _: (of_inputs[0] * scale[0],))
+            compiled, x = wrap(module), torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
+            for k in range(3):
+                loss = compiled(x).sum()
+                scale[0] = float(k)
+                loss.backward()
+            return x.grad
+
+        both(program, ingot.compile)
+
+    def test_a_hook_that_reads_the_module(self):
+        def program(wrap: Any) -> Any:
+            module = nn.Linear(3, 2).double()
+            module.scale = 1.0  # type: ignore[assignment]
+            module.register_full_backward_hook(lambda mod, of_inputs, _: (of_inputs[0] * mod.scale,))
+            compiled, x = wrap(module), torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
+            loss = compiled(x).sum()
+            module.scale = 5.0  # type: ignore[assignment]
+            loss.backward()
+            return x.grad
+
+        both(program, ingot.compile)
+
+    def test_a_forward_that_breaks(self):
+        class Breaks(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                y = x.sin()
+                if y.sum() > 0:
+                    y = y * 2
+                return y.exp()
+
+        def program(wrap: Any) -> Any:
+            module, x = Breaks(), torch.ones(3, dtype=torch.float64, requires_grad=True)
+            register(module, [doubled])
+            wrap(lambda x: module(x * 1) + 1)(x).sum().backward()
+            return x.grad
+
+        both(program, ingot.compile)
+
+    def test_a_result_that_is_written(self):
+        for wrap in (lambda f: f, ingot.compile):
+            module = nn.Linear(3, 3)
+            register(module, [doubled])
+            with pytest.raises(RuntimeError, match="modified inplace"):
+                wrap(lambda x, module=module: module(x * 1).relu_())(torch.ones(1, 3, requires_grad=True))
+
+
 def test_hooks_of_intermediates():
     def program(wrap: Any) -> Any:
         log: list[Tensor] = []

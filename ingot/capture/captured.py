@@ -24,6 +24,7 @@ from ingot.capture.sources import ArgSource, ConstSource
 from ingot.capture.values import (
     arrays,
     autograd_functions,
+    backward_hooks,
     cached,
     checkpoints,
     contexts,
@@ -56,6 +57,7 @@ _TABLES = (  # imported for the rows that they add
     handlers,
     arrays,
     autograd_functions,
+    backward_hooks,
     cached,
     checkpoints,
     contexts,
@@ -266,6 +268,7 @@ def _capture_to(
         raise reason from None
     except Unsupported as reason:
         reason.guards = guards
+        reason.skip = reason.skip or session.graph.in_one_piece
         if reason.step is None and end is None:
             reason.step = session.broken_at
         raise

@@ -24,7 +24,6 @@ from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
 from ingot.graph.composites import apart
-from ingot.graph.custom import CustomGradient
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.symbols import Bounds
 
@@ -77,6 +76,8 @@ class GraphRecorder:
         self._inside_opaque = False
         self.modes = ModeTracker()
         self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
+        self.hooked: dict[int, Any] = {}  # by id of what stands for a call of a module with hooks on its backward
+        self.in_one_piece = False  # whether it may not be broken
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._values: dict[fx.Node, torch.Tensor] = {}  # the real tensors, by placeholder
         self._parameters: set[str] = set()  # the names of placeholders
@@ -316,12 +317,12 @@ class GraphRecorder:
     def give_history(
         self,
         session: Session,
-        target: CustomGradient,
+        target: Callable[..., Any],
         inputs: Sequence[TensorValue],
         outputs: Sequence[TensorValue],
         kept: Sequence[fx.Node],
     ) -> None:
-        """Adds the node of a function that has a backward of its own: from here on the outputs are what it gives."""
+        """Adds a node with a backward of its own, which takes the three: from here on the outputs are what it gives."""
         self.modes.reach(self.graph, session.where)
         fakes = ([v.fake for v in inputs], [v.fake for v in outputs], [n.meta["val"] for n in kept])
         result = self._run(session, "call_function", target, list(fakes), {})

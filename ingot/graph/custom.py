@@ -4,7 +4,7 @@ computes is a graph of its own, and a node behind the forward tells autograd tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.fx
@@ -46,7 +46,7 @@ class CustomGradient:
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
-        return _Custom.apply(self, outputs, kept, *inputs)
+        return Custom.apply(self, outputs, kept, *inputs)
 
     def gradients(
         self, kept: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
@@ -56,9 +56,7 @@ class CustomGradient:
         present = [t for t in tangents if t is not None]
         backward = self.backwards[tuple([t is not None for t in tangents])]
         if isinstance(backward, Exception):
-            if not any(isinstance(t, FakeTensor) for t in (*kept, *present)):
-                raise backward
-            raise EagerRaises(f"the backward of {self.__name__} raises {backward!r}", skip=True) from backward
+            raise_in_backward(f"the backward of {self.__name__}", backward, (*kept, *present))
         with torch.enable_grad():  # as it was captured
             found = list(backward.graph(*[kept[k] for k in backward.reads], *present))
         if recorded and not self.once:
@@ -80,9 +78,18 @@ def _not_again(gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None
     return [g if g is None else next(raising) for g in gradients]
 
 
-class _Custom(torch.autograd.Function):
+def raise_in_backward(what: str, error: Exception, tensors: Sequence[Any]) -> NoReturn:
+    """Raises an error of the program's; where it is being traced, the reason to run it in eager."""
+    if any(isinstance(t, FakeTensor) for t in tensors):
+        raise EagerRaises(f"{what} raises {error!r}", skip=True) from error
+    raise error
+
+
+class Custom(torch.autograd.Function):
+    """Gives `outputs` the history that `node.gradients` says, as functions of `inputs`."""
+
     @staticmethod
-    def forward(ctx: Any, node: CustomGradient, outputs: Any, kept: Any, *inputs: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, node: Any, outputs: Any, kept: Any, *inputs: Any) -> Any:  # type: ignore[override]
         ctx.node = node
         ctx.set_materialize_grads(node.zeros)
         ctx.save_for_backward(*kept)

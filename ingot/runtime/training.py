@@ -175,7 +175,7 @@ class Original:
     `compile_vjp` is told of each tangent whether it requires a gradient, or None where there is none, and returns what
     takes the inputs, of which the first `tensors` are tensors, with the tangents behind these, and gives the gradients
     with their history, and of which inputs. `written` are the inputs that the program writes; `draws` says that it
-    draws random numbers.
+    draws random numbers, `hooked` that there are hooks which eager calls once for the gradients of both orders.
     """
 
     def __init__(
@@ -184,8 +184,10 @@ class Original:
         tensors: int,
         written: Sequence[int],
         draws: bool,
+        hooked: bool,
     ) -> None:
-        self.compile_vjp, self.tensors, self.written, self.draws = compile_vjp, tensors, tuple(written), draws
+        self.compile_vjp, self.tensors, self.written = compile_vjp, tensors, tuple(written)
+        self.draws, self.hooked = draws, hooked
         self._programs: dict[tuple[bool | None, ...], tuple[Callable[..., Sequence[Any]], Sequence[int]]] = {}
         self._lock = threading.Lock()
 
@@ -204,6 +206,11 @@ class Original:
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
     ) -> tuple[Sequence[Tensor | None], Sequence[int]]:
         """The gradients of the inputs (as they were) that have one, with their history, and which these are."""
+        if self.hooked and torch.is_grad_enabled():
+            raise RuntimeError(
+                "second derivatives are wanted of a compiled function, and a module in it has hooks that see the "
+                "gradients of its inputs (hint: leave the call of that module to ingot.disable)"
+            )
         kind = tuple(None if t is None else t.requires_grad for t in tangents)
         with self._lock:
             known = self._programs.get(kind)

@@ -124,14 +124,17 @@ def _with_gradients(session: Session, function: Value, cls: type, args: list[Val
     backwards: dict[tuple[bool, ...], Backward | Exception] = {}
     kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
     with_zeros = session.truth(zeros)
-    for given in _given(session, function, outputs, apart, with_zeros):
+    what, modes = f"the backward of {function.describe()}", Modes.now()
+    choices = choices_of_tangents(session, what, outputs, apart) if not with_zeros else [(True,) * len(outputs)]
+    for given in choices:
         try:
-            graph, reads = _captured_backward(session, function, list(itertools.compress(outputs, given)), backward)
+            chosen = list(itertools.compress(outputs, given))
+            graph, reads = captured_backward(session, what, chosen, backward, modes)
             backwards[given] = Backward(graph, tuple(kept.setdefault(node, len(kept)) for node in reads))
         except (Raised, EagerRaises) as error:
             if with_zeros:
                 raise
-            backwards[given] = _eager_error(error)
+            backwards[given] = eager_error(error)
     node = CustomGradient(cls.__name__, backwards, apart, _is_once(cls), with_zeros)
     session.graph.give_history(session, node, inputs, outputs, list(kept))
     return result
@@ -141,20 +144,18 @@ _MOST_OPTIONAL = 4
 """Tangents that may be there or not: a backward is captured for each choice of them."""
 
 
-def _given(
-    session: Session, function: Value, outputs: list[TensorValue], constant: frozenset[int], zeros: bool
+def choices_of_tangents(
+    session: Session, what: str, outputs: list[TensorValue], constant: frozenset[int]
 ) -> Iterable[tuple[bool, ...]]:
-    """The choices of outputs whose tangents may be there when a backward runs."""
-    if zeros:
-        return [(True,) * len(outputs)]
+    """The choices of outputs whose tangents may be there when a backward runs. `what` is the backward in words."""
     kinds = [output.fake.dtype for output in outputs]
     optional = [k not in constant and (kind.is_floating_point or kind.is_complex) for k, kind in enumerate(kinds)]
     if sum(optional) > _MOST_OPTIONAL:
-        raise session.unsupported(f"{function.describe()} has many results, and tells gradients of None from zeros")
+        raise session.unsupported(f"{what} tells gradients of many results that are None from zeros")
     return itertools.product(*[(True, False) if may_be else (False,) for may_be in optional])
 
 
-def _eager_error(error: Raised | EagerRaises) -> Exception:
+def eager_error(error: Raised | EagerRaises) -> Exception:
     """What eager raises where the program is seen to raise an error."""
     if isinstance(error, EagerRaises):
         return error.__cause__ if isinstance(error.__cause__, Exception) else error
@@ -186,31 +187,33 @@ def _is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.object is None
 
 
-def _captured_backward(
+def captured_backward(
     session: Session,
-    function: Value,
+    what: str,
     outputs: list[TensorValue],
     backward: Callable[[dict[int, TensorValue]], list[TensorValue | None]],
+    inside: Modes,
 ) -> tuple[fx.GraphModule, list[fx.Node]]:
     """The graph of the backward where the tangents of `outputs` are there, which it is given by the id of these, and
-    the nodes of the forward that it reads. It may change nothing else."""
-    recorder, modes = session.graph, Modes.now()
+    the nodes of the forward that it reads. It may change nothing else. It runs under the modes `inside`, apart from
+    autocast."""
+    recorder, modes, inside = session.graph, Modes.now(), without_autocast(inside)
     effects = session.effects.mark()
 
     def set_modes(wanted: Modes) -> None:
         wanted.set()
         recorder.modes.changed()
 
-    set_modes(without_autocast(modes))
+    set_modes(inside)
     begun = recorder.begin_part(session, outputs)
     try:
         found = backward({id(output): tangent for output, tangent in zip(outputs, begun.tangents)})
         if session.effects.since(effects) != 0:
-            raise session.unsupported(f"the backward of {function.describe()} has effects")
-        set_modes(without_autocast(modes))
+            raise session.unsupported(f"{what} has effects")
+        set_modes(inside)
         return recorder.end_part(session, begun, found)
     except (Raised, EagerRaises):
-        set_modes(without_autocast(modes))
+        set_modes(inside)
         recorder.drop_part(session, begun)
         raise
     finally:

@@ -118,6 +118,18 @@ class _HookedCall(FunctionValue):
         return session.inline(self, args, kwargs)
 
 
+class _CallInOnePiece(_HookedCall):
+    """The same where there are hooks on the backward: what breaks the graph inside breaks it at the call."""
+
+    __slots__ = ()
+
+    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
+        if session.frames:
+            return None
+        session.graph.in_one_piece = True  # the module that is compiled itself
+        return super().callee(session, args, kwargs)
+
+
 _CALL_IMPL: Any = nn.Module._call_impl
 
 
@@ -132,10 +144,10 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
         table = f"_global{name}"
         if _has_hooks(session, session.wrap(_TORCH[table], GlobalSource(_TORCH, table))):
             hooked.append(name)
-    if torch.is_grad_enabled() and not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(hooked):
-        raise session.unsupported(f"hooks on the backward of {module.describe()}")
     if hooked:
-        return _HookedCall.outside(session, _CALL_IMPL, ConstSource(_CALL_IMPL)), args, kwargs
+        of_backward = not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(hooked)
+        kind = _CallInOnePiece if of_backward and torch.is_grad_enabled() else _HookedCall
+        return kind.outside(session, _CALL_IMPL, ConstSource(_CALL_IMPL)), args, kwargs
     return session.realize(module.get_attribute(session, "forward")), args[1:], kwargs
 
 
