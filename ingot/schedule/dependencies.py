@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal
 from ingot.loops.ir import Library, LoopGraph, Node, symbols_in
-from ingot.schedule.nests import Compute
+from ingot.schedule.nests import ALIKE, Compute
 
 ZERO = integer(0)
 
@@ -128,7 +129,8 @@ SAME_POINT = "same point"  # both touch the same element at the same point of a 
 SAME_ROW = "same row"  # the accesses of one outer point meet only accesses of that outer point
 
 
-def relation(first: Expr, second: Expr, outer: Sequence[Symbol]) -> str | None:
+@lru_cache(ALIKE)
+def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None:
     """How two addresses in one buffer, both over the outer loops `outer`, relate; None when they may meet across
     outer points.
 
@@ -150,7 +152,7 @@ def relation(first: Expr, second: Expr, outer: Sequence[Symbol]) -> str | None:
     return SAME_ROW
 
 
-def never_meet(first: Expr, second: Expr, outer: Sequence[Symbol]) -> bool:
+def never_meet(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> bool:
     """Whether two addresses in one buffer are never the same, neither at one outer point nor at two."""
     if relation(first, second, outer) != SAME_ROW:
         return False

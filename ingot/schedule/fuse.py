@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import direct_dependencies, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
-from ingot.schedule.nests import Compute, Shape, canonical, fresh_loops, in_columns, laid_over, refine, walked_as
+from ingot.schedule.nests import (
+    ALIKE,
+    Compute,
+    Shape,
+    canonical,
+    fresh_loops,
+    in_columns,
+    inner_loops,
+    laid_over,
+    refine,
+    walked_as,
+)
 
 MAX_MEMBERS = 40  # code of more takes longer to generate than it saves
 MAX_INSTRUCTIONS = 1500
@@ -38,7 +51,8 @@ class Overlay:
 @dataclass(eq=False)
 class Group:
     """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the number of outer
-    points, `before` holds the groups that must run first."""
+    points, `before` holds the groups that must run first. `scatters` says whether one of the nodes does, `work` counts
+    their instructions, `traffic` the bytes of the buffers."""
 
     id: int
     positions: list[int]
@@ -48,6 +62,9 @@ class Group:
     before: set[int]
     points: Expr | None = None
     overlay: Overlay | None = None
+    scatters: bool = False
+    work: int = 0
+    traffic: float = 0.0
 
     @property
     def fusible(self) -> bool:
@@ -73,15 +90,30 @@ def fuse(
     return _Fusion(nodes, buffers, note, target).run()
 
 
-def overlay(members: Sequence[Compute], points: Expr) -> Overlay | None:
-    """Lay the members over outer loops of `points` points, or None if one of them cannot be.
+Lay = Callable[[Compute, tuple[Symbol, ...], tuple[Symbol, ...]], Compute]
+
+
+def overlay(members: Sequence[Compute], points: Expr, lay: Lay = laid_over) -> Overlay | None:
+    """Lay the members over outer loops of `points` points, each by `lay`, or None if one of them cannot be.
 
     Members whose inner parts have equally many elements get the same inner loops, so that their indices can be
     compared.
     """
+    common = _common_loops(tuple([(m.loops, inner_loops(m)) for m in members]), points)
+    if common is None:
+        return None
+    outer, inner = common
+    return Overlay(outer, tuple([lay(m, outer, loops) for m, loops in zip(members, inner)]), inner)
+
+
+@lru_cache(ALIKE)
+def _common_loops(
+    nests: tuple[tuple[tuple[Symbol, ...], tuple[Symbol, ...]], ...], points: Expr
+) -> tuple[tuple[Symbol, ...], tuple[tuple[Symbol, ...], ...]] | None:
+    """Outer loops of `points` points for nests of these loops and reduced loops, and the inner loops of each."""
     fits = []
-    for m in members:
-        fit = Shape.of(m).over(points)
+    for loops, reduced in nests:
+        fit = Shape.of_loops(loops, reduced).over(points)
         if fit is None:
             return None
         fits.append(fit)
@@ -95,13 +127,7 @@ def overlay(members: Sequence[Compute], points: Expr) -> Overlay | None:
             return None
         inner[numel] = refined
     assert outer is not None
-    outer_loops = fresh_loops("o", outer)
-    laid, inner_loops = [], []
-    for m, (_, inner_extents) in zip(members, fits):
-        loops = fresh_loops("r", inner[product(inner_extents)])
-        laid.append(laid_over(m, outer_loops, loops))
-        inner_loops.append(loops)
-    return Overlay(outer_loops, tuple(laid), tuple(inner_loops))
+    return fresh_loops("o", outer), tuple([fresh_loops("r", inner[product(extents)]) for _, extents in fits])
 
 
 class _Fusion:
@@ -115,6 +141,7 @@ class _Fusion:
         self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
         self.writers: dict[str, set[int]] = defaultdict(set)  # ... and those of them that write it
         self._sizes: dict[str, float] = {}
+        self._laid: dict[tuple[Any, ...], tuple[Compute, Compute]] = {}  # a member by its id, and what became of it
         self._refused: set[tuple[int, ...]] = set()  # pairs, with their sizes: no merging of others makes them legal
         self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
         self.after: dict[int, set[int]] = defaultdict(set)  # group -> those that wait for it
@@ -133,16 +160,26 @@ class _Fusion:
         self.failing = {k for k, node in enumerate(nodes) if _may_fail(node)}
         self.writing = {k for k, node in enumerate(nodes) if any(buffers[n].role == "input" for n in node.writes())}
 
-    @staticmethod
-    def _single(k: int, node: Node, before: set[int]) -> Group:
+    def _single(self, k: int, node: Node, before: set[int]) -> Group:
         group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
+        group.traffic = sum(map(self._bytes, group.touches))
         if isinstance(node, Compute):
             node = in_columns(canonical(node))
             group.members, group.points = [node], Shape.of(node).points
-            group.overlay = overlay([node], group.points)
+            group.overlay = overlay([node], group.points, self._lay)
+            group.scatters = getattr(node, "scatters", False)
+            group.work = len(node.body.instructions)
         elif isinstance(node, Contraction):
             group.members = [canonical_contraction(node)]
         return group
+
+    def _lay(self, member: Compute, outer: tuple[Symbol, ...], inner: tuple[Symbol, ...]) -> Compute:
+        """`laid_over`, once for each member: a group's are laid again for each partner that is tried."""
+        key = id(member), outer, inner
+        found = self._laid.get(key)
+        if found is None:
+            found = self._laid[key] = member, laid_over(member, outer, inner)
+        return found[1]
 
     def run(self) -> list[Group]:
         for k in sorted(self.groups, reverse=True):  # of two that are added, the later one adds: the earlier is done
@@ -215,14 +252,9 @@ class _Fusion:
         copy that it writes into and nothing else: what it writes is finished when all of it has run. Two groups with
         much traffic of their own and next to none in common stay apart, for what they read had to wait for both; of two
         that are far apart, the earlier one does not wait to save next to nothing."""
-        if any(getattr(m, "scatters", False) for g in (first, second) for m in g.members):
+        if first.scatters or second.scatters:
             return self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
-        if len(first.members) + len(second.members) > MAX_MEMBERS:
-            return 0
-        if (
-            sum(len(m.body.instructions) for g in (first, second) for m in g.members if isinstance(m, Compute))
-            > MAX_INSTRUCTIONS
-        ):
+        if len(first.members) + len(second.members) > MAX_MEMBERS or first.work + second.work > MAX_INSTRUCTIONS:
             return 0
         written = (first.writes & second.touches) | (second.writes & first.reads)
         shared = sum(self._bytes(name) for name in (first.reads & second.reads) - written)
@@ -231,7 +263,7 @@ class _Fusion:
         earlier, later = sorted((first, second), key=lambda g: g.positions[0])
         apart = later.positions[0] - earlier.positions[-1] > FAR
         waiting = (earlier,) if apart else (earlier, later)
-        return saved if any(sum(map(self._bytes, g.touches)) <= enough for g in waiting) else 0
+        return saved if any(g.traffic <= enough for g in waiting) else 0
 
     @staticmethod
     def _is_copied_for(first: Group, second: Group) -> bool:
@@ -267,7 +299,7 @@ class _Fusion:
                 continue
             for a, b in self._arrangements(first, second):
                 members = self._in_order(first.positions, a, second.positions, b)
-                laid = overlay(members, points)  # type: ignore[arg-type]
+                laid = overlay(members, points, self._lay)  # type: ignore[arg-type]
                 if laid is None or not self._no_conflict(laid) or self._leaves_vectors_empty(laid):
                     continue
                 if self._meet(first, second, laid):
@@ -331,8 +363,8 @@ class _Fusion:
             return [first.points] if first.points == second.points else []
         if first.reduces or second.reduces:
             return [first.points if first.reduces else second.points]
-        scatters = any(getattr(m, "scatters", False) for g in (first, second) for m in g.members)
-        if first.points == second.points and not scatters:  # a scatter may have rows of its own
+        scatters = first.scatters or second.scatters  # which may have rows of their own
+        if first.points == second.points and not scatters:
             return [first.points]
         prefixes: set[Expr] = set()
         for group in (first, second):
@@ -377,6 +409,8 @@ class _Fusion:
         new.positions, new.members = sorted([*first.positions, *second.positions]), members
         new.points, new.overlay = points, laid
         new.reads, new.writes = new.reads | gone.reads, new.writes | gone.writes
+        new.scatters, new.work = new.scatters or gone.scatters, new.work + gone.work
+        new.traffic = sum(map(self._bytes, new.touches))
         del self.groups[gone.id]
         for name in gone.touches:
             self.users[name] = self.users[name] - {gone.id} | ({new.id} if new.fusible else set())

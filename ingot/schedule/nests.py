@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal, loop_symbol, product
@@ -18,6 +19,7 @@ Compute = Pointwise | Reduction
 ONE = integer(1)
 ZERO = integer(0)
 COLUMNS_OF_A_BLOCK = 64  # neighbouring elements of the rows that a scatter writes: a few cache lines
+ALIKE = 1 << 12  # nests whose form is kept: a program has many that are alike
 SHARED_POINTS = 1 << 16  # of a scatter, from which on it is worth more threads
 
 _INDEX_ATTRS: dict[str, Callable[[tuple, Callable[[Expr], Expr]], tuple]] = {
@@ -29,12 +31,14 @@ _INDEX_ATTRS: dict[str, Callable[[tuple, Callable[[Expr], Expr]], tuple]] = {
 
 def map_indices(body: Body, f: Callable[[Expr], Expr]) -> Body:
     """The body with `f` applied to every index expression in it."""
-    return Body(tuple(_map_instruction(i, f) for i in body.instructions), body.results)
+    return Body(tuple([_map_instruction(i, f) for i in body.instructions]), body.results)
 
 
 def _map_instruction(instruction: Instruction, f: Callable[[Expr], Expr]) -> Instruction:
     rule = _INDEX_ATTRS.get(instruction.op)
-    return instruction if rule is None else instruction._replace(attrs=rule(instruction.attrs, f))
+    if rule is None:
+        return instruction
+    return Instruction(instruction.op, instruction.args, instruction.dtype, rule(instruction.attrs, f))
 
 
 def index_expressions(node: Compute) -> list[Expr]:
@@ -57,14 +61,30 @@ def all_loops(node: Compute) -> tuple[Symbol, ...]:
     return node.loops + inner_loops(node)
 
 
+class _Substitution:
+    """Symbols and what they become; what became of an expression is kept, since many nests are alike."""
+
+    __slots__ = ("_found", "_values")
+
+    def __init__(self, values: Mapping[Symbol, Expr]) -> None:
+        self._values = values
+        self._found: dict[Expr, Expr] = {}
+
+    def __call__(self, e: Expr) -> Expr:
+        found = self._found.get(e)
+        if found is None:
+            found = self._found[e] = e.substitute(self._values)
+        return found
+
+
 def renamed(
     node: Compute, substitution: Mapping[Symbol, Expr], loops: Sequence[Symbol], reduced: Sequence[Symbol]
 ) -> Compute:
     """The node over other loops: each old loop symbol is replaced by its expression in the new ones."""
+    return _rewritten(node, _Substitution(substitution), loops, reduced)
 
-    def put(e: Expr) -> Expr:
-        return e.substitute(substitution)
 
+def _rewritten(node: Compute, put: _Substitution, loops: Sequence[Symbol], reduced: Sequence[Symbol]) -> Compute:
     changes: dict = {"loops": tuple(loops), "body": map_indices(node.body, put), "index": put(node.index)}
     if isinstance(node, Reduction):
         changes["reduced"] = tuple(reduced)
@@ -84,14 +104,23 @@ def canonical(node: Compute) -> Compute:
     if isinstance(node, Reduction) and (not reduced or any(s.extent.constant == 0 for s in reduced)):
         node = _without_reducing(node)
         reduced = []
-    expressions = index_expressions(node)
-    loops = _by_layout(loops, [node.index, *expressions[1:]])
-    if isinstance(node, Reduction) and not node.kind.startswith("arg"):
-        reduced = _by_layout(reduced, expressions[1:])
+    ordered = isinstance(node, Reduction) and node.kind.startswith("arg")
+    put, *merged = _merged(tuple(loops), tuple(reduced), tuple(index_expressions(node)), ordered)
+    return _rewritten(node, put, *merged)
+
+
+@lru_cache(ALIKE)
+def _merged(
+    loops: tuple[Symbol, ...], reduced: tuple[Symbol, ...], expressions: tuple[Expr, ...], ordered: bool
+) -> tuple[_Substitution, tuple[Symbol, ...], tuple[Symbol, ...]]:
+    """The loops of a nest with these index expressions, that of the store first, by layout and with neighbours merged;
+    those `reduced` keep their order if it is said to be `ordered`."""
+    by_layout = _by_layout(loops, expressions)
+    inner = list(reduced) if ordered else _by_layout(reduced, expressions[1:])
     substitution: dict[Symbol, Expr] = {}
-    merged_loops = merge_neighbours(loops, expressions, substitution)
-    merged_reduced = merge_neighbours(reduced, expressions, substitution)
-    return renamed(node, substitution, merged_loops, merged_reduced)
+    merged = tuple(merge_neighbours(by_layout, expressions, substitution))
+    merged_reduced = tuple(merge_neighbours(inner, expressions, substitution))
+    return _Substitution(substitution), merged, merged_reduced
 
 
 def keeps_apart(index: Expr, loop: Symbol) -> bool:
@@ -315,7 +344,12 @@ class Shape:
 
     @staticmethod
     def of(node: Compute) -> Shape:
-        return Shape(tuple(s.extent for s in node.loops), tuple(s.extent for s in inner_loops(node)))
+        return Shape.of_loops(node.loops, inner_loops(node))
+
+    @staticmethod
+    @lru_cache(ALIKE)
+    def of_loops(loops: tuple[Symbol, ...], reduced: tuple[Symbol, ...]) -> Shape:
+        return Shape(tuple([s.extent for s in loops]), tuple([s.extent for s in reduced]))
 
     @property
     def points(self) -> Expr:
@@ -341,10 +375,16 @@ def fresh_loops(prefix: str, extents: Sequence[Expr]) -> tuple[Symbol, ...]:
 
 def laid_over(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol]) -> Compute:
     """The node over the given outer loops (which refine its own) and inner loops (which refine the rest)."""
-    substitution: dict[Symbol, Expr] = {}
+    outer, inner = tuple(outer), tuple(inner)
     if isinstance(node, Reduction):
-        distribute(node.loops, outer, substitution)
-        distribute(node.reduced, inner, substitution)
-        return renamed(node, substitution, outer, inner)
-    distribute(node.loops, [*outer, *inner], substitution)
-    return renamed(node, substitution, [*outer, *inner], ())
+        return _rewritten(node, _distributed(((node.loops, outer), (node.reduced, inner))), outer, inner)
+    return _rewritten(node, _distributed(((node.loops, outer + inner),)), outer + inner, ())
+
+
+@lru_cache(ALIKE)
+def _distributed(pairs: tuple[tuple[tuple[Symbol, ...], tuple[Symbol, ...]], ...]) -> _Substitution:
+    """Loops in terms of the finer ones beside them."""
+    substitution: dict[Symbol, Expr] = {}
+    for loops, onto in pairs:
+        distribute(loops, onto, substitution)
+    return _Substitution(substitution)

@@ -26,7 +26,7 @@ NROW, NCOLUMN = loop_symbol("o0", 16), loop_symbol("r0", N)
     ],
 )
 def test_relation(first, second, expected):
-    assert relation(first, second, [ROW]) == expected
+    assert relation(first, second, (ROW,)) == expected
 
 
 def test_pieces_of_a_concatenation_do_not_wait_for_each_other_but_their_reader_does():
