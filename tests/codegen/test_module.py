@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from functools import partial, reduce
 
 import pytest
 import torch
@@ -137,3 +138,15 @@ def test_the_target_can_be_named(monkeypatch):
     monkeypatch.setenv("INGOT_TARGET", "z80")
     with pytest.raises(ValueError, match="avx2, avx512, neon, not 'z80'"):
         compile_kernels([doubled()], [])
+
+
+@pytest.mark.parametrize("count, hidden", [(2, False), (12, True)])
+def test_the_index_of_a_loop_over_many_arrays_is_opaque_to_llvm(count: int, hidden: bool):
+    """One register each for many addresses is not what it has to look for."""
+    kernel = flat(100, [f32] * count, f32, lambda *values: reduce(partial(ops.apply, "add"), values))
+    compiled = compile_kernels([kernel], [])
+    assert ("@llvm.expect.i64" in compiled.ir(kernel)) is hidden
+    given = [torch.arange(100.0) + k for k in range(count)]
+    result = torch.empty(100)
+    assert launch(kernel, [*given, result], [(0, 37), (37, 100)], compiled=compiled) == 0
+    assert torch.equal(result, torch.stack(given).sum(0))

@@ -9,6 +9,7 @@ values broadcasts the weights instead, and its vectors are the values' rows. Nei
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -45,7 +46,8 @@ class _AttentionEmitter:
         self.faults: list[Fault] = []
         self.lanes = target.vector_bytes // 4
         self.bytes = target.vector_bytes
-        self.e = Emitter(self.lanes, target.vector_bytes)
+        # its blocks are made for the registers there are: LLVM finds how to walk through their rows
+        self.e = Emitter(self.lanes, target.vector_bytes, most_followed=sys.maxsize)
         _, self.heads, self.queries, self.keys, self.width, self.value_width = kernel.sizes
         self.vectors = min(MOST_VECTORS[self.bytes], kernel.query_block // self.lanes)
         self.block = self.vectors * self.lanes

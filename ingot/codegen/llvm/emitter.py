@@ -16,6 +16,8 @@ from ingot.codegen.llvm.types import BITS, FLOATS, SAME_SIZE_INTEGER, mangled, v
 
 Operand = Union["Value", int, float]
 
+MOST_FOLLOWED = 8  # arrays whose addresses LLVM may follow through a loop: it has no registers for more
+
 
 class Value:
     """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that defines it.
@@ -110,13 +112,17 @@ class Emitter:
     """One function under construction, for vectors of `lanes` elements on a machine with registers of `vector_bytes`,
     which may have an instruction that rounds floats to brain floats.
 
-    `declarations` collects the intrinsics it calls.
+    `declarations` collects the intrinsics it calls. In a loop over more than `most_followed` arrays LLVM is not told
+    how the index advances: its loop strength reduction would look for other ways to count, longer than all else takes.
     """
 
-    def __init__(self, lanes: int, vector_bytes: int, rounds_brains: bool = False) -> None:
+    def __init__(
+        self, lanes: int, vector_bytes: int, rounds_brains: bool = False, most_followed: int = MOST_FOLLOWED
+    ) -> None:
         self.lanes = lanes
         self.vector_bytes = vector_bytes
         self.rounds_brains = rounds_brains
+        self.most_followed = most_followed
         self.scopes = [Scope(sure=True)]
         self.entry: list[str] = []
         self.declarations: set[str] = set()
@@ -361,6 +367,11 @@ class Emitter:
         index = Value(self, f"%i{number}", "i64", 1, self.depth)
         yield index
         self.scopes.pop()
+        counter, hidden = index.text, list[str]()
+        if len({line.split(", ", 2)[1] for line in scope.lines if "getelementptr" in line}) > self.most_followed:
+            self.declare("i64", "llvm.expect.i64", "i64, i64")
+            counter = f"%count{number}"
+            hidden = [f"{index.text} = call i64 @llvm.expect.i64(i64 {counter}, i64 0)"]
         enter = f"br label %body{number}" if sure else f"br i1 %enter{number}, label %body{number}, label %exit{number}"
         self.scopes[-1].lines += [
             f"br label %before{number}",
@@ -368,11 +379,12 @@ class Emitter:
             *([] if sure else [f"%enter{number} = icmp slt i64 {start.text}, {stop.text}"]),
             enter,
             f"body{number}:",
-            f"{index.text} = phi i64 [{start.text}, %before{number}], [%next{number}, %latch{number}]",
+            f"{counter} = phi i64 [{start.text}, %before{number}], [%next{number}, %latch{number}]",
+            *hidden,
             *scope.lines,
             f"br label %latch{number}",
             f"latch{number}:",
-            f"%next{number} = add nsw i64 {index.text}, {step}",
+            f"%next{number} = add nsw i64 {counter}, {step}",
             f"%again{number} = icmp slt i64 %next{number}, {stop.text}",
             f"br i1 %again{number}, label %body{number}, label %exit{number}",
             f"exit{number}:",
