@@ -116,8 +116,8 @@ class ShapeContext:
         return torch.SymInt(SizeNode(symbol, self))
 
     def keep_in_bounds(self, e: Expr) -> None:
-        """Rely on the expression's value being one of INTEGERS, as a tensor's size always is."""
-        if isinstance(e, Symbol) and self.sources[e][1] >= 0:
+        """Rely on the expression's value being one of INTEGERS, as that of a symbol always is."""
+        if isinstance(e, Symbol):
             return
         for left, right in ((integer(INTEGERS[0]), e), (e, integer(INTEGERS[1]))):
             if not self.holds(left, "<=", right, True):
