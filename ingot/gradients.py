@@ -26,10 +26,11 @@ from ingot.graph.partition import Partition, backward_of_part, kept_for, partiti
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Symbol
 from ingot.native import _native
+from ingot.runtime.cuda_graphs import Replayed
 from ingot.runtime.training import Backward, BySizes, Original, Tangent, TrainingProgram, Window, WithWindows, WithZeros
 from ingot.serial import compiling
 
-Compile = Callable[[Compilation], _native.Program]
+Compile = Callable[[Compilation], "_native.Program | Replayed"]
 """Makes the program of the ATen graph in a compilation."""
 
 
@@ -138,6 +139,8 @@ def _training_program(
     in, compiled when they first do. `part` gives its joint graph. With `repeats` the gradients are computed from the
     inputs where what is kept for all would not suffice; else the others are zeros then."""
     joint = parts.joint
+    if isinstance(forward, Replayed):
+        forward.visible = joint.outputs
     name = f"{compilation.name}, backward"
     compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
 

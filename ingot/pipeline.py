@@ -23,6 +23,8 @@ from ingot.loops.lowering import lower
 from ingot.loops.target import CPU, GPU
 from ingot.native import _native
 from ingot.options import Options
+from ingot.runtime.cuda_capture import machine_of
+from ingot.runtime.cuda_graphs import Replayed, why_not
 from ingot.runtime.program import Program, unaligned_inputs
 from ingot.runtime.training import WithLeaves, WithWindows
 from ingot.schedule import schedule
@@ -81,13 +83,14 @@ def compile_graph(
     return WithLeaves(run, leaves) if leaves else run
 
 
-def _program(compilation: Compilation, options: Options, frugal: bool = False) -> _native.Program:
+def _program(compilation: Compilation, options: Options, frugal: bool = False) -> _native.Program | Replayed:
     """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
     aten = compilation.aten
     compilation.rewrites += aten.rewrites
     device = _device(aten.graph)
     target, supported = TARGETS[device.type]
-    frugal = frugal or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
+    machine = machine_of(device) if options.mode == "reduce-overhead" else None
+    frugal = frugal or machine is not None or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)
     with stage(compilation, "schedule"):
@@ -99,7 +102,14 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         compiled = compilation.compiled = _machine_code(plan, device)
     with stage(compilation, "load"):
         program = compilation.program = Program(plan, compiled, device)
-    return program.native
+    if options.mode != "reduce-overhead":
+        return program.native
+    why = "there are none on a CPU" if machine is None else why_not(program)
+    if machine is None or why:
+        compilation.replayed = why
+        return program.native
+    made = compilation.replayed = Replayed(program, machine)
+    return made
 
 
 def _machine_code(plan: Plan, device: torch.device) -> Any:

@@ -25,7 +25,8 @@ class Compilation:
     graph break in the function `name`, and `region` tells the places apart where one may begin. `recompiled` names the
     fact that differed when this is not the region's first entry. `fixed_sizes` says why sizes that vary, or are marked
     as dynamic, are compiled for. `decisions` are the schedule's notes and `rewrites` those of the graph passes, in
-    order. `backward` is of the graph that computes gradients, whose later stages are reached when the first gradient
+    order. `replayed` is what replays the program as a CUDA graph, where that is asked for, or why nothing does.
+    `backward` is of the graph that computes gradients, whose later stages are reached when the first gradient
     comes in; `partial_backwards` are of those for calls where only some of the outputs get one.
     """
 
@@ -37,6 +38,7 @@ class Compilation:
     plan: Plan | None = None
     compiled: Any = None
     program: Any = None
+    replayed: Any = None
     backward: Compilation | None = None
     partial_backwards: list[Compilation] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -65,8 +65,9 @@ class Report:
     `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each break counts once.
     `kernels`, `guards`, `fixed_sizes` (why sizes that vary, or are marked as dynamic, are compiled for) and the figures
     are of its regions (from its start to a graph break, from there to the next, and so on) as they were compiled last.
-    `peak_bytes` counts inputs, outputs and all that is alive between, as planned, for the region with the most;
-    `compilations` holds every artefact.
+    `cuda_graphs` says of each program of `mode="reduce-overhead"` how it is replayed, or why it is not. `peak_bytes`
+    counts inputs, outputs and all that is alive between, as planned, for the region with the most; `compilations` holds
+    every artefact.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Report:
     stages: dict[str, float] = field(default_factory=dict)
     recompiles: list[str] = field(default_factory=list)
     fixed_sizes: list[str] = field(default_factory=list)
+    cuda_graphs: list[str] = field(default_factory=list)
     peak_bytes: int | None = None
     arena_bytes: int | None = None
     first_call: float | None = None
@@ -101,6 +103,7 @@ class Report:
             stages=total_seconds(regions),
             recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
             fixed_sizes=list(dict.fromkeys(text for c in regions for text in c.fixed_sizes)),
+            cuda_graphs=[text for c in regions for text in replayed_texts(c)],
             peak_bytes=max((plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None),
             arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned) if planned else None,
             first_call=sum(seconds) if seconds else None,
@@ -144,6 +147,7 @@ class Report:
         head = head_lines(self) + break_lines(self.breaks, 9)
         head += listed("compiled again because", [short_places(text) for text in self.recompiles], 5, "reason")
         head += listed("fixed sizes", [short_places(text) for text in self.fixed_sizes], 4, "size")
+        head += listed("CUDA graphs", [short_places(text) for text in self.cuda_graphs], 4, "program")
         guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
@@ -181,6 +185,14 @@ def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
 
 def recompiled_text(c: Compilation) -> str:
     return f"{c.recompiled}, in {c.title}" if c.is_continuation else c.recompiled
+
+
+def replayed_texts(c: Compilation) -> list[str]:
+    """A line for each program of a compilation that was to be replayed."""
+    found = [(c.title, c.replayed)]
+    backwards = [b for b in (c.backward, *c.partial_backwards) if b is not None]
+    found += [(b.name, b.replayed) for b in backwards]
+    return [f"{name}: {r if isinstance(r, str) else r.describe()}" for name, r in found if r]
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:

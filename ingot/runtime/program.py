@@ -136,6 +136,12 @@ class Program:
         writing = [k for k, step in enumerate(steps) if _written_inputs(step, self.plan)]
         return not writing or not any(self._may_fail(step) for step in steps[writing[0] :])
 
+    @property
+    def written_inputs(self) -> set[int]:
+        """The positions of the inputs that are written."""
+        names = {name for step in self.plan.steps for name in _written_inputs(step, self.plan)}
+        return {self.plan.places[name].position for name in names}
+
     def _may_fail(self, step: KernelStep | LibraryStep) -> bool:
         return isinstance(step, LibraryStep) or bool(self._errors(step.kernel))
 

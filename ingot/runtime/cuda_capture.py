@@ -1,0 +1,67 @@
+"""The part of CUDA graphs that needs a GPU: recording on a stream of its own, and replaying."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.collection import paused_collection
+from ingot.runtime.cuda_graphs import Machine
+
+
+class Cuda:
+    """`cuda_graphs.Machine` of one device. What it makes is never freed: streams and pools are few."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._side: torch.cuda.Stream | None = None
+
+    def stream(self) -> int | None:
+        if torch.cuda.current_device() != self.device.index or torch.cuda.is_current_stream_capturing():
+            return None
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], Sequence[Any]], pool: Any) -> tuple[Callable[[], None], Sequence[Any]]:
+        if self._side is None:  # one for all: memory of a pool serves the stream that it was allocated on
+            self._side = torch.cuda.Stream(self.device)
+        graph, side, current = torch.cuda.CUDAGraph(), self._side, torch.cuda.current_stream(self.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side), paused_collection():
+            # Other threads may go on meanwhile, also with what must not be recorded.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                outputs = run()
+            except BaseException:
+                self._abandon(graph)
+                raise
+            try:
+                graph.capture_end()
+            except Exception:
+                self._mend()
+                raise
+        current.wait_stream(side)
+        return graph.replay, outputs
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        with contextlib.suppress(Exception):
+            graph.capture_end()
+        self._mend()
+
+    def _mend(self) -> None:
+        """A recording that failed leaves the random numbers' state marked as being recorded: a copy is not."""
+        generator = torch.cuda.default_generators[self.device.index]
+        with contextlib.suppress(Exception):
+            generator.graphsafe_set_state(generator.clone_state())
+
+
+@functools.cache
+def machine_of(device: torch.device) -> Machine | None:
+    """What records on a device; None where nothing does."""
+    return Cuda(device) if device.type == "cuda" else None
