@@ -366,6 +366,22 @@ def test_gradients_inside() -> None:
     both(program)
 
 
+def test_a_loss_that_is_returned_after_its_backward() -> None:
+    def program(wrap: Any) -> Any:
+        def function(x: Tensor, y: Tensor) -> Any:
+            loss = cube(x, y).sum()
+            loss.backward()
+            return loss
+
+        x, y = wanted(3, 4), wanted(3, 4)
+        loss = wrap(function)(x, y)
+        with pytest.raises(RuntimeError, match="a second time"):
+            loss.backward()
+        return loss, x.grad, y.grad
+
+    both(program)
+
+
 def test_differentiable_once() -> None:
     for f in (once, ingot.compile(once)):
         x = wanted(3)

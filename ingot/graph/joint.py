@@ -264,8 +264,13 @@ def _shares(heads: Sequence[torch.Tensor]) -> tuple[int, ...]:
 
 
 def _keeps_tensors(node: Any) -> bool:
-    if hasattr(node, "_raw_saved_tensors"):
-        return bool(node._raw_saved_tensors)
+    """Whether a node of autograd's graph saved tensors for its backward, which may have freed them."""
+    try:
+        of_function = getattr(node, "_raw_saved_tensors", None)
+    except RuntimeError:  # those of an autograd.Function, freed
+        return True
+    if of_function is not None:
+        return bool(of_function)
     return any(name.startswith("_raw_saved_") for name in dir(type(node)))
 
 
