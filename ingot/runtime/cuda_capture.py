@@ -21,9 +21,10 @@ class Cuda:
         self._side: torch.cuda.Stream | None = None
 
     def stream(self) -> int | None:
-        if torch.cuda.current_device() != self.device.index or torch.cuda.is_current_stream_capturing():
+        index = self.device.index
+        if torch._C._cuda_getDevice() != index or torch._C._cuda_isCurrentStreamCapturing():
             return None
-        return torch.cuda.current_stream(self.device).cuda_stream
+        return torch._C._cuda_getCurrentRawStream(index)
 
     def pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
@@ -39,23 +40,23 @@ class Cuda:
             try:
                 outputs = run()
             except BaseException:
-                self._abandon(graph)
+                with contextlib.suppress(Exception):
+                    graph.capture_end()
+                self._mend(pool)
                 raise
             try:
                 graph.capture_end()
             except Exception:
-                self._mend()
+                self._mend(pool)
                 raise
         current.wait_stream(side)
-        return graph.replay, outputs
+        return functools.partial(torch._C._CUDAGraph.replay, graph), outputs
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+    def _mend(self, pool: Any) -> None:
+        """A recording that failed leaves the allocator waiting for its end, and the random numbers' state marked as
+        being recorded; a copy of the state is not."""
         with contextlib.suppress(Exception):
-            graph.capture_end()
-        self._mend()
-
-    def _mend(self) -> None:
-        """A recording that failed leaves the random numbers' state marked as being recorded: a copy is not."""
+            torch._C._cuda_endAllocateToPool(self.device.index, pool)
         generator = torch.cuda.default_generators[self.device.index]
         with contextlib.suppress(Exception):
             generator.graphsafe_set_state(generator.clone_state())

@@ -374,6 +374,8 @@ class Replayed:
         return self._record(sizes, memory.pool(), inputs)
 
     def _record(self, sizes: Sizes, pool: Pool, inputs: Sequence[Any]) -> Recording | None:
+        if len({t.device for t in inputs[: self.tensors]}) > 1:
+            return None  # what a library keeps of attention lies on the CPU where nothing is recorded
         sizes.why = self._why_not(sizes, inputs)
         if sizes.why:
             sizes.recordings.clear()
@@ -403,9 +405,8 @@ class Replayed:
 
     def _why_not(self, sizes: Sizes, inputs: Sequence[Any]) -> str:
         """Why nothing is recorded for these inputs; "" where it is."""
-        devices = {t.device for t in inputs[: self.tensors]}
-        if len(devices) != 1:
-            return "inputs on several devices" if devices else "there are no inputs"
+        if not self.tensors:
+            return "there are no inputs"
         if sizes.captures >= MOST_CAPTURES:
             return "inputs lie elsewhere too often"
         if set(sizes.moving) & set(self.written):

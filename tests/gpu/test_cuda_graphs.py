@@ -152,6 +152,7 @@ def test_a_recording_that_fails() -> None:
         machine.capture(lambda: (x.sin(), x.sum().item()), machine.pool())
     torch.cuda.synchronize()
     assert torch.rand(4, device="cuda").lt(1).all()
+    torch.cuda.empty_cache()
     fn, w = compiled(layers), draw(64, 64, seed=1)
     x = draw(64, 64)
     for _ in range(5):
