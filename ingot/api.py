@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ingot import backward
 from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
@@ -183,5 +184,6 @@ def _dimensions(what: str, tensor: Any, dim: Any) -> list[int]:
 
 def reset() -> None:
     """Forget everything compiled so far: each compiled callable starts over at its next call."""
+    backward.reset()
     for compiler in list(Compiler.alive):
         compiler.reset()

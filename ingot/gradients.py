@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
-from ingot.graph.aten_graph import Place
+from ingot.graph.aten_graph import AtenGraph, Place
 from ingot.graph.differentiation import forget_histories, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
@@ -32,6 +32,17 @@ from ingot.serial import compiling
 
 Compile = Callable[[Compilation], "_native.Program | Replayed"]
 """Makes the program of the ATen graph in a compilation."""
+
+
+class GraphOfBackward(NamedTuple):
+    """What computes the gradients of the inputs `wanted`: the results at the positions `picked` of `aten`, whose inputs
+    are what the forward keeps, the tangents for which `takes` is true (zeros where none came in), and the values of the
+    size symbols."""
+
+    aten: AtenGraph
+    takes: tuple[bool, ...]
+    picked: Sequence[int]
+    wanted: Sequence[int]
 
 
 def wants_gradients(captured: Captured) -> bool:
@@ -178,9 +189,20 @@ def _training_program(
         compilation.partial_backwards.append(made)
         return program_of(made), wanted
 
+    def graph_of_backward(given: tuple[bool, ...]) -> GraphOfBackward | None:
+        if all(given):
+            return GraphOfBackward(parts.backward, given, range(len(joint.wanted)), joint.wanted)
+        wanted = part(given).wanted
+        graph = backward_of_part(parts, part(given))
+        if graph is not None:
+            return GraphOfBackward(graph, given, range(len(wanted)), wanted)
+        picked = [joint.wanted.index(k) for k in wanted]
+        return None if repeats else GraphOfBackward(parts.backward, (True,) * len(given), picked, wanted)
+
     return TrainingProgram(
         forward,
         compile_backward,
+        graph_of_backward,
         original,
         repeats=repeats,
         inputs=joint.primals,

@@ -83,6 +83,11 @@ def compile_graph(
     return WithLeaves(run, leaves) if leaves else run
 
 
+def compile_aten(compilation: Compilation) -> _native.Program | Replayed:
+    """The program of the ATen graph in `compilation`, which keeps no memory between calls."""
+    return _program(compilation, Options(), frugal=True)
+
+
 def _program(compilation: Compilation, options: Options, frugal: bool = False) -> _native.Program | Replayed:
     """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
     aten = compilation.aten

@@ -257,7 +257,8 @@ class TrainingProgram:
     which of the `tangents`, those of the outputs `differentiable`, come in, when some first do: what it returns takes
     the saved tensors, then these, then the values of the size symbols, and returns the gradients of inputs, and which
     they are, of those `wanted`. With `repeats` there may be no such program, since what is kept does not suffice: then
-    the gradients are computed from the inputs. `original` is what second derivatives are taken of. `spent` are outputs
+    the gradients are computed from the inputs. `graph_of_backward` gives that program as a graph, None where there is
+    none. `original` is what second derivatives are taken of. `spent` are outputs
     that have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no
     input has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not
     lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice;
@@ -268,6 +269,7 @@ class TrainingProgram:
         self,
         forward: Callable[..., Sequence[Any]],
         compile_backward: Callable[[tuple[bool, ...]], tuple[Backward | None, Sequence[int]]],
+        graph_of_backward: Callable[[tuple[bool, ...]], Any],
         original: Original,
         *,
         repeats: bool,
@@ -285,6 +287,7 @@ class TrainingProgram:
         apart: Sequence[int],
     ) -> None:
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
+        self.graph_of_backward = graph_of_backward
         self.repeats = repeats
         self.inputs, self.outputs, self.tangents = inputs, outputs, tangents
         self.written = dict(written)
@@ -368,6 +371,10 @@ class TrainingProgram:
         found = [(t, tangents[t.output]) for t in self.tangents.at(sizes)]
         return [None if tangent is None else t.laid_out(tangent) for t, tangent in found]
 
+    def no_gradients(self) -> list[Tensor | None]:
+        """Of the inputs."""
+        return self._by_input((), ())
+
     def _by_input(self, found: Sequence[Any], positions: Sequence[int]) -> list[Tensor | None]:
         gradients: list[Tensor | None] = [None] * self.inputs
         for position, gradient in zip(positions, found):
@@ -398,7 +405,7 @@ class _Graph(torch.autograd.Function):
         for position, output in program.written.items():
             results[output] = inputs[position].detach()
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.passed, ctx.left = program, 0, None
+        ctx.program, ctx.passed, ctx.left, ctx.done = program, 0, None, None
         found = (*inputs, *results)
         ctx.save_for_backward(*[found[k] for k in program.saved])
         inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
@@ -413,16 +420,27 @@ class _Graph(torch.autograd.Function):
         program: TrainingProgram = ctx.program
         # Raises where they were let go, or were written.
         saved = list(ctx.saved_tensors) if ctx.left is None else [k.tensor for k in ctx.left]
+        done, ctx.done = ctx.done, None
         if not torch.is_grad_enabled():
-            passed, wanted = program.remaining(ctx.passed, tangents)
+            passed, wanted = program.remaining(ctx.passed, tangents if done is None else done)
             call = ctx.call if program.repeats else None
             if not _keeps_graph():
                 ctx.passed = passed
                 ctx.left = [_Left(t, k in wanted) for k, t in enumerate(saved)] if wanted else None
                 ctx.call = ctx.call if wanted else None
             ctx.maybe_clear_saved_tensors()
+            if done is not None:
+                return None, None, None, *program.no_gradients()
             return None, None, None, *program.backward(saved, tangents, ctx.sizes, call)
         return None, None, None, *program.backward_with_history(ctx.call, tangents, ctx.sizes)
+
+
+def is_of_program(node: Any) -> bool:
+    """Whether a node of autograd's graph is the history of a TrainingProgram's outputs. It has the `program`, `sizes`,
+    `saved_tensors`, `left` (None unless some of these have been let go), and `done`, to be set before it is passed
+    with no gradients to tell that another program has taken those of the outputs for which there is something else than
+    None."""
+    return isinstance(node, _Graph._backward_cls)  # type: ignore[attr-defined]
 
 
 class _Rebased(torch.autograd.Function):

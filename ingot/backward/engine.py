@@ -1,0 +1,274 @@
+"""`compiled_backward`: backward passes whose whole graph, over all the graphs of a forward, is compiled as one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import torch
+from torch.autograd.graph import _engine_run_backward
+
+from ingot.backward.structure import PROGRAM, Structure, read
+from ingot.backward.tracing import Hooks, Traced, trace_backward
+from ingot.capture.facts import operations_are_watched, read_global_state
+from ingot.collection import paused_collection
+from ingot.errors import Unsupported
+from ingot.explain.compilation import Compilation, stage
+from ingot.explain.report import Report
+from ingot.graph.ambient import undisturbed
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeTensor
+from ingot.serial import compiling
+from ingot.stance import DEFAULT, current_stance
+
+log = logging.getLogger("ingot")
+
+MAX_PROGRAMS = 64
+"""How many different ones are compiled; others run in eager."""
+
+
+class compiled_backward:  # noqa: N801 - it is called like a function
+    """Inside of `with ingot.compiled_backward():` each `.backward()` and each `torch.autograd.grad` of this thread is
+    compiled as one graph, whatever the number of graphs, and of operations of eager between them, that the forward was.
+
+    What it adds to or sets in `.grad`, what hooks on tensors are given and what becomes of the graph is as in eager. A
+    graph that looks the same takes the same program. A backward that is not understood is eager's, and the report says
+    why.
+    """
+
+    def __enter__(self) -> compiled_backward:
+        _thread.depth = getattr(_thread, "depth", 0) + 1
+        with _installing:
+            _users[0] += 1
+            torch.autograd._engine_run_backward = _run_backward  # type: ignore[assignment]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _thread.depth -= 1
+        with _installing:
+            _users[0] -= 1
+            if not _users[0]:
+                torch.autograd._engine_run_backward = _engine_run_backward
+
+    @staticmethod
+    def report() -> Report:
+        """Of all backward passes that were compiled this way, or run in eager instead: each graph, and each reason
+        once."""
+        return Report.from_compilations(_compilations)
+
+
+_thread = threading.local()
+_installing = threading.Lock()
+_users = [0]
+
+
+@dataclass
+class Entry:
+    """One compiled backward."""
+
+    traced: Traced
+    program: Any
+    hooks: Hooks
+
+
+class Recorded:
+    """What reports ask of a captured graph, of one that was recorded."""
+
+    guards = ()
+
+    def __init__(self, graph: AtenGraph) -> None:
+        self.graph_module = graph
+        self.ops = sum(node.op == "call_function" for node in graph.graph.nodes)
+        self.context = SimpleNamespace(shapes=graph.shapes)
+
+
+_entries: dict[tuple[Any, ...], Entry | Unsupported] = {}
+_compilations: list[Compilation] = []
+_reasons: set[str] = set()
+
+
+def reset() -> None:
+    """Forget all compiled backward passes."""
+    with compiling():
+        _entries.clear()
+        _compilations.clear()
+        _reasons.clear()
+
+
+def _run_backward(
+    heads: Sequence[Any],
+    tangents: Sequence[Any],
+    keep_graph: bool,
+    create_graph: bool,
+    targets: Sequence[Any] = (),
+    allow_unreachable: bool = False,
+    accumulate_grad: bool = False,
+) -> tuple[Any, ...]:
+    """In place of what torch.autograd calls to run its engine."""
+    rest = (keep_graph, create_graph, targets, allow_unreachable, accumulate_grad)
+    if not getattr(_thread, "depth", 0) or any(isinstance(t, FakeTensor) for t in heads):
+        return _engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
+    try:
+        structure, entry = _prepared(heads, tangents, create_graph, targets, accumulate_grad)
+        present = entry.traced.present
+        if not allow_unreachable and not all(present):
+            raise Unsupported("a gradient of what is not in the graph")
+        arguments = _arguments(structure, tangents, entry)
+    except Unsupported as reason:
+        _keep(reason)
+    except RuntimeError as error:  # of autograd, which its engine raises if it comes to that
+        _keep(Unsupported(f"autograd raises {str(error).splitlines()[0]}"))
+    else:
+        return _run(structure, entry, heads, arguments, keep_graph, targets)
+    return _engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
+
+
+def _prepared(
+    heads: Sequence[Any], tangents: Sequence[Any], create_graph: bool, targets: Sequence[Any], accumulates: bool
+) -> tuple[Structure, Entry]:
+    """The graph, and what was compiled for its like. Raises Unsupported where it is to run in eager."""
+    if create_graph:
+        raise Unsupported("gradients are to be differentiated (create_graph=True)")
+    if operations_are_watched():
+        raise Unsupported("a torch function or dispatch mode, a torch.func transform or anomaly detection is active")
+    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+        raise Unsupported("a backward within autocast")
+    if current_stance() != DEFAULT:
+        raise Unsupported(f"the stance {current_stance()!r}")
+    if not all(type(t) is torch.Tensor and not t.requires_grad for t in tangents):
+        raise Unsupported("a gradient to begin with that is none, or has a history")
+    if not all(isinstance(t, torch.Tensor) and t.requires_grad for t in heads):
+        raise Unsupported("a tensor without a history")
+    if accumulates and targets and not all(isinstance(t, torch.Tensor) and t.is_leaf for t in targets):
+        raise Unsupported("gradients to be added up in tensors that are no leaves")
+    structure = read(heads, targets, accumulates)
+    key = (structure.key(tangents), read_global_state()._replace(grad_mode=False))
+    found = _entries.get(key)
+    if found is None:
+        if len(_entries) >= MAX_PROGRAMS:
+            raise Unsupported(f"more than {MAX_PROGRAMS} different backward passes")
+        with compiling(), undisturbed(), paused_collection():
+            found = _entries.get(key) or _compile(structure, tangents)
+            _entries[key] = found
+    if isinstance(found, Unsupported):
+        raise found
+    return structure, found
+
+
+def _compile(structure: Structure, tangents: Sequence[torch.Tensor]) -> Entry | Unsupported:
+    from ingot.pipeline import compile_aten
+
+    compilation = Compilation("backward", _place(), recompiled=_recompiled())
+    hooks = Hooks()
+    try:
+        with stage(compilation, "trace"):
+            traced = trace_backward(structure, tangents, hooks)
+        compilation.aten = traced.graph
+        compilation.captured = Recorded(traced.graph)
+        program = compile_aten(compilation)
+    except Unsupported as reason:
+        return Unsupported(reason.reason, reason.where)
+    except Exception as bug:
+        log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
+        return Unsupported(f"internal error: {type(bug).__name__}: {bug}")
+    _compilations.append(compilation)
+    return Entry(traced, program, hooks)
+
+
+def _recompiled() -> str:
+    return "another graph, or other sizes" if any(c.program is not None for c in _compilations) else ""
+
+
+def _keep(reason: Unsupported) -> None:
+    """Keep why a backward runs in eager: once."""
+    if reason.reason in _reasons or len(_reasons) > MAX_PROGRAMS:
+        return
+    _reasons.add(reason.reason)
+    compilation = Compilation("backward", _place())
+    compilation.skipped = Unsupported(reason.reason, _place(), skip=True)
+    _compilations.append(compilation)
+
+
+def _place() -> str:
+    """The user's line that the backward was begun at."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in ("torch", "ingot"):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: Entry) -> list[Any]:
+    """What the program takes."""
+    found = [*tangents, *(t for step in structure.steps for t in step.saved)]
+    if structure.accumulates:
+        leaves = [s.variable for s in structure.steps if s.variable is not None and s.needed]
+        found += [v.grad for v in leaves if v.grad is not None]
+    return found
+
+
+def _run(
+    structure: Structure,
+    entry: Entry,
+    heads: Sequence[torch.Tensor],
+    arguments: list[Any],
+    keep_graph: bool,
+    targets: Sequence[torch.Tensor],
+) -> tuple[Any, ...]:
+    traced = entry.traced
+    if not keep_graph:
+        _release(structure, entry, heads, targets)
+    for step in structure.steps:
+        step.saved = ()
+    with torch.no_grad():
+        results = entry.program.consume(arguments)
+    if not structure.accumulates:
+        remaining = iter(results)
+        return tuple([next(remaining) if present else None for present in traced.present])
+    for position, gradient in zip(traced.leaves, results):
+        structure.steps[position].variable.grad = gradient  # type: ignore[union-attr]
+    return ()
+
+
+def _release(
+    structure: Structure, entry: Entry, heads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
+) -> None:
+    """Has autograd let go of what the nodes keep: its engine passes them with no gradients, past which no hook is
+    called."""
+    tables = [(table, dict(table)) for table in structure.tables() if table]
+    for position, passed in entry.traced.passed.items():
+        step = structure.steps[position]
+        assert step.kind == PROGRAM
+        step.node.done = [True if came else None for came in passed]
+    for table, _ in tables:
+        table.clear()
+    try:
+        with torch.enable_grad():
+            end = _End.apply(*heads)
+        _engine_run_backward(
+            (end,), (torch.ones_like(end),), False, False, tuple(targets), True, accumulate_grad=structure.accumulates
+        )
+    finally:
+        for table, content in tables:
+            table.update(content)
+
+
+class _End(torch.autograd.Function):
+    """What has no gradients for its arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, *heads: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.empty(())
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> Any:  # type: ignore[override]
+        return (None,) * len(ctx.needs_input_grad)

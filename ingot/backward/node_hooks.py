@@ -1,0 +1,178 @@
+"""The hooks on a node of autograd's graph, which torch lets one add, and not see.
+
+They are read where the node keeps them. Where that is in memory is not written down here but found out: hooks are put
+on nodes made for the purpose, and what changes tells the place. Where that is not as expected, on another build of
+torch, `hooks_of` knows nothing and says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.errors import Unsupported
+
+_WORD = 8
+_CPP_NODE = 16  # where a Python object that stands for a node of C++ keeps its address, in bytes
+_LOOKED_AT = 40  # words at the beginning of a node, which is longer than that
+
+
+class NodeHooks(NamedTuple):
+    """Hooks by when they run: on single gradients that come in (each table with the position of the gradient), on all
+    that come in, and on what the node made of them. `retained`: gradients are stored in tensors as they come in."""
+
+    tensor: tuple[tuple[dict[int, Any], int], ...]
+    before: tuple[dict[int, Any], ...]
+    behind: tuple[dict[int, Any], ...]
+    retained: bool
+
+
+NO_HOOKS = NodeHooks((), (), (), False)
+
+
+class _Places(NamedTuple):
+    """The words of a node that hold the vectors of hooks, the number of tensors that retain their gradients, and the
+    sequence number, by which a node is known to be one; what hooks of Python's begin with; and where a Python object
+    that stands for a function of Python's keeps the node's address, in bytes."""
+
+    tensor: int
+    before: int
+    behind: int
+    retained: int
+    sequence: int
+    tables: dict[str, int]
+    python_node: int
+
+
+def hooks_of(node: Any) -> NodeHooks:
+    """The hooks of a node; of one that accumulates, without those of the tensor. Raises Unsupported where they cannot
+    be told, as those of C++ cannot."""
+    places = _places()
+    if places is None:
+        raise Unsupported("hooks on results cannot be seen with this torch")
+    address = _address(node, places.python_node)
+    if _word(address, places.sequence) != node._sequence_nr():
+        raise Unsupported("a node of autograd's graph is not laid out as others are")
+    tensor = _vector(address, places.tensor)
+    before, behind = _vector(address, places.before), _vector(address, places.behind)
+    retained = bool(_word(address, places.retained))
+    if not (tensor or before or behind or retained):
+        return NO_HOOKS
+    return NodeHooks(
+        tuple([(_table(hook, places.tables["tensor"]), _word(hook, 2)) for hook in tensor]),
+        tuple([_table(hook, places.tables["before"]) for hook in before]),
+        tuple([_table(hook, places.tables["behind"]) for hook in behind]),
+        retained,
+    )
+
+
+def _address(node: Any, python_node: int) -> int:
+    offset = python_node if isinstance(node, torch._C._FunctionBase) else _CPP_NODE
+    return ctypes.c_size_t.from_address(id(node) + offset).value
+
+
+def _word(address: int, position: int) -> int:
+    return ctypes.c_size_t.from_address(address + _WORD * position).value
+
+
+def _vector(address: int, position: int) -> list[int]:
+    """The addresses of the hooks in a vector."""
+    begin, end = _word(address, position), _word(address, position + 1)
+    return [_word(place, 0) for place in range(begin, end, _WORD)]
+
+
+def _table(hook: int, kind: int) -> dict[int, Any]:
+    if _word(hook, 0) != kind:
+        raise Unsupported("a hook of C++ on the backward")
+    return ctypes.cast(_word(hook, 1), ctypes.py_object).value  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _places() -> _Places | None:
+    """Where nodes keep what is looked for; None where that cannot be told."""
+    try:
+        with torch.enable_grad(), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            return _found_places()
+    except _Unexpected:
+        return None
+
+
+class _Unexpected(Exception):
+    pass
+
+
+def _found_places() -> _Places:
+    def tensor_hook(y: torch.Tensor) -> Any:
+        y.register_hook(_nothing)
+        return y._backward_hooks
+
+    tensor, tensor_kind = _vector_of(tensor_hook)
+    before, before_kind = _vector_of(lambda y: y.grad_fn.register_prehook(_nothing).hooks_dict_ref())  # type: ignore
+    behind, behind_kind = _vector_of(lambda y: y.grad_fn.register_hook(_nothing).hooks_dict_ref())  # type: ignore
+    retained = _only([k for k, old, new in _changes(lambda y: y.retain_grad()) if (old, new) == (0, 1)])
+    number = 0x1A60_7000_1A60
+    numbered = _changes(lambda y: y.grad_fn._set_sequence_nr(number))  # type: ignore[union-attr]
+    sequence = _only([k for k, _, new in numbered if new == number])
+    tables = {"tensor": tensor_kind, "before": before_kind, "behind": behind_kind}
+    return _Places(tensor, before, behind, retained, sequence, tables, _python_node(sequence))
+
+
+def _python_node(sequence: int) -> int:
+    """A pointer, or a pointer and what counts its users, is the last that such an object holds."""
+    function = _Plain.apply(torch.zeros(1, requires_grad=True)).grad_fn
+    function._set_sequence_nr(0x1A60_7000_1A61)
+    size = torch._C._FunctionBase.__basicsize__  # type: ignore[attr-defined]
+    for offset in (size - _WORD, size - 2 * _WORD):
+        address = _address(function, offset)
+        if address % _WORD == 0 and address and _word(address, sequence) == 0x1A60_7000_1A61:
+            return offset
+    raise _Unexpected
+
+
+class _Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return tangent
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _changes(change: Callable[[torch.Tensor], Any], y: torch.Tensor | None = None) -> list[tuple[int, int, int]]:
+    """The words of the node of `y`, a new one, that a change of it changes: their positions, before and after it."""
+    y = torch.zeros(1, requires_grad=True).sin() if y is None else y
+    address = _address(y.grad_fn, 0)
+    before = [_word(address, k) for k in range(_LOOKED_AT)]
+    change(y)
+    after = [_word(address, k) for k in range(_LOOKED_AT)]
+    return [(k, old, new) for k, (old, new) in enumerate(zip(before, after)) if old != new]
+
+
+def _vector_of(add: Callable[[torch.Tensor], Any]) -> tuple[int, int]:
+    """Where the vector is to which `add` adds a hook, whose table it returns, and what such a hook begins with."""
+    y, tables = torch.zeros(1, requires_grad=True).sin(), list[Any]()
+    changed = _changes(lambda y: tables.append(add(y)), y)
+    first = changed[0][0] if changed else 0
+    if [k for k, *_ in changed] != [first, first + 1, first + 2] or any(old for _, old, _ in changed):
+        raise _Unexpected
+    if changed[1][2] - changed[0][2] != _WORD:
+        raise _Unexpected
+    hook = _word(changed[0][2], 0)
+    if _word(hook, 1) != id(tables[0]) or tables[0] is None:
+        raise _Unexpected
+    return first, _word(hook, 0)
+
+
+def _only(found: list[int]) -> int:
+    if len(found) != 1:
+        raise _Unexpected
+    return found[0]

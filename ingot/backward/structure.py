@@ -1,0 +1,264 @@
+"""Autograd's graph behind some tensors, read as data: its nodes in an order, what each keeps, and a key that is equal
+for graphs that one program serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ingot.backward.node_hooks import NO_HOOKS, NodeHooks, hooks_of
+from ingot.capture.facts import is_plain_constant
+from ingot.errors import Unsupported
+from ingot.runtime.training import is_of_program
+
+ACCUMULATE, PROGRAM, FORMULA = "accumulate", "program", "formula"
+
+_OF_TORCH = re.compile(r"\w+Backward\d+")
+
+_HIDING = re.compile(r"(AsStrided|BlockDiag|Foreach|Nested|Sparse|Cudnn|Miopen|Mps)\w*|\w*Nested\w*")
+"""Nodes that keep more than can be asked of them (a geometry, sizes of several tensors), or that no test sees here."""
+
+
+@dataclass
+class Step:
+    """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry) or FORMULA (an operation of torch). `edges` are
+    (position of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a node
+    accumulates into, `facts` what tells it from others. `needed`: its gradients lead to what is asked for."""
+
+    node: Any
+    kind: str
+    edges: tuple[tuple[int, int] | None, ...]
+    saved: tuple[torch.Tensor, ...]
+    facts: tuple[Any, ...]
+    hooks: NodeHooks
+    variable: torch.Tensor | None = None
+    needed: bool = True
+
+    @property
+    def leaf_hooks(self) -> dict[int, Any]:
+        """The hooks on the gradient of the tensor that the node accumulates into."""
+        return (self.variable._backward_hooks if self.variable is not None else None) or {}
+
+    @property
+    def accumulated_hooks(self) -> dict[int, Any]:
+        """The hooks that run when that tensor has its gradient."""
+        return (self.variable._post_accumulate_grad_hooks if self.variable is not None else None) or {}
+
+
+@dataclass
+class Structure:
+    """The graph behind `heads`, (position of the node, which of its inputs), and what is asked of it: `targets`, in the
+    same form, or that leaves get their gradients."""
+
+    steps: list[Step]
+    heads: tuple[tuple[int, int], ...]
+    targets: tuple[tuple[int, int] | None, ...] | None
+    accumulates: bool
+
+    def tables(self) -> Iterator[dict[int, Any]]:
+        """All tables of hooks."""
+        for step in self.steps:
+            yield from (table for table, _ in step.hooks.tensor)
+            yield from step.hooks.before
+            yield from step.hooks.behind
+            if step.leaf_hooks:
+                yield step.leaf_hooks
+
+    def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Equal for two graphs where the program of one computes the gradients of the other, but for what hooks look
+        at."""
+        memory: dict[int, int] = {}
+        parts: list[Any] = [self.heads, self.targets, self.accumulates, tuple([_facts(t, memory) for t in tangents])]
+        for step in self.steps:
+            parts += [step.kind, step.edges, step.facts, step.needed]
+            parts.append(tuple([_facts(t, memory) for t in step.saved]))
+            if step.hooks is not NO_HOOKS:
+                parts.append([(hook_kinds(t), position) for t, position in step.hooks.tensor])
+                parts += [[hook_kinds(table) for table in tables] for tables in (step.hooks.before, step.hooks.behind)]
+            variable = step.variable
+            if variable is not None:
+                grad = variable.grad if self.accumulates else None
+                of_grad = None if grad is None else (_facts(grad, memory), grad.requires_grad)
+                parts += [_facts(variable, {}), variable.requires_grad, of_grad, hook_kinds(step.leaf_hooks)]
+        return _frozen(parts)
+
+
+def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
+    """What tells the hooks of a table from others: of a function its code, since a program makes it anew."""
+    return tuple([h.__code__ if type(h) is FunctionType else Same(h) for h in table.values()])
+
+
+class Same:
+    """Stands for an object, which it keeps alive, in a key."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple([_frozen(v) for v in value]) if isinstance(value, (list, tuple)) else value
+
+
+def _facts(t: torch.Tensor, memory: dict[int, int]) -> tuple[Any, ...]:
+    """How a tensor lies, and which of the memories seen so far it lies in."""
+    if type(t) not in (torch.Tensor, torch.nn.Parameter):
+        raise Unsupported(f"a {type(t).__name__} in a backward")
+    if t.layout is not torch.strided:
+        raise Unsupported(f"a tensor of the layout {t.layout} in a backward")
+    if t.is_conj() or t.is_neg():
+        raise Unsupported("a conjugate or negative view in a backward")
+    owner = memory.setdefault(t.untyped_storage()._cdata, len(memory))
+    return t.shape, t.stride(), t.storage_offset(), t.dtype, t.device, owner
+
+
+def node_of(t: torch.Tensor) -> Any:
+    """The node behind a tensor, which for a leaf accumulates its gradient."""
+    if t.grad_fn is not None:
+        return t.grad_fn
+    with torch.enable_grad():
+        return t.view_as(t).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+
+def read(
+    heads: Sequence[Any], targets: Sequence[Any], accumulates: bool
+) -> Structure:
+    """The graph behind `heads`. Raises Unsupported for one that is not understood, and what autograd raises where a
+    tensor that is kept was let go, or was written."""
+    if not all(isinstance(t, torch.Tensor) for t in (*heads, *targets)):
+        raise Unsupported("a backward from, or to, an edge of autograd's graph")
+    positions: dict[Any, int] = {}
+    nodes: list[Any] = []
+    stack = [node_of(t) for t in reversed(heads)]
+    following: list[Any] = []
+    while stack:
+        node = stack.pop()
+        if node in positions:
+            continue
+        positions[node] = len(nodes)
+        nodes.append(node)
+        edges = node.next_functions
+        following.append(edges)
+        stack.extend([n for n, _ in reversed(edges) if n is not None and n not in positions])
+    aims = [(node_of(t), t.output_nr) for t in targets]
+    found = tuple([(positions[n], k) if n in positions else None for n, k in aims]) if targets else None
+    edges_of = [tuple([None if n is None else (positions[n], k) for n, k in edges]) for edges in following]
+    needed = _needed(edges_of, {p[0] for p in found if p is not None}) if found is not None else [True] * len(nodes)
+    steps = [_step(*parts) for parts in zip(nodes, edges_of, needed)]
+    return Structure(steps, tuple([(positions[node_of(t)], t.output_nr) for t in heads]), found, accumulates)
+
+
+def _needed(edges: Sequence[Sequence[tuple[int, int] | None]], aims: set[int]) -> list[bool]:
+    """Which nodes lead to some of the `aims`."""
+    leading: list[list[int]] = [[] for _ in edges]
+    for position, following in enumerate(edges):
+        for edge in following:
+            if edge is not None:
+                leading[edge[0]].append(position)
+    found, stack = set(aims), list(aims)
+    while stack:
+        for position in leading[stack.pop()]:
+            if position not in found:
+                found.add(position)
+                stack.append(position)
+    return [position in found for position in range(len(edges))]
+
+
+def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) -> Step:
+    name = type(node).__name__
+    if not needed:
+        return Step(node, FORMULA, edges, (), (name,), NO_HOOKS, needed=False)
+    hooks = hooks_of(node)
+    if hooks.retained:
+        raise Unsupported("a result retains its gradient (retain_grad)")
+    if name == "AccumulateGrad":
+        return Step(node, ACCUMULATE, edges, (), (), hooks, node.variable)
+    if is_of_program(node):
+        return Step(node, PROGRAM, edges, *_of_program(node), hooks)
+    if isinstance(node, torch._C._FunctionBase):
+        raise Unsupported(f"the backward of {name.removesuffix('Backward')}, a torch.autograd.Function")
+    if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):
+        raise Unsupported(f"{name}, which is not known to show all that it keeps")
+    if name == "CatBackward0" and sum(edge is None for edge in edges) > 1:
+        raise Unsupported("CatBackward0 of several tensors without a gradient")
+    return Step(node, FORMULA, edges, *_of_formula(node, name), hooks)
+
+
+def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
+    if node.left is not None:
+        raise Unsupported("a second backward through a part of a compiled forward's outputs")
+    for kept in node._raw_saved_tensors:
+        _refuse_unpacking(kept)
+    return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program), node.sizes)
+
+
+def _of_formula(node: Any, name: str) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
+    """What a node of torch's keeps: the tensors, and all else."""
+    tensors: list[torch.Tensor] = []
+    facts: list[Any] = [name, tuple([(m.shape, m.dtype, m.device) for m in node._input_metadata])]
+    for attribute in _kept_by(type(node)):
+        if attribute.startswith("_raw"):
+            kept = getattr(node, attribute)
+            for one in kept if isinstance(kept, (list, tuple)) else (kept,):
+                if one is not None:
+                    _refuse_unpacking(one)
+            continue
+        value = getattr(node, attribute)
+        several = value if isinstance(value, (list, tuple)) else (value,)
+        if _is_number(value):
+            facts.append(("number", value.dtype, _exact(value.item())))
+        elif any(isinstance(v, torch.Tensor) for v in several):
+            facts.append(tuple([v is not None for v in several]))
+            tensors += [v.detach() for v in several if v is not None]
+        elif is_plain_constant(value if not isinstance(value, list) else tuple(value)):
+            facts.append((type(value), _exact(value)))
+        else:
+            raise Unsupported(f"{name} keeps a {type(value).__name__}")
+    return tuple(tensors), tuple(facts)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a tensor is what torch made of a number of Python's, which a formula takes as a number again."""
+    if not isinstance(value, torch.Tensor) or value.dim() or value.device.type != "cpu":
+        return False
+    narrow = _NARROW.get(value.dtype)
+    return narrow is not None and torch.result_type(value, torch.empty((), dtype=narrow)) is narrow
+
+
+_NARROW = {
+    torch.bool: torch.bool,
+    torch.int64: torch.int32,
+    torch.float64: torch.float32,
+    torch.complex128: torch.complex64,
+}
+
+
+def _exact(value: Any) -> Any:
+    """A constant as part of a key: with its type, and -0.0 is not 0.0."""
+    if isinstance(value, (list, tuple)):
+        return tuple([_exact(v) for v in value])
+    return (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
+
+
+_attributes: dict[type, tuple[str, ...]] = {}
+
+
+def _kept_by(cls: type) -> tuple[str, ...]:
+    if cls not in _attributes:
+        _attributes[cls] = tuple([n for n in dir(cls) if n.startswith(("_saved_", "_raw_saved_"))])
+    return _attributes[cls]
+
+
+def _refuse_unpacking(kept: Any) -> None:
+    if kept.unpack_hook is not None:
+        raise Unsupported("a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)")

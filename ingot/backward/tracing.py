@@ -1,0 +1,306 @@
+"""One graph of a whole backward: autograd's graph run node by node on fakes, under a recorder, in the order in which
+its engine takes the nodes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ingot.backward.structure import ACCUMULATE, PROGRAM, Step, Structure
+from ingot.errors import Unsupported
+from ingot.graph.ambient import preserved
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.geometry import is_dense
+from ingot.graph.passes import run_passes
+from ingot.graph.record import BEHIND, Recorder
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Traced:
+    """The graph of a backward. Its inputs are the tangents, what the steps keep, the gradients that are there, and what
+    `conditions` load; its outputs the gradients of `leaves` that had none (positions of steps), or of the targets, None
+    for those that have none. `into` are the steps with a gradient that is written; `conditions` have to hold of the
+    hooks; `order` is that in which leaves get their gradients."""
+
+    graph: AtenGraph
+    leaves: list[int] = field(default_factory=list)
+    into: list[int] = field(default_factory=list)
+    present: list[bool] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+    passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)  # by step of a program: tangents that came in
+
+
+class BackwardRecorder(Recorder):
+    """Records what nodes of autograd's graph do. Tensors that they keep stand for inputs of the graph."""
+
+    def __init__(self, context: FakeContext) -> None:
+        super().__init__(context)
+        self.kept: dict[tuple[Any, ...], FakeTensor] | None = None  # None: a tensor is a constant of the graph's
+
+    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.kept is not None:
+            args, kwargs = self._as_inputs(args), self._as_inputs(kwargs or {})
+        return super().__torch_dispatch__(op, types, args, kwargs)
+
+    def _as_inputs(self, tree: Any) -> Any:
+        if isinstance(tree, FakeTensor) or tree is None:
+            return tree
+        if isinstance(tree, torch.Tensor):
+            assert self.kept is not None
+            found = self.kept.get(place_of(tree))
+            if found is None:
+                raise Unsupported(f"{self.where} reads a tensor that it does not show")
+            return found
+        if isinstance(tree, (list, tuple)):
+            return type(tree)([self._as_inputs(item) for item in tree])
+        if isinstance(tree, dict):
+            return {k: self._as_inputs(v) for k, v in tree.items()}
+        return tree
+
+
+def place_of(t: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor's elements are: equal for two tensors only where they are the same."""
+    return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype
+
+
+def trace_backward(structure: Structure, tangents: Sequence[torch.Tensor], hooks: Hooks) -> Traced:
+    """The graph of a backward. Raises Unsupported for what cannot be one."""
+    context = FakeContext()
+    recorder = BackwardRecorder(context)
+    with preserved(), torch.no_grad(), recorder:
+        recorder.region = BEHIND
+        traced, outputs = _Trace(structure, context, recorder, hooks).run(tangents)
+    traced.graph = recorder.finish(outputs)
+    context.release()
+    run_passes(traced.graph)
+    return traced
+
+
+class _Trace:
+    def __init__(self, structure: Structure, context: FakeContext, recorder: BackwardRecorder, hooks: Hooks) -> None:
+        self.structure, self.context, self.recorder, self.hooks = structure, context, recorder, hooks
+        self.buffers: list[dict[int, Any]] = [{} for _ in structure.steps]
+        self.captured: dict[tuple[int, int], Any] = {}
+        self.results: dict[int, Any] = {}  # by step that accumulates
+        self.order: list[int] = []
+        self.passed: dict[int, tuple[bool, ...]] = {}
+
+    def run(self, tangents: Sequence[torch.Tensor]) -> tuple[Traced, list[Any]]:
+        """What is known of the graph, and its outputs."""
+        steps = self.structure.steps
+        given = [self._input(f"tangent_{k}", t) for k, t in enumerate(tangents)]
+        self.kept = [[self._input(f"kept_{n}_{k}", t) for k, t in enumerate(s.saved)] for n, s in enumerate(steps)]
+        grads = {
+            n: self._input(f"grad_{n}", s.variable.grad)
+            for n, s in enumerate(steps)
+            if s.variable is not None and s.variable.grad is not None and s.needed and self.structure.accumulates
+        }
+        self.hooks.begin(self._input)
+        for (position, number), tangent in zip(self.structure.heads, given):
+            self._add(position, number, tangent)
+        for position in self._engine_order():
+            self._pass(position)
+        return self._finish(grads)
+
+    def _input(self, name: str, t: torch.Tensor) -> FakeTensor:
+        with _disable_current_modes():
+            return self.recorder.input(name, self.context.fake(t.detach()))
+
+    # -- the order of the engine --------------------------------------------------------------------------------------
+
+    def _engine_order(self) -> Any:
+        """The positions of the nodes, each when all that lead to it have been passed; later ones of the forward
+        first."""
+        steps = self.structure.steps
+        waiting = [0] * len(steps)
+        for step in steps:
+            for edge in step.edges:
+                if edge is not None:
+                    waiting[edge[0]] += 1
+        ready: list[tuple[int, int, int]] = []
+        count = 0
+        for position in dict.fromkeys(position for position, _ in self.structure.heads):
+            if not waiting[position]:
+                heapq.heappush(ready, (-steps[position].node._sequence_nr(), count, position))
+                count += 1
+        while ready:
+            position = heapq.heappop(ready)[-1]
+            if steps[position].needed:
+                yield position
+            for edge in steps[position].edges:
+                if edge is not None:
+                    waiting[edge[0]] -= 1
+                    if not waiting[edge[0]]:
+                        heapq.heappush(ready, (-steps[edge[0]].node._sequence_nr(), count, edge[0]))
+                        count += 1
+
+    def _add(self, position: int, number: int, gradient: Any) -> None:
+        """A gradient comes in."""
+        if gradient is None:
+            return
+        buffer = self.buffers[position]
+        buffer[number] = buffer[number] + gradient if number in buffer else gradient
+
+    # -- one node ------------------------------------------------------------------------------------------------------
+
+    def _pass(self, position: int) -> None:
+        step = self.structure.steps[position]
+        buffer, self.buffers[position] = self.buffers[position], {}
+        self.recorder.where = type(step.node).__name__
+        for table, number in step.hooks.tensor:
+            buffer[number] = self.hooks.on_gradient(self.recorder, table, buffer.get(number))
+        if step.leaf_hooks:
+            buffer[0] = self.hooks.on_gradient(self.recorder, step.leaf_hooks, buffer.get(0))
+        for aim in self.structure.targets or ():
+            if aim is not None and aim[0] == position:
+                self.captured[aim] = buffer.get(aim[1])
+        if step.kind == ACCUMULATE:
+            if self.structure.accumulates and buffer.get(0) is not None:
+                if step.hooks.before or step.hooks.behind:
+                    raise Unsupported("hooks on a node that accumulates a gradient")
+                self.results[position] = buffer[0]
+                self.order.append(position)
+            return
+        if self.structure.targets and not any(e is not None and self._leads_on(e[0]) for e in step.edges):
+            return  # no gradient of it is asked for
+        if step.hooks.before or step.hooks.behind:
+            raise Unsupported("hooks on a node of autograd's graph")
+        if not any(t is not None for t in buffer.values()):
+            return
+        run = self._run_program if step.kind == PROGRAM else self._run_formula
+        found = run(position, step, buffer)
+        for edge, gradient in zip(step.edges, found):
+            if edge is not None and gradient is not None:
+                self._add(*edge, self._validated(self.structure.steps[edge[0]], edge[1], gradient))
+
+    def _leads_on(self, position: int) -> bool:
+        return self.structure.steps[position].needed
+
+    def _run_formula(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
+        self.recorder.kept = {place_of(t): own for t, own in zip(step.saved, self.kept[position])}
+        metadata = step.node._input_metadata
+        try:
+            found = step.node(*[buffer.get(k) for k in range(len(metadata))])
+        except NotImplementedError as error:
+            raise Unsupported(f"{type(step.node).__name__}: {error}") from error
+        finally:
+            self.recorder.kept = None
+        return found if isinstance(found, (list, tuple)) else (found,)
+
+    def _run_program(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
+        program, sizes = step.node.program, step.node.sizes
+        tangents = program.tangents.at(sizes)
+        if any(buffer.get(output) is not None for output in program.spent):
+            raise Unsupported("a backward that autograd refuses")
+        given = tuple([buffer.get(t.output) is not None for t in tangents])
+        self.passed[position] = tuple([buffer.get(k) is not None for k in range(program.outputs)])
+        gradients: list[Any] = [None] * program.inputs
+        if program.wanted and any(given):
+            part = program.graph_of_backward(given)
+            if part is None:
+                raise Unsupported("a part of a compiled forward's outputs, whose gradients need its inputs again")
+            laid = [self._laid_out(t, buffer.get(t.output)) for t, takes in zip(tangents, part.takes) if takes]
+            results = part.aten.function()(*self.kept[position], *laid, *sizes)
+            for k, wanted in zip(part.picked, part.wanted):
+                gradients[wanted] = results[k]
+        of_tensors = gradients[: program.original.tensors]
+        return of_tensors if program.leaf is None else [None, *of_tensors]
+
+    def _laid_out(self, tangent: Any, given: Any) -> torch.Tensor:
+        """A gradient as a program expects it."""
+        if given is not None and given.stride() == tangent.strides:
+            return given
+        made = torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device)
+        return made.zero_() if given is None else made.copy_(given)
+
+    def _validated(self, step: Step, number: int, gradient: Any) -> Any:
+        """A gradient in the shape and the type of what it is one of, as the engine has it."""
+        like: Any
+        if step.kind == ACCUMULATE:
+            like = step.variable
+        elif step.kind == PROGRAM:
+            by_output = {t.output: t for t in step.node.program.tangents.at(step.node.sizes)}
+            if number not in by_output:
+                return gradient
+            like = by_output[number]
+        else:
+            like = step.node._input_metadata[number]
+        shape = like.sizes if step.kind == PROGRAM else tuple(like.shape)
+        if gradient.device != like.device:
+            raise Unsupported("a gradient on another device than what it is one of")
+        if tuple(gradient.shape) != tuple(shape):
+            gradient = gradient.sum_to_size(shape)
+        if gradient.dtype != like.dtype:
+            if gradient.dtype.is_complex != like.dtype.is_complex:
+                raise Unsupported("a complex gradient of what is real")
+            gradient = gradient.to(like.dtype)
+        return gradient
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _finish(self, grads: dict[int, FakeTensor]) -> tuple[Traced, list[Any]]:
+        steps, outputs = self.structure.steps, list[Any]()
+        traced = Traced(None, order=self.order, passed=self.passed)  # type: ignore[arg-type]
+        if self.structure.accumulates:
+            for position in self.order:
+                gradient = self.results[position]
+                if position in grads:
+                    grads[position].add_(gradient)
+                    traced.into.append(position)
+                else:
+                    outputs.append(self._own(gradient, steps[position].variable))
+                    traced.leaves.append(position)
+        else:
+            assert self.structure.targets is not None
+            for aim in self.structure.targets:
+                gradient = self.captured.get(aim) if aim is not None else None
+                traced.present.append(gradient is not None)
+                if gradient is not None:
+                    outputs.append(self._own(gradient, None))
+        return traced, outputs
+
+    def _own(self, gradient: FakeTensor, variable: torch.Tensor | None) -> Any:
+        """A gradient in memory of its own, laid out as the engine does: like what it is one of where that has no
+        gaps."""
+        strides = gradient.stride()
+        if variable is not None:
+            plain = is_dense(variable.shape, variable.stride())
+            strides = variable.stride() if plain else tuple(_contiguous(variable.shape))
+        elif not is_dense(gradient.shape, strides):
+            strides = tuple(_contiguous(gradient.shape))
+        made = torch.empty_strided(gradient.shape, strides, dtype=gradient.dtype, device=gradient.device)
+        return aten.copy.default(made, gradient)
+
+
+def _contiguous(sizes: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+class Hooks:
+    """What hooks do, captured: the conditions under which that holds, and the tensors that they read besides."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Any, Any]] = []
+
+    def begin(self, make_input: Callable[[str, torch.Tensor], FakeTensor]) -> None:
+        self.make_input = make_input
+
+    def on_gradient(self, recorder: BackwardRecorder, table: dict[int, Any], gradient: Any) -> Any:
+        """What hooks on a gradient make of it."""
+        if table:
+            raise Unsupported("hooks on tensors")
+        return gradient

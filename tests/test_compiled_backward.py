@@ -1,0 +1,261 @@
+"""`ingot.compiled_backward`: a backward over graph breaks is one graph, and does what eager's does."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import ingot
+from ingot.errors import Unsupported
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    ingot.reset()
+    yield
+    ingot.reset()
+
+
+@ingot.disable
+def pause():
+    """A graph break."""
+
+
+class Net(nn.Module):
+    """Three layers, with a graph break behind each but the last as `breaks` says."""
+
+    def __init__(self, breaks=2):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(6, 10), nn.Linear(10, 8), nn.Linear(8, 3)
+        self.breaks = breaks
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        if self.breaks > 0:
+            pause()
+        x = nn.functional.gelu(self.second(x))
+        if self.breaks > 1:
+            pause()
+        x = x * torch.sigmoid(x)
+        if self.breaks > 2:
+            pause()
+        return self.third(x)
+
+
+def pair(breaks=2):
+    """A compiled module and its like in eager."""
+    eager = Net(breaks)
+    return ingot.compile(copy.deepcopy(eager)), eager
+
+
+def same_gradients(compiled, eager):
+    for (name, p), q in zip(compiled.named_parameters(), eager.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, msg=name)
+            assert p.grad.stride() == q.grad.stride(), name
+
+
+def reasons():
+    return [str(c.skipped.reason) for c in ingot.compiled_backward.report().compilations if c.skipped is not None]
+
+
+def graphs():
+    """How many backward graphs were compiled; none may have been left to eager."""
+    report = ingot.compiled_backward.report()
+    assert not reasons()
+    return report.graph_count
+
+
+@pytest.mark.parametrize("breaks", [0, 1, 2, 3])
+def test_one_graph_over_breaks(breaks):
+    compiled, eager = pair(breaks)
+    for _ in range(3):
+        x = torch.randn(5, 6)
+        with ingot.compiled_backward():
+            compiled(x).square().mean().backward()
+        eager(x).square().mean().backward()
+        same_gradients(compiled, eager)
+        compiled.zero_grad()
+        eager.zero_grad()
+    assert ingot.explain(compiled)(x).graph_count == breaks + 1
+    assert graphs() == 1
+
+
+def test_accumulates_in_place():
+    compiled, eager = pair()
+    for step in range(4):
+        x = torch.randn(5, 6)
+        with ingot.compiled_backward():
+            compiled(x).sin().sum().backward()
+        eager(x).sin().sum().backward()
+        same_gradients(compiled, eager)
+        if step == 0:
+            before = [p.grad for p in compiled.parameters()]
+            versions = [g._version for g in before]
+    assert all(p.grad is g for p, g in zip(compiled.parameters(), before))
+    assert all(g._version > v for g, v in zip(before, versions))
+    assert graphs() == 2  # that sets gradients, and that adds to them
+
+
+def test_other_sizes():
+    compiled, eager = pair()
+    for size in (5, 7, 1, 5):
+        x = torch.randn(size, 6)
+        with ingot.compiled_backward():
+            compiled(x).sum().backward()
+        eager(x).sum().backward()
+        same_gradients(compiled, eager)
+        compiled.zero_grad()
+        eager.zero_grad()
+    assert graphs() == 3
+
+
+def test_eager_alone():
+    """No entry of Ingot's need be there."""
+    eager = Net()
+    other = copy.deepcopy(eager)
+    x = torch.randn(5, 6)
+    with ingot.compiled_backward():
+        eager(x).square().sum().backward()
+    other(x).square().sum().backward()
+    same_gradients(eager, other)
+    assert graphs() == 1
+
+
+def test_second_backward_raises():
+    compiled, _ = pair()
+    loss = compiled(torch.randn(5, 6)).sum()
+    with ingot.compiled_backward():
+        loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"), ingot.compiled_backward():
+        loss.backward()
+
+
+def test_retain_graph():
+    compiled, eager = pair()
+    x = torch.randn(5, 6)
+    ours, theirs = compiled(x).square().sum(), eager(x).square().sum()
+    for keep in (True, True, False):
+        with ingot.compiled_backward():
+            ours.backward(retain_graph=keep)
+        theirs.backward(retain_graph=keep)
+        same_gradients(compiled, eager)
+    assert graphs() == 2
+    with pytest.raises(RuntimeError, match="second time"):
+        ours.backward()
+
+
+def test_grad():
+    compiled, eager = pair()
+    x = torch.randn(5, 6, requires_grad=True)
+    unused = torch.randn(3, requires_grad=True)
+    with ingot.compiled_backward():
+        found = torch.autograd.grad(compiled(x).cos().sum(), [x, compiled.second.weight, unused], allow_unused=True)
+    expected = torch.autograd.grad(eager(x).cos().sum(), [x, eager.second.weight, unused], allow_unused=True)
+    assert found[2] is None and expected[2] is None
+    torch.testing.assert_close(found[:2], expected[:2])
+    assert all(p.grad is None for p in compiled.parameters())
+    assert graphs() == 1
+    with pytest.raises(RuntimeError, match="not have been used"), ingot.compiled_backward():
+        torch.autograd.grad(compiled(x).sum(), [x, unused])
+
+
+def test_inputs_of_backward():
+    compiled, eager = pair()
+    x = torch.randn(5, 6)
+    with ingot.compiled_backward():
+        compiled(x).sum().backward(inputs=[compiled.second.weight])
+    eager(x).sum().backward(inputs=[eager.second.weight])
+    same_gradients(compiled, eager)
+    assert graphs() == 1
+
+
+def test_several_heads_and_tied_weights():
+    compiled, eager = pair()
+    compiled.third.weight, eager.third.weight = [
+        nn.Parameter(m.first.weight.detach()[:3, :1].repeat(1, 8)) for m in (compiled, eager)
+    ]
+    x = torch.randn(5, 6)
+    g = torch.randn(5, 3)
+    for m in (compiled, eager):
+        with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+            y = m(x)
+            torch.autograd.backward([y @ m.third.weight, y], [torch.ones(5, 8), g])
+    same_gradients(compiled, eager)
+    assert graphs() == 1
+
+
+def test_gradients_do_not_share_memory():
+    a, b = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+    g = torch.randn(4)
+    with ingot.compiled_backward():
+        (a + b).backward(g)
+    assert graphs() == 1
+    assert len({a.grad.data_ptr(), b.grad.data_ptr(), g.data_ptr()}) == 3
+    assert torch.equal(a.grad, g) and torch.equal(b.grad, g)
+
+
+def test_constants_of_nodes_are_told_apart():
+    """What a node keeps beside tensors is not in any input of the graph."""
+    x = torch.randn(4, 3, requires_grad=True)
+    for make in (lambda: x * 2, lambda: x * 3, lambda: x.sum(0), lambda: x.sum(1), lambda: x**2, lambda: x**3.0):
+        x.grad = None
+        with ingot.compiled_backward():
+            make().sum().backward()
+        (expected,) = torch.autograd.grad(make().sum(), x)
+        torch.testing.assert_close(x.grad, expected)
+    assert graphs() == 6
+
+
+def test_same_tensor_twice_in_a_node():
+    x, y = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+    with ingot.compiled_backward():
+        (x * x).sum().backward()
+        (x * y).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach() + y.detach())
+    torch.testing.assert_close(y.grad, x.detach())
+
+
+def test_what_is_left_to_eager():
+    x = torch.randn(4, requires_grad=True)
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    with ingot.compiled_backward():
+        Double.apply(x).sum().backward()
+        assert torch.equal(x.grad, torch.full((4,), 2.0))
+        (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        assert g.requires_grad
+        torch.as_strided(x, (2,), (2,)).sum().backward()
+        y = x.sin()
+        y.retain_grad()
+        y.sum().backward()
+        assert torch.equal(y.grad, torch.ones(4))
+    text = " ".join(reasons())
+    for part in ("torch.autograd.Function", "create_graph", "AsStrided", "retain_grad"):
+        assert part in text
+    assert all(isinstance(c.skipped, Unsupported) for c in ingot.compiled_backward.report().compilations)
+
+
+def test_outside_it_is_eager():
+    compiled, _ = pair()
+    with ingot.compiled_backward():
+        pass
+    compiled(torch.randn(5, 6)).sum().backward()
+    with pytest.raises(ValueError, match="nothing was compiled"):
+        ingot.compiled_backward.report()
