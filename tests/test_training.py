@@ -167,6 +167,28 @@ def test_a_window_of_nothing_has_a_history(window: str) -> None:
     torch.testing.assert_close(found[0], found[1])
 
 
+def test_views_of_all_of_a_result_are_objects_of_their_own() -> None:
+    def function(x: Tensor) -> Any:
+        y = x.sin()
+        return y.view_as(y), y, y
+
+    first, second, third = ingot.compile(function, fullgraph=True)(wanted(4))
+    assert first is not second and second is third and first.data_ptr() == second.data_ptr()
+
+
+@pytest.mark.parametrize("window", ["x[3:]", "x.view_as(x)", "(x[1:3], x)", "x[:, 1:]"])
+def test_windows_on_a_tensor_whose_elements_share_memory(window: str) -> None:
+    function = eval(f"lambda x: {window}")
+    found = []
+    for f in (function, ingot.compile(function)):
+        x = torch.randn(1, 4).expand(6, 4).requires_grad_()
+        y = f(x)
+        heads = y if isinstance(y, tuple) else (y,)
+        tangents = [torch.arange(1.0 * h.numel()).reshape(h.shape) for h in heads]
+        found.append(torch.autograd.grad(heads, x, tangents))
+    torch.testing.assert_close(*found)
+
+
 def test_an_output_that_nobody_used() -> None:
     function = ingot.compile(lambda x, w: (x.sin(), w.exp()), fullgraph=True)
     x, w = wanted(3), wanted(3)

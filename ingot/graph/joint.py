@@ -229,6 +229,7 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
         if spec.position is None:
             made.setdefault(spec.storage, []).append(k)
         elif primals[spec.position].requires_grad:
+            _refuse_part_of_shared(spec, primals[spec.position])
             windows.append(Window(k, ("input", spec.position), spec))
             bases[k] = 0
     for shown in made.values():
@@ -238,6 +239,15 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
                 bases[k] = 0
             bases.append(recorder.tracked(outputs[shown[0]]).base.fake)
     return bases, tuple(windows)
+
+
+def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:
+    """What makes a window, as_strided, spreads a gradient over all elements that share memory, where eager's views
+    know which is which."""
+    shared = [d for d, stride in enumerate(base.stride()) if isinstance(stride, int) and stride == 0]
+    if any(base.shape[d] != 1 for d in shared):
+        if tuple(spec.sizes) != tuple(base.shape) or tuple(spec.strides) != base.stride() or spec.offset != 0:
+            raise Unsupported("gradients are wanted of a part of an expanded input that is a result", skip=True)
 
 
 def _wanting(leaves: Sequence[Any]) -> list[int]:

@@ -73,14 +73,19 @@ class Window:
     dtype: torch.dtype
     tracked: bool
 
+    def is_whole(self, base: Tensor) -> bool:
+        """Whether it shows just what `base` does."""
+        same = self.offset == 0 and self.dtype == base.dtype
+        return same and base.shape == self.sizes and base.stride() == self.strides
+
     def on(self, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:
         """The output, from the inputs and the other outputs of the call."""
         kind, position = self.base
         base = (inputs if kind == "input" else outputs)[position]
         if not self.tracked:
             base = base.detach()
-        elif kind == "output" and self.offset == 0 and base.shape == self.sizes and base.stride() == self.strides:
-            return base
+        elif self.is_whole(base):
+            return base.view(self.sizes)  # and not as_strided, whose gradient is another where elements share memory
         if base.dtype.is_complex and not self.dtype.is_complex:
             base = torch.view_as_real(base)
         elif self.dtype.is_complex and not base.dtype.is_complex:
@@ -164,8 +169,14 @@ class WithWindows:
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         outputs = list(self.run(*inputs))
+        owned = set(range(self.count, len(outputs)))  # memory that is no output: the first to show all of it gets it
         for window in self.windows.at(self.windows.read(inputs)):
-            outputs[window.output] = window.on(inputs, outputs)
+            kind, position = window.base
+            if kind == "output" and position in owned and window.tracked and window.is_whole(outputs[position]):
+                owned.remove(position)
+                outputs[window.output] = outputs[position]
+            else:
+                outputs[window.output] = window.on(inputs, outputs)
         return tuple(outputs[: self.count])
 
 
