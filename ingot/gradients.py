@@ -23,12 +23,16 @@ from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, 
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
+from ingot.graph.schemas import draws
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Symbol
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
 from ingot.runtime.training import Backward, BySizes, Original, Tangent, TrainingProgram, Window, WithWindows, WithZeros
 from ingot.serial import compiling
+
+WindowSpec = tuple[int, tuple[str, int], OutputSpec]
+"""An output that is a window, on ("input" | "output", position)."""
 
 Compile = Callable[[Compilation], "_native.Program | Replayed"]
 """Makes the program of the ATen graph in a compilation."""
@@ -75,6 +79,7 @@ def with_history(
         joint = trace_joint(graph, fakes, context)
         forget_histories(graph)
         parts = partition(joint)
+        context.shapes.unbacked.settle()
     compilation.aten = parts.forward
     run: Callable[..., Sequence[Any]] = compile_program(compilation)
     if joint.differentiable or joint.spent:
@@ -108,7 +113,8 @@ def with_history(
         repeats = any(map(tells_none, targets))
         run = _training_program(run, parts, part, original, repeats, compilation, compile_program)
     windows = [(w.output, w.base, w.spec) for w in joint.windows]
-    return WithWindows(run, windows_of(windows, parts.symbols), joint.given) if windows else run
+    places = places_for(windows, parts.symbols, joint.results)
+    return WithWindows(run, windows_of(windows, places), joint.given) if windows else run
 
 
 def _second_derivatives(
@@ -126,11 +132,20 @@ def _second_derivatives(
         try:
             if torch.is_anomaly_enabled():  # which looks at the values
                 raise Unsupported("anomalies are to be detected")
-            return with_history(gradients, fakes, context, made, compile_program)
+            program = with_history(gradients, fakes, context, made, compile_program)
+            if not made.aten.checks:
+                return program
+            if made.aten.mutations or any(draws(node.target) for node in made.aten.graph.nodes):
+                raise Unsupported(f"{made.aten.checks[0]} is checked where eager could not go on")
         except Exception as problem:  # the forward has run: eager's operations, one by one
-            made.skipped = _reason(problem)
+            made.skipped, program = _reason(problem), None
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
+        try:
+            if program is not None:
+                return program(*inputs)
+        except RuntimeError:  # a check of sizes, or what eager raises as well
+            pass
         with preserved():
             return gradients(*[t.view_as(t) if isinstance(t, torch.Tensor) else t for t in inputs])
 
@@ -158,7 +173,9 @@ def _training_program(
     def tangents_for(sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
         return [_tangent(k, node, sizes) for k, node in zip(joint.differentiable, joint.tangents)]
 
-    tangents = BySizes(tangents_for, parts.symbols)
+    kept = joint.outputs + sum(s.kind == "kept" for s in parts.saved)
+    decided = {symbol: (kept + k, "result value", 0) for k, symbol in enumerate(parts.decided)}
+    tangents = BySizes(tangents_for, parts.symbols | decided)
 
     def program_of(backward: Compilation) -> Backward:
         with compiling(), paused_collection():
@@ -242,8 +259,25 @@ def _tangent(output: int, node: torch.fx.Node, sizes: Mapping[Symbol, int]) -> T
     return Tangent(output, _known(value.shape, sizes), _known(value.stride(), sizes), value.dtype, value.device)
 
 
+def places_for(
+    windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place], outputs: Sequence[OutputSpec]
+) -> Mapping[Symbol, Place]:
+    """Where the symbols in windows are read: in the inputs, or, if the data decide them, in the other outputs. Raises
+    Unsupported where they are in neither."""
+    places = dict(symbols)
+    for k, spec in enumerate(outputs):
+        for dim, size in enumerate(spec.sizes if spec.node is not None else ()):
+            e = to_expr(size)
+            if isinstance(e, Symbol):
+                places.setdefault(e, (k, "result size", dim))
+    numbers = [to_expr(n) for _, _, spec in windows for n in (*spec.sizes, *spec.strides, spec.offset)]
+    if any(not e.symbols <= places.keys() for e in numbers):
+        raise Unsupported("a window whose place the data decide")
+    return places
+
+
 def windows_of(
-    windows: Sequence[tuple[int, tuple[str, int], OutputSpec]], symbols: Mapping[Symbol, Place]
+    windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place]
 ) -> BySizes[Sequence[Window]]:
     """The outputs that are windows, each on (`"input"` | `"output"`, position), for values of the size symbols."""
     def made(sizes: Mapping[Symbol, int]) -> Sequence[Window]:

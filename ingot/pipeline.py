@@ -15,9 +15,9 @@ from ingot.codegen import triton
 from ingot.codegen.llvm import compile_kernels, prepack
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
-from ingot.gradients import wants_gradients, windows_of, with_history
+from ingot.gradients import places_for, wants_gradients, windows_of, with_history
 from ingot.graph import trace
-from ingot.graph.differentiation import differentiates, new_leaves
+from ingot.graph.differentiation import new_leaves
 from ingot.loops import ops
 from ingot.loops.lowering import lower
 from ingot.loops.target import CPU, GPU
@@ -62,8 +62,6 @@ def compile_graph(
     _device(captured.graph_module.graph)
     graph, fakes = captured.graph_module, [i.fake for i in captured.inputs]
     has_history = wants_gradients(captured)
-    if captured.context.shapes.unbacked.roots and (has_history or differentiates(graph)):
-        raise Unsupported("gradients are wanted of a graph with sizes that the data decide")
     if has_history:
         frugal = functools.partial(_program, options=options, frugal=True)
         run = with_history(graph, fakes, captured.context, compilation, frugal)
@@ -76,9 +74,8 @@ def compile_graph(
             for k, spec in enumerate(aten.outputs)
             if spec.position is not None and fakes[spec.position].requires_grad and not spec.tracked
         ]
-        if detached and aten.bindings:
-            raise Unsupported("a window on an input that requires gradients, beside sizes that the data decide")
-        run = WithWindows(run, windows_of(detached, aten.symbols), len(aten.outputs)) if detached else run
+        places = places_for(detached, aten.symbols, aten.outputs)
+        run = WithWindows(run, windows_of(detached, places), len(aten.outputs)) if detached else run
     leaves = new_leaves(fakes)
     return WithLeaves(run, leaves) if leaves else run
 

@@ -212,19 +212,6 @@ def test_checks_of_the_program():
     assert len(counted.replays) == 4  # three beside compiled calls, and the one that failed
 
 
-def test_gradients_break_the_graph():
-    def function(x: Tensor, mask: Tensor) -> Tensor:
-        return x[mask].exp() * 2
-
-    results = []
-    for f in (function, ingot.compile(function)):
-        x = X.clone().requires_grad_()
-        out = f(x, mask_of(9))
-        out.sum().backward()
-        results.append((out.detach(), x.grad))
-    torch.testing.assert_close(results[0], results[1])
-
-
 def test_random_numbers_beside_a_check():
     """The call could not go on in eager, so that the graph breaks."""
     def function(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:

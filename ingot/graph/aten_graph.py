@@ -108,11 +108,12 @@ class AtenGraph:
 
     @property
     def checks(self) -> list[Check]:
-        """What has to hold of the sizes that the data decide."""
+        """What has to hold of the sizes that the data decide, as soon as the graph binds the last of them."""
         unbacked = self.shapes.unbacked
-        known = {form for root in self.bindings for form in unbacked.forms(root)}
+        bound = {form for root in self.bindings for form in unbacked.forms(root)}
+        known = bound | unbacked.among(self.symbols)
         concerned = [(c, unbacked.among(c.left.symbols | c.right.symbols)) for c in unbacked.checks]
-        return [check for check, symbols in concerned if symbols and symbols <= known]
+        return [check for check, symbols in concerned if symbols & bound and symbols <= known]
 
     @property
     def symbols(self) -> dict[Symbol, Place]:
@@ -126,8 +127,8 @@ class AtenGraph:
             for kind, numbers in kinds:
                 for dim, number in enumerate(numbers):
                     e = to_expr(number) if isinstance(number, torch.SymInt) else None
-                    if isinstance(e, Symbol):
-                        found.setdefault(e, (position, kind, dim))
+                    for form in self.shapes.unbacked.all_forms(e) if isinstance(e, Symbol) else ():
+                        found.setdefault(form, (position, kind, dim))
         return found
 
     # -- as Python ----------------------------------------------------------------------------------------------------

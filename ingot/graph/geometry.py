@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import expected
 
 Size = Any  # int or torch.SymInt
@@ -67,10 +68,30 @@ def suggested(t: torch.Tensor, sizes: Sequence[Size] | None = None) -> tuple[Siz
     return channels_last(sizes) if like_channels_last(t) and len(sizes) == t.dim() else contiguous(sizes)
 
 
+def is_in_order(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the elements are row-major without gaps, whatever the symbols are: nothing is asked of them."""
+    return _follows(sizes, strides, range(len(sizes) - 1, -1, -1))
+
+
+def _follows(sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iterable[int]) -> bool:
+    step: Size = 1
+    for size, stride in ((sizes[d], strides[d]) for d in fastest_first):
+        if isinstance(size, int) and size == 1:
+            continue
+        if to_expr(stride) is not to_expr(step):
+            return False
+        step = step * size
+    return True
+
+
 def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether the elements cover one block of memory exactly once."""
     if any(isinstance(size, int) and size == 0 for size in sizes):
         return True
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
+        if _follows(sizes, strides, order):
+            return True
     dims = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: strides[d])
     step: Size = 1
     for d in dims:

@@ -25,6 +25,7 @@ from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.record import BEHIND, Recorder, run_nodes
+from ingot.loops.expr import Symbol
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Joint:
     when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
     it comes by too, and that keeps tensors: it lets nobody pass a second time. `names` are those of all nodes that were
     traced: a node that has one of them has the value that the trace gave it, and any trace of the same graph gives it
-    the same.
+    the same. `decided` are the sizes that the forward part finds in the data, in order.
     """
 
     aten: AtenGraph
@@ -72,6 +73,7 @@ class Joint:
     eager_reads_outputs: frozenset[int]
     shares: tuple[int, ...]
     names: frozenset[str]
+    decided: tuple[Symbol, ...]
 
     @property
     def results(self) -> list[OutputSpec]:
@@ -117,7 +119,7 @@ def trace_part(
 ) -> Joint:
     """The joint graph of `gm`, whose whole one is `joint`, with no other gradients than come of the tangents of the
     outputs `given`: to autograd the others are not there."""
-    return _trace(gm, fakes, context, joint.spent, given)
+    return _trace(gm, fakes, context, joint.spent, given, joint.decided)
 
 
 class _BackwardRaises(Exception):
@@ -174,11 +176,12 @@ def _trace(
     context: FakeContext,
     spent: dict[int, Exception],
     given: Collection[int] | None = None,
+    again: Sequence[Symbol] = (),
 ) -> Joint:
-    recorder = Recorder(context)
+    recorder = Recorder(context, again)
     with preserved(), recorder:
         primals, leaves, outputs, written, windows = _forward(gm, fakes, recorder)
-        recorder.region = BEHIND
+        recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
         shares = _shares([outputs[k] for k in differentiable])
@@ -214,6 +217,7 @@ def _trace(
         eager_reads_outputs=reads_outputs,
         shares=shares,
         names=names,
+        decided=decided,
     )
 
 

@@ -20,6 +20,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload
 
+from ingot.errors import Unsupported
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place
 from ingot.graph.geometry import at_hand
 from ingot.graph.joint import Joint
@@ -31,6 +32,7 @@ from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.record import BEHIND
 from ingot.graph.replay import drawn_again
 from ingot.graph.schemas import draws
+from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Symbol
 
 aten = torch.ops.aten
@@ -50,8 +52,8 @@ class Saved:
 class Partition:
     """A joint graph in two. The forward takes the primals and returns the user's outputs and then what is kept; the
     backward takes what is `saved`, in order, the `values` of the joint graph, then the tangents, then the values of the
-    size symbols, which are read among the primals at the places in `symbols`, and returns the gradients of
-    `joint.wanted`."""
+    size symbols, which are read among the primals at the places in `symbols`, then those that are `decided` by data,
+    which the forward returns behind what is kept, and returns the gradients of `joint.wanted`."""
 
     joint: Joint
     forward: AtenGraph
@@ -59,6 +61,7 @@ class Partition:
     saved: tuple[Saved, ...]
     values: tuple[Node, ...]
     symbols: dict[Symbol, Place]
+    decided: tuple[Symbol, ...]
 
     @property
     def draws(self) -> bool:
@@ -94,16 +97,24 @@ def partition(joint: Joint) -> Partition:
         if node not in places:
             places[node] = Saved("kept", len(kept))
             kept.append(node)
-    forward = _forward(whole, primals, results, kept, late)
-    found, symbols = tuple(places[node] for node in saved), whole.symbols
-    backward = _backward(whole, saved, _held(saved, found), tangents, symbols, gradients)
-    return Partition(joint, forward, backward, found, tuple(saved), symbols)
+    symbols = {s: place for s, place in whole.symbols.items() if place[0] < joint.primals}
+    bound = [to_expr(whole.shapes.wrap(root)) for root, (node, _) in whole.bindings.items() if node not in late]
+    decided = tuple(dict.fromkeys(s for s in bound if isinstance(s, Symbol) and s not in symbols))
+    forward = _forward(whole, primals, results, kept, decided, late)
+    found = tuple(places[node] for node in saved)
+    backward = _backward(whole, saved, _held(saved, found), tangents, [*symbols, *decided], gradients)
+    if backward.checks:
+        raise Unsupported(f"{backward.checks[0]} is checked in the backward", backward.checks[0].where)
+    return Partition(joint, forward, backward, found, tuple(saved), symbols, decided)
 
 
 def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     """The backward of a joint graph that differs from that of `parts` in that fewer tangents come in, which takes what
     the forward of `parts` keeps, and the tangents that do. None where that would not suffice."""
     if any(node.target in _UP_TO_FACTORS for node in joint.aten.graph.nodes):
+        return None
+    roots = joint.aten.shapes.unbacked.roots
+    if any(roots[symbol] not in joint.decided for symbol in parts.decided):
         return None
     common = parts.joint.names & joint.names
     known = {node.name: node for node in joint.aten.graph.nodes if node.name in common}
@@ -113,7 +124,9 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     late = _reached_from(tangents)
     if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
         return None
-    return _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, parts.symbols, joint.gradients)
+    symbols = [*parts.symbols, *parts.decided]
+    made = _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, symbols, joint.gradients)
+    return None if made.checks else made
 
 
 _UP_TO_FACTORS = {aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default}
@@ -319,12 +332,17 @@ def _computed_again(
 
 
 def _must_run(node: Node) -> bool:
-    """Whether the forward runs an op for what it does: it draws random numbers, or may be an error."""
-    return node.meta.get("may_raise", False) or draws(node.target)
+    """Whether the forward runs an op for what it does: it draws random numbers, finds a size, or may be an error."""
+    return node.meta.get("may_raise", False) or "binds" in node.meta or draws(node.target)
 
 
 def _forward(
-    whole: AtenGraph, primals: list[Node], results: list[OutputSpec], kept: list[Node], late: set[Node]
+    whole: AtenGraph,
+    primals: list[Node],
+    results: list[OutputSpec],
+    kept: list[Node],
+    decided: Iterable[Symbol],
+    late: set[Node],
 ) -> AtenGraph:
     graph = torch.fx.Graph()
     given = {node: graph.node_copy(node) for node in primals}
@@ -332,6 +350,7 @@ def _forward(
     roots += [n for n in whole.graph.nodes if n not in late and _must_run(n)]
     copies = _copied(whole, given, graph, roots)
     specs = [_moved(spec, copies) for spec in results] + [_whole(copies[node]) for node in kept]
+    specs += [OutputSpec(value=whole.shapes.wrap(symbol)) for symbol in decided]
     mutations = [(position, copies[node]) for position, node in whole.mutations]
     return _finished(whole, graph, specs, mutations)
 

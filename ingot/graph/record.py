@@ -46,7 +46,7 @@ from ingot.graph.passes.freeze import freeze
 from ingot.graph.replay import STATE_BYTES, random_state
 from ingot.graph.schemas import bind, draws, functional_form, is_composite, is_mutable, may_raise, name_of, written
 from ingot.graph.symbols import to_expr
-from ingot.loops.expr import Expr
+from ingot.loops.expr import Expr, Symbol
 
 aten = torch.ops.aten
 
@@ -125,7 +125,7 @@ def _flat(tree: Any) -> Iterable[Any]:
 class Recorder(Mode):
     """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of `graph`."""
 
-    def __init__(self, context: FakeContext) -> None:
+    def __init__(self, context: FakeContext, again: Sequence[Symbol] = ()) -> None:
         super().__init__()
         self.context = context
         self.graph = torch.fx.Graph()
@@ -138,7 +138,7 @@ class Recorder(Mode):
         self._literals: dict[int, FakeTensor] = {}
         self._found: dict[tuple[int, int], list[torch.Tensor]] = {}  # places, by id and version of the mask
         self.constants: dict[str, torch.Tensor] = {}
-        context.shapes.unbacked.begin_trace()
+        context.shapes.unbacked.begin_trace(again)
 
     # -- what the graph starts from -----------------------------------------------------------------------------------
 

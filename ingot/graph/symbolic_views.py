@@ -6,7 +6,9 @@ size's context.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
+from ingot.graph import geometry
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import expected
 
@@ -40,6 +43,9 @@ def view_symbolically(op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: 
 
 def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
     sizes = _inferred(t, list(sizes))
+    if any(map(is_decided_by_data, sizes)) and geometry.is_in_order(t.shape, t.stride()):
+        steps = list(itertools.accumulate(reversed(sizes), operator.mul, initial=1))
+        return sizes, steps[-2::-1], t.storage_offset()
     strides = _view_strides(t.shape, t.stride(), sizes)
     if strides is None:
         raise EagerRaises("a view of a tensor whose strides do not allow it: eager raises")
@@ -84,6 +90,11 @@ def _is_one(size: Any) -> bool:
     return bool(size == 1)
 
 
+def _takes_one(size: Any) -> bool:
+    """Whether one element is expanded to one. Where the data decide that, the stride of the others does as well."""
+    return not is_decided_by_data(size) and _is_one(size)
+
+
 def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
     missing = len(sizes) - t.dim()
     out_sizes, strides = list(sizes), [0] * len(sizes)
@@ -93,10 +104,10 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
             if not kept and not expected(sizes[d] == size):
                 raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
-        elif _is_one(sizes[d]):
+        elif _takes_one(sizes[d]):
             strides[d] = stride
     for d in reversed(range(missing)):
-        if _is_one(sizes[d]):
+        if _takes_one(sizes[d]):
             strides[d] = out_sizes[d + 1] * strides[d + 1] if d + 1 < len(sizes) else 1
     return out_sizes, strides, t.storage_offset()
 

@@ -8,10 +8,10 @@ the call runs in eager. Where nothing is usual, the question is Unsupported.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 
 USUAL_SIZE = 4099
@@ -43,16 +43,32 @@ class Unbacked:
         self.fresh: list[Symbol] = []  # those that no node of the present trace binds yet
         self.roots: dict[Symbol, Symbol] = {}  # the first form of each; more is known of later ones
         self._order: dict[Symbol, int] = {}
+        self.made: list[Symbol] = []  # those that the present trace has bound, in order
+        self._again: list[Symbol] = []  # those that it is to bind next
+        self._settled = 0  # symbols that compiled code is in use for, which makes no further checks on these
 
-    def begin_trace(self) -> None:
-        """From here on nodes bind the symbols that are made, and operations may ask what is usual."""
+    def begin_trace(self, again: Sequence[Symbol] = ()) -> None:
+        """From here on nodes bind the symbols that are made, and operations may ask what is usual. `again` are those
+        that an earlier trace of the same operations made, which stand for the same here."""
         self.assumes = True
         self.fresh.clear()
+        self.made.clear()
+        self._again = list(again)
+
+    def settle(self) -> None:
+        """A program is made that binds all symbols that there are: what is not known of them is not assumed."""
+        self._settled = len(self._order)
 
     def new(self, lower: int, upper: int | None) -> Symbol:
-        symbol = size_symbol(f"u{len(self._order)}", lower, upper)
-        self._order[symbol] = len(self._order)
-        self.roots[symbol] = symbol
+        if self._again:
+            symbol = self._again.pop(0)
+            if symbol.bounds != (lower, upper):
+                raise CompilerBug("trace", f"{symbol} is another size in a second trace")
+        else:
+            symbol = size_symbol(f"u{len(self._order)}", lower, upper)
+            self._order[symbol] = len(self._order)
+            self.roots[symbol] = symbol
+        self.made.append(symbol)
         self.fresh.append(symbol)
         return symbol
 
@@ -68,6 +84,10 @@ class Unbacked:
         """The symbols that stand for one size."""
         return [symbol for symbol, first in self.roots.items() if first is root]
 
+    def all_forms(self, symbol: Symbol) -> list[Symbol]:
+        """The symbols that stand for the same as one."""
+        return self.forms(self.roots[symbol]) if symbol in self.roots else [symbol]
+
     def refuse(self, question: str, where: str) -> Unsupported:
         return Unsupported(f"{question} is asked, which the data decide", where)
 
@@ -75,6 +95,8 @@ class Unbacked:
         """Note a check. Gives what it says that symbols are: a later one the value of earlier ones, or the same
         within narrower bounds."""
         if not any(c[:3] == check[:3] for c in self.checks):
+            if all(self._age(s) < self._settled for s in self.among(check.left.symbols | check.right.symbols)):
+                raise Unsupported(f"compiled code would depend on {check} as well", check.where)
             self.checks.append(check)
         if check.relation == "==":
             return self._equal(check.left, check.right) or self._equal(check.right, check.left)

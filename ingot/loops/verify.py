@@ -8,7 +8,7 @@ import torch
 
 from ingot.errors import CompilerBug
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, Symbol, integer
+from ingot.loops.expr import ZERO, Expr, Symbol, integer, known_less_equal
 from ingot.loops.ir import (
     REDUCTIONS,
     SCANS,
@@ -172,6 +172,8 @@ class _Check:
 def _range(index: Expr) -> tuple[Expr, Expr]:
     """The first and last value of an index, where its bounds are constant; else the index itself, twice."""
     low, high = index.bounds
+    if low is not None and low < 0 and known_less_equal(ZERO, index):  # as u - 1 - i is for i below u
+        low = 0
     return (integer(low), integer(high)) if low is not None and high is not None else (index, index)
 
 

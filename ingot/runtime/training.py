@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 class BySizes(Generic[Made]):
     """What `make` makes of the values of the size symbols, which are read among the inputs of a call at `places`:
-    (position, "size" | "stride" | "value", dimension)."""
+    (position, "size" | "stride" | "value", dimension), or among its results: "result size", "result value"."""
 
     most = 256  # sets of values that are remembered
 
@@ -40,9 +40,9 @@ class BySizes(Generic[Made]):
         self.make, self.places = make, dict(places)
         self._made: dict[tuple[int, ...], Made] = {}
 
-    def read(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+    def read(self, inputs: Sequence[Any], results: Sequence[Any] = ()) -> tuple[int, ...]:
         """The values of the symbols in a call."""
-        return tuple([_read(inputs[position], kind, dim) for position, kind, dim in self.places.values()])
+        return tuple([_read(inputs, results, *place) for place in self.places.values()])
 
     def at(self, values: tuple[int, ...]) -> Made:
         """What is made of these values."""
@@ -54,8 +54,9 @@ class BySizes(Generic[Made]):
         return made
 
 
-def _read(value: Any, kind: str, dim: int) -> int:
-    if kind == "size":
+def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: str, dim: int) -> int:
+    value = (results if kind.startswith("result") else inputs)[position]
+    if kind.endswith("size"):
         return value.shape[dim]
     return value.stride(dim) if kind == "stride" else value
 
@@ -170,7 +171,7 @@ class WithWindows:
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         outputs = list(self.run(*inputs))
         owned = set(range(self.count, len(outputs)))  # memory that is no output: the first to show all of it gets it
-        for window in self.windows.at(self.windows.read(inputs)):
+        for window in self.windows.at(self.windows.read(inputs, outputs)):
             kind, position = window.base
             if kind == "output" and position in owned and window.tracked and window.is_whole(outputs[position]):
                 owned.remove(position)
@@ -421,7 +422,7 @@ class _Graph(torch.autograd.Function):
         ctx.save_for_backward(*[found[k] for k in program.saved])
         inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
         ctx.call = Call(inputs, program.original.versions(inputs), state)
-        ctx.sizes = program.tangents.read(inputs)
+        ctx.sizes = program.tangents.read(inputs, results)
         if program.untracked:
             ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
         return tuple(results[: program.outputs])
