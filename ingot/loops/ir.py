@@ -64,7 +64,7 @@ class Instruction(NamedTuple):
     ==========  ======================  =========================================================================
     op          args                    attrs
     ==========  ======================  =========================================================================
-    constant    ()                      (Python number,)
+    constant    ()                      (Python number,); that of -0.0, which equals 0.0, has its text as well
     index       ()                      (Expr,): the value of an index expression; dtype int64
     load        () or (mask,)           (buffer name, Expr offset in elements): with a mask, 0 where it is false
                                         and memory is not touched there

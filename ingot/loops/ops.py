@@ -169,8 +169,9 @@ class Recorder:
         self._indirect = 0
 
     def emit(self, op: str, args: tuple[int, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()) -> int:
+        if op == "constant" and attrs[0] == 0 and repr(attrs[0]) == "-0.0":
+            attrs = (attrs[0], "-0.0")  # 0.0 and -0.0 are equal in Python but not the same constant
         instruction = Instruction(op, args, dtype, attrs)
-        # 0.0, -0.0, 0 and False are equal in Python but not the same constant.
         key: Any = (repr(attrs[0]), dtype) if op == "constant" else instruction
         position = self._known.get(key)
         if position is None:
