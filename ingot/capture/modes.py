@@ -19,10 +19,12 @@ class ModeTracker:
         self._entered: list[fx.Node] = []  # autocast contexts of the graph that are open
         self.depth = 0  # autocast contexts that the program has entered, less those it has left
         self.cleared = False  # whether it emptied autocast's cache of weights
+        self.changes = 0  # how often the program has set a mode
 
     def changed(self) -> None:
         """Notes that the program has set a mode."""
         self._differs = True
+        self.changes += 1
 
     def reach(self, graph: fx.Graph, where: str) -> None:
         """Gives the graph the modes of now, before an operation is added to it."""

@@ -25,6 +25,7 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
 from ingot.graph.composites import apart
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.repeats import Results
 from ingot.graph.symbols import Bounds
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class GraphRecorder:
         self._parameters: set[str] = set()  # the names of placeholders
         self.by_fake: dict[int, TensorValue] = {}
         self._first: fx.Node | None = None
+        self._results = Results(context)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -195,10 +197,11 @@ class GraphRecorder:
 
     def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            with self.context:
-                if op == "call_function":
-                    return apart(target)(*args, **kwargs)
-                return getattr(args[0], target)(*args[1:], **kwargs)
+            function = apart(target) if op == "call_function" else getattr(type(args[0]), target)
+            if self._inside_opaque:
+                with self.context:
+                    return function(*args, **kwargs)
+            return self._results.run(target, self.modes.changes, function, args, kwargs)
         except Unsupported as reason:
             if not reason.where:
                 reason.where = session.where

@@ -640,7 +640,7 @@ def dropout(x: Tensor, p: float, train: bool | None) -> Any:
 
 
 def _filled(x: Tensor, sizes: Any, value: Any, dtype: Any, device: Any) -> Tensor:
-    return torch.full(sizes, value, dtype=dtype or x.dtype, device=device or x.device)
+    return aten.full.default(sizes, value, dtype=dtype or x.dtype, device=device or x.device)
 
 
 @rule(aten.zeros_like.default)

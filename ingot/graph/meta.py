@@ -854,6 +854,12 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
     aten.bernoulli.Tensor: like_self,
 }
 
+BY_LOOK = frozenset(
+    (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,
+     reduction, matmul, linear, cat, stack, embedding, index_select, gather, repeat, softmax_backward)
+)  # fmt: skip
+"""The rules to which only the geometry of tensors and the other arguments matter."""
+
 
 @cache
 def rule_for(op: OpOverload, device: str = "cpu") -> Rule:

@@ -43,6 +43,7 @@ from ingot.graph.functional import (
 )
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.freeze import freeze
+from ingot.graph.repeats import Repeats
 from ingot.graph.replay import STATE_BYTES, random_state
 from ingot.graph.schemas import bind, draws, functional_form, is_composite, is_mutable, may_raise, name_of, written
 from ingot.graph.symbols import to_expr
@@ -87,6 +88,7 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
     """Run the captured graph node by node on `inputs`, the recorder's own; the flat list of its outputs."""
     values: dict[torch.fx.Node, Any] = {}
     remaining = iter(inputs)
+    repeats = Repeats(recorder)
 
     def value_of(node: torch.fx.Node) -> Any:
         return values[node]
@@ -101,9 +103,9 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
             elif node.op == "get_attr":
                 values[node] = recorder.literal(operator.attrgetter(node.target)(gm))
             elif node.op == "call_function":
-                values[node] = apart(node.target)(*args, **kwargs)
+                values[node] = repeats.run(node.target, apart(node.target), args, kwargs)
             elif node.op == "call_method":
-                values[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
+                values[node] = repeats.run(node.target, getattr(type(args[0]), node.target), args, kwargs)
             elif node.op == "call_module":
                 values[node] = gm.get_submodule(node.target)(*args, **kwargs)
             else:
@@ -351,6 +353,9 @@ class Recorder(Mode):
     def tracked(self, fake: torch.Tensor) -> Tracked:
         """How a fake of this trace came to be."""
         return self._tracked[id(fake)]
+
+    def track(self, fake: FakeTensor, tracked: Tracked) -> None:
+        self._tracked[id(fake)] = tracked
 
     def node_of(self, tracked: Tracked) -> torch.fx.Node:
         """The node that holds the fake's present value; a view whose storage was written is made again."""
