@@ -310,14 +310,15 @@ static int launch(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
     int64_t grid = frame->values[launch->grid];
     if (grid <= 0)
         return 0;
+    const LaunchForm *form = launch->limit >= 0 && frame->values[launch->limit] > INT32_MAX ? &launch->wide : &launch->form;
     void **next = frame->pointers;
     for (int i = 0; i < launch->count; i++)
         *next++ = &frame->data[launch->buffers[i]];
     for (int i = 0; i < launch->size_count; i++)
         *next++ = &frame->values[launch->sizes[i]];
-    for (int i = 0; i < launch->hidden; i++)
+    for (int i = 0; i < form->hidden; i++)
         *next++ = &nothing;
-    return ingot_cuda_launch(launch->kernel, grid, launch->threads, launch->shared, frame->stream, frame->pointers);
+    return ingot_cuda_launch(form->kernel, grid, form->threads, form->shared, frame->stream, frame->pointers);
 }
 
 static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call, release, launch};

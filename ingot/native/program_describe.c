@@ -244,22 +244,33 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     return 0;
 }
 
+static int read_form(Program *program, PyObject *capsule, int parameters, LaunchForm *form) {
+    if ((form->kernel = ingot_cuda_kernel(capsule)) == NULL)
+        return malformed("kernel of a launch", capsule);
+    if (program->device.type != INGOT_CUDA || form->kernel->device != program->device.index || form->threads < 1 || form->shared < 0 ||
+        form->hidden < 0)
+        return malformed("launch", capsule);
+    program->widest_kernel = Py_MAX(program->widest_kernel, parameters + form->hidden);
+    return 0;
+}
+
 static int read_launch(Program *program, PyObject *fields, Step *step) {
     LaunchStep *launch = &step->launch;
-    PyObject *name, *capsule, *buffers, *sizes, *grid;
-    if (!PyArg_ParseTuple(fields, "OOOOOiii", &name, &capsule, &buffers, &sizes, &grid, &launch->threads, &launch->shared, &launch->hidden) ||
+    LaunchForm *form = &launch->form, *wide = &launch->wide;
+    PyObject *name, *buffers, *sizes, *grid, *kernel, *limit = NULL, *other = NULL;
+    launch->limit = -1;
+    if (!PyArg_ParseTuple(fields, "OOOOOiii|OOiii", &name, &buffers, &sizes, &grid, &kernel, &form->threads, &form->shared, &form->hidden, &limit,
+                          &other, &wide->threads, &wide->shared, &wide->hidden) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count, &launch->buffers) < 0 ||
         read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count, &launch->sizes) < 0 ||
-        read_position(grid, value_count(program), "grid", &launch->grid) < 0)
+        read_position(grid, value_count(program), "grid", &launch->grid) < 0 ||
+        read_form(program, kernel, launch->count + launch->size_count, form) < 0)
         return -1;
-    if ((launch->kernel = ingot_cuda_kernel(capsule)) == NULL)
-        return malformed("kernel of a launch", capsule);
-    if (program->device.type != INGOT_CUDA || launch->kernel->device != program->device.index || launch->threads < 1 ||
-        launch->shared < 0 || launch->hidden < 0)
-        return malformed("launch", fields);
+    if (other && (read_position(limit, value_count(program), "limit of a launch", &launch->limit) < 0 ||
+                  read_form(program, other, launch->count + launch->size_count, wide) < 0))
+        return -1;
     for (int i = 0; i < launch->count; i++)
         program->buffers[launch->buffers[i]].needs_data = 1;
-    program->widest_kernel = Py_MAX(program->widest_kernel, launch->count + launch->size_count + launch->hidden);
     return 0;
 }
 

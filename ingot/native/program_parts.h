@@ -76,11 +76,17 @@ typedef struct {
     Check *checks;
 } CallStep;
 
-/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers, and pointers that are null. */
 typedef struct {
     const IngotCudaKernel *kernel;
-    int count, *buffers, size_count, *sizes, hidden;
-    int grid, threads, shared; /* grid: blocks, among the values */
+    int threads, shared, hidden;
+} LaunchForm;
+
+/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them), and pointers that are null. */
+typedef struct {
+    int count, *buffers, size_count, *sizes;
+    int grid;         /* blocks, among the values */
+    int limit;        /* among the values: from 2**31 on, the wide form is launched; -1 where there is none */
+    LaunchForm form, wide;
 } LaunchStep;
 
 typedef struct {

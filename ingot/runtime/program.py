@@ -18,7 +18,8 @@ steps        ("allocate", buffer): a fresh tensor |
              ("kernel", address, buffers, extent, work, unit, scratch, errors, parts) |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
-             ("launch", kernel, buffers, sizes, grid, threads, shared, hidden): of a CUDA kernel
+             ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
+             the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
 arena        the position of the arena's size in bytes among the values
 byte         torch.uint8, the arena's dtype
@@ -412,11 +413,15 @@ class _OnGpu(_Description):
     def kernel(self, step: KernelStep) -> tuple[Any, ...]:
         assert isinstance(step.kernel, Kernel)
         written, binary = self.compiled.written(step.kernel), self.compiled.binary(step.kernel)
+        buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)
+        described = "launch", buffers, sizes, self.value(written.grid), *self.form(binary)
+        wide = self.compiled.wide(step.kernel)
+        return described if wide is None else (*described, self.value(written.limit), *self.form(wide))
+
+    def form(self, binary: Binary) -> tuple[Any, ...]:
         if binary not in self.loaded:
             self.loaded[binary] = _native.load_cuda(binary.image, binary.function, binary.shared, self.device.index)
-        buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)
-        grid = self.value(written.grid)
-        return "launch", self.loaded[binary], buffers, sizes, grid, binary.threads, binary.shared, binary.hidden
+        return self.loaded[binary], binary.threads, binary.shared, binary.hidden
 
 
 def unaligned_inputs(plan: Plan) -> set[str]:

@@ -394,3 +394,16 @@ def test_transformer_block() -> None:
     with torch.no_grad():
         layer.train()
         torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def test_more_elements_than_32_bits_count() -> None:
+    """One program of symbolic sizes: index arithmetic in 32 bits where that is enough, else in 64."""
+    if torch.cuda.mem_get_info()[0] < 16 << 30:
+        pytest.skip("not enough memory")
+    compiled = ingot.compile(lambda x: (x + 1, x.amax(-1)), dynamic=True)
+    for rows in (8, 9, 33000):
+        x = torch.arange(rows, device="cuda", dtype=torch.int32).remainder(100).to(torch.int8)[:, None].repeat(1, 65536)
+        more, most = compiled(x)
+        assert torch.equal(most, x[:, 0])
+        assert torch.equal(more[:, 0], x[:, 0] + 1) and torch.equal(more[:, -1], x[:, 0] + 1)
+        assert bool((more[-100:] == x[-100:] + 1).all())

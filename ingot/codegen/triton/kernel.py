@@ -6,6 +6,7 @@ where the schedule says so (`schedule/blocks.py`), else in steps. A tile has two
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ import torch
 
 from ingot.codegen.triton import ops
 from ingot.errors import Unsupported
-from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, product
+from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
 from ingot.loops.ir import Instruction
 from ingot.schedule.blocks import Blocks, choose_blocks, inner_size, power_of_two
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store
@@ -28,8 +29,9 @@ _NO_AXES: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes` as
-    64-bit integers, in `grid` blocks of `warps` warps; `constants` are its block sizes."""
+    """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes`, in
+    `grid` blocks of `warps` warps; `constants` are its block sizes. Index arithmetic and sizes are in 32 bits if it is
+    `short`, else in 64; with a `limit`, that is right as long as it is less than SHORT."""
 
     name: str
     source: str
@@ -39,6 +41,8 @@ class TritonKernel:
     grid: Expr
     warps: int
     asserts: bool
+    short: bool = False
+    limit: Expr | None = None
 
 
 class Value(NamedTuple):
@@ -48,13 +52,21 @@ class Value(NamedTuple):
     axes: frozenset[str]
 
 
-def write_kernel(kernel: Kernel) -> TritonKernel:
-    """The Triton code of a kernel whose rows, if it has any, fit registers. Raises Unsupported for what has none."""
-    return _Writer(kernel, choose_blocks(kernel)).write()
+def write_kernel(kernel: Kernel, wide: bool = False) -> TritonKernel:
+    """The Triton code of a kernel whose rows, if it has any, fit registers; index arithmetic is in 64 bits if it is to
+    be `wide`, else in 32 where that is ever right. Raises Unsupported for what has no code."""
+    blocks = choose_blocks(kernel)
+    if wide:
+        return _Writer(kernel, blocks, False).write()
+    if _fits_short(kernel, blocks):
+        return _Writer(kernel, blocks, True).write()
+    limit = _short_limit(kernel, blocks)
+    made = _Writer(kernel, blocks, limit is not None).write()
+    return replace(made, limit=limit) if made.sizes else write_kernel(kernel, wide=True)
 
 
 class _Writer:
-    def __init__(self, kernel: Kernel, blocks: Blocks) -> None:
+    def __init__(self, kernel: Kernel, blocks: Blocks, short: bool) -> None:
         self.kernel, self.blocks = kernel, blocks
         self.lines: list[str] = []
         self.indent = 1
@@ -70,7 +82,7 @@ class _Writer:
         self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
         self.count = 0
         self.asserts = False
-        self.short = _fits_short(kernel, blocks)
+        self.short = short
 
     def write(self) -> TritonKernel:
         name = _identifier(self.kernel.name)
@@ -98,6 +110,7 @@ class _Writer:
             self.blocks.count(self.kernel),
             self.blocks.warps,
             self.asserts,
+            self.short,
         )
 
     def line(self, text: str) -> None:
@@ -461,3 +474,53 @@ def _is_short(e: Expr) -> bool:
             size *= max(abs(low), abs(high))
         total += size
     return total < SHORT
+
+
+def _short_limit(kernel: Kernel, blocks: Blocks) -> Expr | None:
+    """What must be less than 2**31 for 32 bits to be enough: the largest of what is compared, divided, or an index.
+    Sums and products may overflow on the way to a result that fits. None where that is not known."""
+    lengths = [p.length for p in kernel.parameters]
+    extents = [s.extent for s in kernel.loops] + [s.extent for stage in kernel.stages for s in stage.loops]
+    counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
+    slack = max(blocks.points * max(blocks.tile, 1), blocks.inner)
+    if any(length is None for length in lengths):
+        return None
+    needed = [n + slack for n in (*lengths, *counts) if n is not None]
+    for e in (*extents, *(e for stage in kernel.stages for e in _indices(stage))):
+        size = _magnitude(e, needed)
+        if size is None:
+            return None
+        needed.append(size)
+    return functools.reduce(maximum, needed)
+
+
+def _magnitude(e: Expr, needed: list[Expr]) -> Expr | None:
+    """A bound of an expression's magnitude, over sizes; what its operations need besides is added to `needed`."""
+    total = integer(0)
+    for coefficient, atoms in e.terms:
+        size = integer(abs(coefficient))
+        for atom in atoms:
+            factor = _atom_magnitude(atom, needed)
+            if factor is None:
+                return None
+            size = size * factor
+        total = total + size
+    return total
+
+
+def _atom_magnitude(atom: Expr, needed: list[Expr]) -> Expr | None:
+    if isinstance(atom, Symbol):
+        if atom.kind != "size":
+            return _magnitude(atom.extent, needed)
+        return atom if atom.lower >= 0 else None
+    assert isinstance(atom, (FloorDiv, Mod, Max, Min))
+    left, right = _magnitude(atom.left, needed), _magnitude(atom.right, needed)
+    if left is None or right is None:
+        return None
+    needed += [left, right]
+    if isinstance(atom, (Max, Min)):
+        return left + right
+    least = atom.right.bounds[0]
+    if least is None or least < 1:
+        return None
+    return left if isinstance(atom, FloorDiv) else right

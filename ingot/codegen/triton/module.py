@@ -77,10 +77,17 @@ class Binary:
 
 
 class CompiledKernels:
-    """Binaries of kernels for a device, each different body once. `seconds` is what writing and compiling took."""
+    """Binaries of kernels for a device, each different body once. `seconds` is what writing and compiling took; `wide`
+    are the forms of those that have a limit, for sizes beyond it."""
 
-    def __init__(self, written: dict[Kernel, TritonKernel], binaries: dict[str, Binary], seconds: dict[str, float]):
-        self._written, self._binaries = written, binaries
+    def __init__(
+        self,
+        written: dict[Kernel, TritonKernel],
+        wide: dict[Kernel, TritonKernel],
+        binaries: dict[str, Binary],
+        seconds: dict[str, float],
+    ) -> None:
+        self._written, self._wide, self._binaries = written, wide, binaries
         self.seconds = seconds
 
     def written(self, kernel: Kernel) -> TritonKernel:
@@ -88,6 +95,10 @@ class CompiledKernels:
 
     def binary(self, kernel: Kernel) -> Binary:
         return self._binaries[self._written[kernel].source]
+
+    def wide(self, kernel: Kernel) -> Binary | None:
+        """What is launched with the same arguments where the sizes are beyond the kernel's limit, if it has one."""
+        return self._binaries[self._wide[kernel].source] if kernel in self._wide else None
 
     def assembly(self) -> str:
         """What the device's assembler was given."""
@@ -111,18 +122,22 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
         raise Unsupported("Triton is not installed: pip install ingot[gpu]", skip=True)
     start = perf_counter()
     written: dict[Kernel, TritonKernel] = {}
-    shapes: dict[Kernel, TritonKernel] = {}
+    wide: dict[Kernel, TritonKernel] = {}
+    shapes: dict[Kernel, list[TritonKernel]] = {}
     different: dict[str, tuple[TritonKernel, tuple[bool, ...]]] = {}  # and which parameters are aligned at each launch
     for step in steps:
         kernel = step.kernel
         assert isinstance(kernel, Kernel)
         shape = _anonymous(kernel)
         if shape not in shapes:
-            shapes[shape] = write_kernel(kernel)
-        written[kernel] = made = shapes[shape]
+            shapes[shape] = _forms(kernel)
+        written[kernel] = shapes[shape][0]
+        if len(shapes[shape]) > 1:
+            wide[kernel] = shapes[shape][1]
         aligned = tuple(name not in unaligned for name in step.arguments)
-        _, before = different.get(made.source, (made, aligned))
-        different[made.source] = made, tuple(a and b for a, b in zip(aligned, before))
+        for made in shapes[shape]:
+            _, before = different.get(made.source, (made, aligned))
+            different[made.source] = made, tuple(a and b for a, b in zip(aligned, before))
     emitted = perf_counter()
     compiled = {text: kept for text, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
     missing = {text: given for text, given in different.items() if text not in compiled}
@@ -132,7 +147,17 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
             built = pool.map(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values())
             compiled.update(zip(missing, built))
     seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
-    return CompiledKernels(written, {text: compiled[text] for text in different}, seconds)
+    return CompiledKernels(written, wide, {text: compiled[text] for text in different}, seconds)
+
+
+def _forms(kernel: Kernel) -> list[TritonKernel]:
+    """A kernel, and beside one that has a limit its form for sizes beyond it."""
+    made = write_kernel(kernel)
+    if made.limit is None:
+        return [made]
+    wide = write_kernel(kernel, wide=True)
+    assert wide.sizes == made.sizes
+    return [made, wide]
 
 
 @cache
@@ -168,7 +193,8 @@ def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
     dtypes = [str(p.dtype) for p in kernel.parameters]
     asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
     options = sorted(_options(kernel, gpu).items())
-    facts = (_FORMAT, text, dtypes, len(kernel.sizes), kernel.constants, aligned, options, gpu, asked, _compiler())
+    form = len(kernel.sizes), kernel.short, kernel.constants
+    facts = (_FORMAT, text, dtypes, form, aligned, options, gpu, asked, _compiler())
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -195,7 +221,8 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
         raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
 
     pointers = {p.name: f"*{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
-    sizes = {f"size{k}": "i64" for k in range(len(kernel.sizes))}
+    integer = "i32" if kernel.short else "i64"  # the native core gives addresses of 64 bits, of which these are the low
+    sizes = {f"size{k}": integer for k in range(len(kernel.sizes))}
     signature = {**pointers, **sizes, **{name: "constexpr" for name, _ in kernel.constants}}
     known = [k for k in range(len(pointers)) if not aligned or aligned[k]]
     attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in known}

@@ -32,6 +32,8 @@ if not INTERPRETED:
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
 
 else:
+    from ingot.codegen.triton import write_kernel
+    from tests.codegen.triton import interpreter
     from tests.codegen.triton.interpreter import planned, run
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
@@ -193,3 +195,24 @@ def test_sizes_that_are_symbols(rows: int, narrow: None) -> None:
     x = draw(rows, 24, seed=1)
     found = run(plan, [x])
     torch.testing.assert_close(tuple(found), (F.gelu(x) + 1, x.softmax(-1), x.sum(0)))
+
+
+@interpreted
+@pytest.mark.parametrize("wide", [False, True])
+def test_both_forms_of_symbolic_sizes(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    def write(kernel: Any) -> Any:
+        written.append(write_kernel(kernel, wide=wide))
+        return written[-1]
+
+    monkeypatch.setattr(interpreter, "write_kernel", write)
+
+    def fn(x: torch.Tensor) -> Any:
+        return x.t() * 2, x[1:].softmax(-1), x.sum(0), x.argmax(-1), torch.cat([x, x * 3])
+
+    plan = planned(fn, draw(40, 24), dynamic=True)
+    for rows in (2, 9, 70):
+        x = draw(rows, 24, seed=rows)
+        torch.testing.assert_close(tuple(run(plan, [x])), fn(x))
+    assert all(w.short is not wide for w in written if w.sizes) and any(w.sizes for w in written)

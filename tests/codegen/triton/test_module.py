@@ -14,7 +14,7 @@ import torch
 from examples.functions import FUNCTIONS
 from ingot.codegen.store import Store
 from ingot.codegen.triton import Gpu, TritonKernel, compile_kernels, module, write_kernel
-from ingot.codegen.triton.module import available
+from ingot.codegen.triton.module import Binary, available
 from ingot.errors import Unsupported
 from ingot.schedule.plan import KernelStep, Plan
 
@@ -142,6 +142,42 @@ def test_equal_kernels_are_compiled_once() -> None:
 
     made = steps(planned(fn, torch.randn(64, 64), torch.randn(64, 64)))
     assert len(made) == 3 and compile_kernels(made, HOPPER).function_count == 1
+
+
+def test_sizes_that_are_symbols_have_two_forms() -> None:
+    """32 bits as long as all fits, else 64."""
+    plan = planned(lambda x: (torch.tanh(x) + 1, x.softmax(-1), x.sum(0)), torch.randn(40, 24), dynamic=True)
+    compiled = compile_kernels(steps(plan), HOPPER)
+    (rows,) = (symbol for symbol, *_ in plan.graph.symbols)
+    for step in steps(plan):
+        short, wide = compiled.written(step.kernel), compiled.wide(step.kernel)
+        assert short.short and short.sizes and wide is not None and short.limit is not None
+        limit = {n: short.limit.evaluate({rows: n}) for n in (1, 40, 1000, 2**31 // 24, 2**31)}
+        assert 40 * 24 < limit[40] < 10000 and limit[1000] < 2**31 // 100
+        assert limit[2**31 // 24] >= 2**31 - 100 and limit[2**31] > 2**31
+        assert "int64" not in short.source and "int64" in write_kernel(step.kernel, wide=True).source
+        assert ".u32" in entry(compiled.binary(step.kernel)) and ".u32" not in entry(wide)
+        assert entry(wide).count(".u64") > entry(compiled.binary(step.kernel)).count(".u64")
+    assert compiled.function_count == 2 * len(steps(plan))
+
+
+def entry(binary: Binary) -> str:
+    """The parameters that a function takes."""
+    return binary.assembly.split(".entry")[1].split(")")[0]
+
+
+@pytest.mark.parametrize("gpu", DEVICES, ids=str)
+def test_both_forms_compile(gpu: Gpu) -> None:
+    plan = planned(lambda x: (x.t() * 2).softmax(-1)[1:], torch.randn(40, 24), dynamic=True)
+    compiled = compile_kernels(steps(plan), gpu)
+    assert all(compiled.wide(step.kernel) is not None for step in steps(plan))
+
+
+def test_sizes_that_are_known_have_one_form() -> None:
+    plan = planned(lambda x: x.softmax(-1) + 1, torch.randn(40, 24))
+    compiled = compile_kernels(steps(plan), HOPPER)
+    assert all(compiled.wide(step.kernel) is None for step in steps(plan))
+    assert compiled.function_count == len(steps(plan))
 
 
 def test_products_are_rounded_before_they_are_added() -> None:
