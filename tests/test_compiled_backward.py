@@ -259,3 +259,136 @@ def test_outside_it_is_eager():
     compiled(torch.randn(5, 6)).sum().backward()
     with pytest.raises(ValueError, match="nothing was compiled"):
         ingot.compiled_backward.report()
+
+
+def test_hooks_on_tensors():
+    """Of a leaf, of an entry's result and of an operation's; functions made anew at each step take the same graph."""
+    compiled, eager = pair()
+    for _ in range(3):
+        x = torch.randn(5, 6)
+        for m in (compiled, eager):
+            with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+                y = m(x).sin()
+                y.register_hook(lambda g: g * 2)
+                y.register_hook(lambda g: g.clamp(-0.5, 0.5))
+                z = y.exp()
+                z.register_hook(lambda g: None)
+                handle = m.first.weight.register_hook(lambda g: g / g.norm())
+                z.sum().backward()
+                handle.remove()
+        same_gradients(compiled, eager)
+    assert graphs() == 2
+
+
+def test_hooks_read_what_is_around_them():
+    compiled, eager = pair()
+    for scale in (2.0, 2.0, 3.0):
+        x, mask = torch.randn(5, 6), torch.randn(5, 3)
+        for m in (compiled, eager):
+            with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+                y = m(x)
+                y.register_hook(lambda g: g * mask + scale)  # noqa: B023
+                y.sum().backward()
+        same_gradients(compiled, eager)
+        compiled.zero_grad()
+        eager.zero_grad()
+    assert graphs() == 2  # for each scale
+
+
+def test_hooks_with_effects_run_in_eager():
+    compiled, eager = pair()
+    seen = []
+    x = torch.randn(5, 6)
+    for m in (compiled, eager):
+        with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+            y = m(x)
+            y.register_hook(seen.append)
+            y.sum().backward()
+    same_gradients(compiled, eager)
+    assert len(seen) == 2 and all(type(g) is torch.Tensor for g in seen) and torch.equal(*seen)
+    assert any("append" in reason for reason in reasons())
+
+
+def test_hooks_after_accumulation():
+    compiled, eager = pair()
+    order = {True: [], False: []}
+    for m in (compiled, eager):
+        names = {p: name for name, p in m.named_parameters()}
+        with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+            for p in m.parameters():
+
+                def update(p, m=m, names=names):
+                    order[m is compiled].append(names[p])
+                    with torch.no_grad():
+                        p.sub_(0.1 * p.grad)
+                    p.grad = None
+
+                p.register_post_accumulate_grad_hook(update)
+            for step in range(3):
+                torch.manual_seed(step)
+                m(torch.randn(5, 6)).square().sum().backward()
+    for p, q in zip(compiled.parameters(), eager.parameters()):
+        torch.testing.assert_close(p, q)
+        assert p.grad is None and q.grad is None
+    assert sorted(order[True]) == sorted(order[False]) and len(order[True]) == 18
+    assert graphs() == 1
+
+
+def test_hooks_of_nodes():
+    compiled, eager = pair()
+    for _ in range(2):
+        x = torch.randn(5, 6)
+        for m in (compiled, eager):
+            with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+                y = m(x)
+                z = y * y.detach()
+                z.grad_fn.register_hook(lambda made, came: (made[0] * came[0], None))
+                z.grad_fn.register_prehook(lambda came: (came[0] + 1,))
+                y.grad_fn.register_prehook(lambda came: (came[0] * 2, *came[1:]))
+                z.sum().backward()
+        same_gradients(compiled, eager)
+    assert graphs() == 2
+
+
+def test_hooks_of_modules():
+    """The module that has them is called in eager, between compiled ones."""
+    first, last = nn.Linear(6, 6), nn.Linear(6, 2)
+    middle = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    for scale in (1.0, 2.0):
+        middle.register_full_backward_hook(lambda m, made, came, scale=scale: (made[0] * scale + came[0].sum(),))
+    middle.register_full_backward_pre_hook(lambda m, came: (came[0] * m[0].bias.mean(),))
+    eager = copy.deepcopy([first, middle, last])
+    compiled = [ingot.compile(first), middle, ingot.compile(last)]
+    for step in range(3):
+        x = torch.randn(5, 6)
+        for parts in (compiled, eager):
+            y = x
+            for part in parts:
+                y = part(y)
+            with ingot.compiled_backward() if parts is compiled else contextlib.nullcontext():
+                y.sin().sum().backward()
+        for ours, theirs in zip(compiled, eager):
+            same_gradients(ours, theirs)
+            if step == 1:
+                ours.zero_grad()
+                theirs.zero_grad()
+    assert graphs() == 2
+
+
+def test_a_hook_of_a_gone_tensor_and_its_removal():
+    x = torch.randn(4, requires_grad=True)
+
+    def forward():
+        y = x.sin()
+        return y.exp(), y.register_hook(lambda g: g * 5)
+
+    for remove in (False, True):
+        found = []
+        for compiled in (True, False):
+            z, handle = forward()
+            if remove:
+                handle.remove()
+            with ingot.compiled_backward() if compiled else contextlib.nullcontext():
+                found.append(torch.autograd.grad(z.sum(), x)[0])
+        torch.testing.assert_close(*found)
+    assert graphs() == 2

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import _engine_run_backward
 
-from ingot.backward.structure import PROGRAM, Structure, read
-from ingot.backward.tracing import Hooks, Traced, trace_backward
+from ingot.backward.hooks import Hooks
+from ingot.backward.structure import IDENTITY, PROGRAM, Structure, read
+from ingot.backward.tracing import Traced, trace_backward
 from ingot.capture.facts import operations_are_watched, read_global_state
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
@@ -77,6 +78,10 @@ class Entry:
     program: Any
     hooks: Hooks
 
+    def holds(self, hooks: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether what it relied on of its hooks holds of others."""
+        return not any(condition.fails(hooks) for condition in self.hooks.conditions)
+
 
 class Recorded:
     """What reports ask of a captured graph, of one that was recorded."""
@@ -89,7 +94,8 @@ class Recorded:
         self.context = SimpleNamespace(shapes=graph.shapes)
 
 
-_entries: dict[tuple[Any, ...], Entry | Unsupported] = {}
+_entries: dict[tuple[Any, ...], list[Entry | Unsupported]] = {}
+_count = [0]
 _compilations: list[Compilation] = []
 _reasons: set[str] = set()
 
@@ -98,6 +104,7 @@ def reset() -> None:
     """Forget all compiled backward passes."""
     with compiling():
         _entries.clear()
+        _count[0] = 0
         _compilations.clear()
         _reasons.clear()
 
@@ -150,23 +157,34 @@ def _prepared(
         raise Unsupported("gradients to be added up in tensors that are no leaves")
     structure = read(heads, targets, accumulates)
     key = (structure.key(tangents), read_global_state()._replace(grad_mode=False))
-    found = _entries.get(key)
+    hooks = structure.hooks()
+    found = _served(key, hooks)
     if found is None:
-        if len(_entries) >= MAX_PROGRAMS:
+        if _count[0] >= MAX_PROGRAMS:
             raise Unsupported(f"more than {MAX_PROGRAMS} different backward passes")
         with compiling(), undisturbed(), paused_collection():
-            found = _entries.get(key) or _compile(structure, tangents)
-            _entries[key] = found
+            found = _served(key, hooks) or _compile(structure, tangents)
+            _entries.setdefault(key, []).append(found)
+            _count[0] += 1
     if isinstance(found, Unsupported):
         raise found
     return structure, found
+
+
+def _served(key: tuple[Any, ...], hooks: Sequence[tuple[Any, ...]]) -> Entry | Unsupported | None:
+    """What was compiled for such a graph with such hooks."""
+    with torch.no_grad():  # in which hooks were captured
+        for entry in _entries.get(key, ()):
+            if isinstance(entry, Unsupported) or entry.holds(hooks):
+                return entry
+    return None
 
 
 def _compile(structure: Structure, tangents: Sequence[torch.Tensor]) -> Entry | Unsupported:
     from ingot.pipeline import compile_aten
 
     compilation = Compilation("backward", _place(), recompiled=_recompiled())
-    hooks = Hooks()
+    hooks = Hooks(structure.tables())
     try:
         with stage(compilation, "trace"):
             traced = trace_backward(structure, tangents, hooks)
@@ -213,6 +231,14 @@ def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: En
     if structure.accumulates:
         leaves = [s.variable for s in structure.steps if s.variable is not None and s.needed]
         found += [v.grad for v in leaves if v.grad is not None]
+    written = {t.untyped_storage()._cdata for t in found[-len(entry.traced.into) :]} if entry.traced.into else ()
+    hooks = structure.hooks() if entry.hooks.conditions else ()
+    for condition in entry.hooks.conditions:
+        for source in condition.reads:
+            read_by_hook = source.load(hooks[condition.position])
+            if read_by_hook.untyped_storage()._cdata in written:
+                raise Unsupported("a hook reads a gradient that is being added to")
+            found.append(read_by_hook)
     return found
 
 
@@ -236,6 +262,10 @@ def _run(
         return tuple([next(remaining) if present else None for present in traced.present])
     for position, gradient in zip(traced.leaves, results):
         structure.steps[position].variable.grad = gradient  # type: ignore[union-attr]
+    for position in traced.order:
+        for hook in [*structure.steps[position].accumulated_hooks.values()]:
+            with torch.no_grad():
+                hook(structure.steps[position].variable)
     return ()
 
 
@@ -244,11 +274,15 @@ def _release(
 ) -> None:
     """Has autograd let go of what the nodes keep: its engine passes them with no gradients, past which no hook is
     called."""
-    tables = [(table, dict(table)) for table in structure.tables() if table]
+    silent = [*structure.tables(), *(step.accumulated_hooks for step in structure.steps)]
+    tables = [(table, dict(table)) for table in silent if table]
     for position, passed in entry.traced.passed.items():
         step = structure.steps[position]
         assert step.kind == PROGRAM
         step.node.done = [True if came else None for came in passed]
+    zeros = [s.node for s in structure.steps if s.kind == IDENTITY]
+    for node in zeros:  # else there would be gradients
+        node.set_materialize_grads(False)
     for table, _ in tables:
         table.clear()
     try:
@@ -260,6 +294,8 @@ def _release(
     finally:
         for table, content in tables:
             table.update(content)
+        for node in zeros:
+            node.set_materialize_grads(True)
 
 
 class _End(torch.autograd.Function):

@@ -6,17 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.nn.modules._functions import BackwardHookFunction
 
+from ingot.backward.hooks import called_by
 from ingot.backward.node_hooks import NO_HOOKS, NodeHooks, hooks_of
 from ingot.capture.facts import is_plain_constant
 from ingot.errors import Unsupported
 from ingot.runtime.training import is_of_program
 
-ACCUMULATE, PROGRAM, FORMULA = "accumulate", "program", "formula"
+ACCUMULATE, PROGRAM, FORMULA, IDENTITY = "accumulate", "program", "formula", "identity"
 
 _OF_TORCH = re.compile(r"\w+Backward\d+")
 
@@ -26,7 +28,8 @@ _HIDING = re.compile(r"(AsStrided|BlockDiag|Foreach|Nested|Sparse|Cudnn|Miopen|M
 
 @dataclass
 class Step:
-    """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry) or FORMULA (an operation of torch). `edges` are
+    """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry), FORMULA (an operation of torch) or
+    IDENTITY (where torch has the hooks of a module). `edges` are
     (position of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a node
     accumulates into, `facts` what tells it from others. `needed`: its gradients lead to what is asked for."""
 
@@ -69,6 +72,10 @@ class Structure:
             if step.leaf_hooks:
                 yield step.leaf_hooks
 
+    def hooks(self) -> list[tuple[Any, ...]]:
+        """The user's hooks, in the order of the tables, each with what it is always given before the gradients."""
+        return [own for table in self.tables() for hook in table.values() for own in called_by(hook)]
+
     def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Equal for two graphs where the program of one computes the gradients of the other, but for what hooks look
         at."""
@@ -89,8 +96,14 @@ class Structure:
 
 
 def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
-    """What tells the hooks of a table from others: of a function its code, since a program makes it anew."""
-    return tuple([h.__code__ if type(h) is FunctionType else Same(h) for h in table.values()])
+    """What tells the hooks of a table from others at once: of a function its code, as programs make functions anew."""
+    return tuple([tuple([_kind(own[0]) for own in called_by(hook)]) for hook in table.values()])
+
+
+def _kind(hook: Any) -> Any:
+    if isinstance(hook, MethodType):
+        hook = hook.__func__
+    return hook.__code__ if isinstance(hook, FunctionType) else type(hook)
 
 
 class Same:
@@ -185,6 +198,10 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
         return Step(node, ACCUMULATE, edges, (), (), hooks, node.variable)
     if is_of_program(node):
         return Step(node, PROGRAM, edges, *_of_program(node), hooks)
+    if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]
+        metadata: Any = node._input_metadata  # type: ignore[attr-defined]
+        facts = tuple([(m.shape, m.dtype, m.device) for m in metadata])
+        return Step(node, IDENTITY, edges, (), facts, hooks)
     if isinstance(node, torch._C._FunctionBase):
         raise Unsupported(f"the backward of {name.removesuffix('Backward')}, a torch.autograd.Function")
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):

@@ -4,7 +4,7 @@ its engine takes the nodes."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,15 @@ import torch.fx
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ingot.backward.structure import ACCUMULATE, PROGRAM, Step, Structure
+from ingot.backward.hooks import Hooks
+from ingot.backward.node_hooks import NO_HOOKS
+from ingot.backward.structure import ACCUMULATE, FORMULA, IDENTITY, PROGRAM, Step, Structure
 from ingot.errors import Unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeContext, FakeTensor
 from ingot.graph.geometry import is_dense
+from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes
 from ingot.graph.record import BEHIND, Recorder
 
@@ -81,6 +84,7 @@ def trace_backward(structure: Structure, tangents: Sequence[torch.Tensor], hooks
         recorder.region = BEHIND
         traced, outputs = _Trace(structure, context, recorder, hooks).run(tangents)
     traced.graph = recorder.finish(outputs)
+    placeholders_first(traced.graph.graph)
     context.release()
     run_passes(traced.graph)
     return traced
@@ -165,23 +169,44 @@ class _Trace:
             if aim is not None and aim[0] == position:
                 self.captured[aim] = buffer.get(aim[1])
         if step.kind == ACCUMULATE:
+            if self.structure.accumulates and buffer.get(0) is None and step.accumulated_hooks:
+                raise Unsupported("a hook on a gradient that does not come in")
             if self.structure.accumulates and buffer.get(0) is not None:
-                if step.hooks.before or step.hooks.behind:
+                if any(step.hooks.before) or any(step.hooks.behind):
                     raise Unsupported("hooks on a node that accumulates a gradient")
                 self.results[position] = buffer[0]
                 self.order.append(position)
             return
         if self.structure.targets and not any(e is not None and self._leads_on(e[0]) for e in step.edges):
             return  # no gradient of it is asked for
-        if step.hooks.before or step.hooks.behind:
-            raise Unsupported("hooks on a node of autograd's graph")
         if not any(t is not None for t in buffer.values()):
+            if step.hooks is not NO_HOOKS:
+                raise Unsupported("a hook on a node that no gradient comes to")
             return
-        run = self._run_program if step.kind == PROGRAM else self._run_formula
-        found = run(position, step, buffer)
-        for edge, gradient in zip(step.edges, found):
-            if edge is not None and gradient is not None:
-                self._add(*edge, self._validated(self.structure.steps[edge[0]], edge[1], gradient))
+        if any(step.hooks.before) or any(step.hooks.behind):
+            buffer = dict(enumerate(self._incoming(step, buffer)))
+        found = self._RUN[step.kind](self, position, step, buffer)
+        gradients = tuple([
+            None if edge is None or g is None else self._validated(self.structure.steps[edge[0]], edge[1], g)
+            for edge, g in zip(step.edges, found)
+        ])
+        for table in step.hooks.behind:
+            gradients = self.hooks.behind(self.recorder, table, gradients, tuple(buffer.values()))
+        for edge, gradient in zip(step.edges, gradients):
+            if edge is not None:
+                self._add(*edge, gradient)
+
+    def _incoming(self, step: Step, buffer: dict[int, Any]) -> tuple[Any, ...]:
+        """The gradients that come in, as hooks on the node have them."""
+        gradients = tuple([buffer.get(k) for k in range(len(step.node._input_metadata))])
+        for table in step.hooks.before:
+            gradients = self.hooks.before(self.recorder, table, gradients)
+        return gradients
+
+    def _run_identity(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
+        """The node at which torch has a module's hooks: it hands gradients on, zeros where none came in."""
+        metadata = enumerate(step.node._input_metadata)
+        return [_zeros(m) if buffer.get(k) is None else buffer[k] for k, m in metadata]
 
     def _leads_on(self, position: int) -> bool:
         return self.structure.steps[position].needed
@@ -215,6 +240,8 @@ class _Trace:
                 gradients[wanted] = results[k]
         of_tensors = gradients[: program.original.tensors]
         return of_tensors if program.leaf is None else [None, *of_tensors]
+
+    _RUN = {PROGRAM: _run_program, FORMULA: _run_formula, IDENTITY: _run_identity}
 
     def _laid_out(self, tangent: Any, given: Any) -> torch.Tensor:
         """A gradient as a program expects it."""
@@ -282,6 +309,10 @@ class _Trace:
         return aten.copy.default(made, gradient)
 
 
+def _zeros(like: Any) -> torch.Tensor:
+    return torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
+
+
 def _contiguous(sizes: Sequence[int]) -> list[int]:
     strides, step = [], 1
     for size in reversed(sizes):
@@ -289,18 +320,3 @@ def _contiguous(sizes: Sequence[int]) -> list[int]:
         step *= max(size, 1)
     return strides[::-1]
 
-
-class Hooks:
-    """What hooks do, captured: the conditions under which that holds, and the tensors that they read besides."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[Any, Any]] = []
-
-    def begin(self, make_input: Callable[[str, torch.Tensor], FakeTensor]) -> None:
-        self.make_input = make_input
-
-    def on_gradient(self, recorder: BackwardRecorder, table: dict[int, Any], gradient: Any) -> Any:
-        """What hooks on a gradient make of it."""
-        if table:
-            raise Unsupported("hooks on tensors")
-        return gradient

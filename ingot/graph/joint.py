@@ -198,7 +198,7 @@ def _trace(
     reads_outputs = frozenset(k for k, node in zip(differentiable, nodes_of_outputs) if _read_after(node, last))
     outputs[len(outputs) - len(written) :] = [0] * len(written)
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
-    _placeholders_first(aten.graph)
+    placeholders_first(aten.graph)
     names = frozenset(node.name for node in aten.graph.nodes)
     run_passes(aten, JOINT_PASSES)
     return Joint(
@@ -322,7 +322,8 @@ def _read_after(node: torch.fx.Node, last: torch.fx.Node) -> bool:
     return any(last < user or (is_view(user) and _read_after(user, last)) for user in node.users)
 
 
-def _placeholders_first(graph: torch.fx.Graph) -> None:
+def placeholders_first(graph: torch.fx.Graph) -> None:
+    """Puts the placeholders of a graph, in their order, behind the first of them."""
     anchor = None
     for node in list(graph.nodes):
         if node.op == "placeholder":

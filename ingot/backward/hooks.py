@@ -1,0 +1,198 @@
+"""Hooks in a compiled backward: those that are functions of the gradients are captured, and belong to its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import BackwardHook
+
+from ingot.capture import Captured, capture_call, hook_calls
+from ingot.capture.guards import Guard
+from ingot.capture.sources import ArgSource, Source
+from ingot.errors import Unsupported
+from ingot.graph.fakes import FakeTensor
+from ingot.graph.record import Recorder, run_nodes
+from ingot.options import Options
+
+Table = Mapping[int, Any]
+
+
+def of_module(hook: Any) -> BackwardHook | None:
+    """What torch keeps of the hooks of one call of a module, of which `hook` is the part at a node."""
+    if getattr(hook, "__module__", "") != "torch.utils.hooks" or not hook.__closure__:
+        return None
+    held = [cell.cell_contents for cell in hook.__closure__ if isinstance(cell.cell_contents, BackwardHook)]
+    return held[0] if held else None
+
+
+def called_by(hook: Any) -> list[tuple[Any, ...]]:
+    """The user's hooks that a hook on a node comes to, each with what it is always given before the gradients."""
+    parts = of_module(hook)
+    if parts is None:
+        return [(hook,)]
+    return [(own, parts.module) for own in (*parts.user_pre_hooks, *parts.user_hooks)]
+
+
+@dataclass
+class Condition:
+    """What has to hold of the user's hook at `position` of those of the graph, and what it reads besides gradients."""
+
+    position: int
+    guards: list[Guard]
+    symbols: Any
+    reads: list[Source]
+
+    def fails(self, hooks: Sequence[tuple[Any, ...]]) -> bool:
+        return any(guard.differences(hooks[self.position], self.symbols) for guard in self.guards)
+
+
+class Hooks:
+    """Runs the hooks of one graph on fakes, and keeps what that relied on. `positions` are those of the user's hooks by
+    the table and number in which they are found."""
+
+    def __init__(self, tables: Iterator[Table]) -> None:
+        self.conditions: list[Condition] = []
+        self._make_input: Callable[[str, torch.Tensor], FakeTensor]
+        self._first: dict[tuple[int, int], int] = {}
+        count = 0
+        for table in tables:
+            for key, hook in table.items():
+                self._first[id(table), key] = count
+                count += len(called_by(hook))
+
+    def begin(self, make_input: Callable[[str, torch.Tensor], FakeTensor]) -> None:
+        """`make_input` gives the fake of a tensor that is to be one more input of the graph."""
+        self._make_input = make_input
+
+    # -- by kind ------------------------------------------------------------------------------------------------------
+
+    def on_gradient(self, recorder: Recorder, table: Table, gradient: Any) -> Any:
+        """What hooks on the gradient of a tensor make of it."""
+        for key, hook in table.items():
+            if gradient is None:
+                raise Unsupported("a hook on a gradient that does not come in")
+            result = self._call(recorder, self._first[id(table), key], (hook,), (gradient,))
+            gradient = gradient if result is None else _checked(gradient, result)
+        return gradient
+
+    def before(self, recorder: Recorder, table: Table, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What hooks on a node make of the gradients that come in."""
+        for key, hook in table.items():
+            result = self._call(recorder, self._first[id(table), key], (hook,), (gradients,))
+            gradients = _replaced(gradients, result)
+        return gradients
+
+    def behind(
+        self, recorder: Recorder, table: Table, gradients: tuple[Any, ...], incoming: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """What hooks on a node make of the gradients that it has made of those that came in."""
+        for key, hook in table.items():
+            first, parts = self._first[id(table), key], of_module(hook)
+            if parts is None:
+                result = self._call(recorder, first, (hook,), (gradients, incoming))
+            else:
+                result = self._of_module(recorder, first, hook, parts, gradients, incoming)
+            gradients = _replaced(gradients, result)
+        return gradients
+
+    def _of_module(
+        self, recorder: Recorder, first: int, hook: Any, parts: BackwardHook, *gradients: tuple[Any, ...]
+    ) -> Any:
+        """Has torch's own part of a module's hooks run, with the user's replaced by what they are captured as."""
+        if parts.input_tensors_index is None:
+            raise Unsupported("hooks on a module none of whose arguments requires a gradient")
+        before, behind = parts.user_pre_hooks, parts.user_hooks
+
+        def stand_in(position: int, own: Any) -> Callable[..., Any]:
+            return lambda module, *given: self._call(recorder, position, (own, module), given)
+
+        try:
+            parts.user_pre_hooks = [stand_in(first + k, own) for k, own in enumerate(before)]
+            parts.user_hooks = [stand_in(first + len(before) + k, own) for k, own in enumerate(behind)]
+            return hook(*gradients)
+        finally:
+            parts.user_pre_hooks, parts.user_hooks = before, behind
+
+    # -- one hook -----------------------------------------------------------------------------------------------------
+
+    def _call(self, recorder: Recorder, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """What a hook makes of gradients."""
+        with _disable_current_modes():
+            captured = _captured(fixed, given)
+        slots = (*fixed, given)
+        inputs, reads = [], []
+        for entry in captured.inputs:
+            if not isinstance(entry.fake, FakeTensor):
+                raise Unsupported("a hook that reads a number which varies")
+            if _is_given(entry.source, len(fixed)):
+                inputs.append(entry.source.load(slots))
+            else:
+                reads.append(entry.source)
+                name = f"read_{len(self.conditions)}_{len(reads)}"
+                inputs.append(self._make_input(name, entry.source.load(slots)))
+        guards = [g for g in captured.guards if g.source is not None and not _is_given(g.source, len(fixed))]
+        guards = [g for g in guards if not any(_is_given(s, len(fixed)) for s in _others(g))]
+        self.conditions.append(Condition(position, guards, captured.guards.symbols, reads))
+        where, region = recorder.where, recorder.region
+        outputs = run_nodes(captured.graph_module, recorder, inputs)
+        recorder.where, recorder.region = where, region
+        return captured.residual.build(outputs, slots)
+
+
+def _captured(fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Captured:
+    """The graph of a hook. Raises Unsupported where it is no function of the gradients."""
+    call = hook_calls.call_of_module if len(fixed) == 2 else hook_calls.call
+    name = getattr(fixed[0], "__qualname__", type(fixed[0]).__name__)
+    try:
+        captured = capture_call(call, (*fixed, _stand_ins(given)), {}, Options(dynamic=False))
+    except Unsupported as reason:
+        raise Unsupported(f"the hook {name}: {reason.reason}", reason.where) from None
+    if captured.residual.effects or captured.writes:
+        raise Unsupported(f"the hook {name} has effects")
+    if captured.context.draws:
+        raise Unsupported(f"the hook {name} draws random numbers")
+    return captured
+
+
+def _stand_ins(value: Any) -> Any:
+    """Tensors that lie as fakes do, in their place; what is in them does not matter."""
+    if isinstance(value, tuple):
+        return tuple([_stand_ins(v) for v in value])
+    if not isinstance(value, FakeTensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _is_given(source: Source, slot: int) -> bool:
+    """Whether a value is one of the gradients, or of what holds them."""
+    root = [source, *source.owners()][-1]
+    return isinstance(root, ArgSource) and root.index == slot
+
+
+def _others(guard: Guard) -> list[Source]:
+    """The values besides the first that a guard compares."""
+    data = guard.data if isinstance(guard.data, (tuple, list)) else (guard.data,)
+    return [each for each in data if isinstance(each, Source)]
+
+
+def _checked(gradient: Any, result: Any) -> Any:
+    """What a hook gives in place of a gradient; eager refuses another shape or type."""
+    if not isinstance(result, FakeTensor) or result.shape != gradient.shape or result.dtype != gradient.dtype:
+        raise Unsupported("a hook gives something else than a gradient like that which it is given")
+    return result
+
+
+def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+    if result is None:
+        return gradients
+    results = result if isinstance(result, tuple) else (result,)
+    if len(results) != len(gradients):
+        raise Unsupported("a hook gives another number of gradients than it is given")
+    for old, new in zip(gradients, results):
+        if (old is None) != (new is None):
+            raise Unsupported("a hook gives a gradient where there is none, or none where there is one")
+    return tuple([None if old is None else _checked(old, new) for old, new in zip(gradients, results)])
