@@ -27,7 +27,7 @@ def as_it_was(monkeypatch):
     ingot.set_stance("default")
 
 
-@pytest.mark.parametrize("page", ["control.md"])
+@pytest.mark.parametrize("page", ["control.md", "training.md"])
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
