@@ -125,14 +125,19 @@ class Report:
     def measure(self, call: Callable[[], object], rounds: int = 5) -> None:
         """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled function."""
         programs = [c.program for c in in_force(self.compilations) if c.plan is not None and c.program is not None]
+        replayed = [c.replayed for c in in_force(self.compilations) if c.replayed and not isinstance(c.replayed, str)]
         measured = []
         for _ in range(rounds):
             for program in programs:
                 program.profile(True)
+            for graphs in replayed:
+                graphs.paused = True  # a replay has no steps to measure
             try:
                 call()
             finally:
                 measured.append([seconds for program in programs for seconds in program.profile(False)])
+                for graphs in replayed:
+                    graphs.paused = False
         if measured and len(measured[0]) == len(self.kernels):
             medians = map(statistics.median, zip(*measured))
             self.kernels = [replace(kernel, seconds=s) for kernel, s in zip(self.kernels, medians)]

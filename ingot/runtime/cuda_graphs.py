@@ -302,6 +302,7 @@ class Replayed:
         self.places = [(position, kind, dim) for _, position, kind, dim in program.plan.graph.symbols]
         self.known: dict[tuple[Hashable, ...], Sizes] = {}
         self.calls, self.replays, self.why = 0, 0, ""
+        self.paused = False  # while steps are to be measured one by one
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         results = self._replayed(inputs)
@@ -315,9 +316,6 @@ class Replayed:
         inputs.clear()
         return results
 
-    def profile(self, on: bool) -> tuple[int, ...]:
-        return self.program.profile(on)
-
     def describe(self) -> str:
         """For the report."""
         sizes = list(self.known.values())
@@ -328,7 +326,7 @@ class Replayed:
     def _replayed(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """The results, or None where the program is to be run."""
         self.calls += 1
-        stream = None if self.why else self.machine.stream()
+        stream = None if self.why or self.paused else self.machine.stream()
         if stream is None:
             return None
         key = (stream, *[_read(inputs[position], kind, dim) for position, kind, dim in self.places])

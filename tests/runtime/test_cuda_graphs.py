@@ -352,6 +352,26 @@ def test_copies_of_large_inputs_do_not_pay(machine: FakeGraphs, monkeypatch: pyt
     assert machine.captures == 0 and "copy of 256 bytes" in replayed(fn).describe()
 
 
+def test_steps_are_measured_in_calls_that_are_not_replayed(machine: FakeGraphs) -> None:
+    fn, x, w = compiled(layers), draw(8, 8), draw(8, 8, seed=1)
+    for _ in range(5):
+        fn(x, w)
+    report, before = ingot.explain(fn)(x, w), machine.replays
+    report.measure(lambda: fn(x, w))
+    assert all(kernel.seconds for kernel in report.kernels) and machine.replays == before
+    fn(x, w)
+    assert machine.replays == before + 1
+
+
+def test_a_result_that_becomes_the_input(machine: FakeGraphs) -> None:
+    fn, w = compiled(layers), draw(8, 8, seed=1) / 8
+    x = expected = draw(8, 8)
+    for _ in range(12):
+        x, expected = fn(x, w), layers(expected, w)
+        torch.testing.assert_close(x, expected, rtol=1e-4, atol=1e-4)
+    assert machine.captures == 2 and machine.replays >= 9
+
+
 def test_nothing_is_recorded_unless_asked_for(machine: FakeGraphs) -> None:
     fn, x, w = ingot.compile(layers), draw(8, 8), draw(8, 8, seed=1)
     for _ in range(4):
