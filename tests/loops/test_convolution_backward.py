@@ -84,6 +84,18 @@ def test_gradients_that_are_not_wanted_are_not_computed(name: str, mask: tuple[b
     assert any(isinstance(node, Contraction) for node in graph.nodes) is not mask[2]
 
 
+@pytest.mark.parametrize("name", ["patches", "3x3"])
+def test_a_gradient_that_is_computed_in_another_order(name: str) -> None:
+    (grad, x, weight), settings = CASES[name].arguments()
+    channels, *image = grad.shape[1:]
+
+    def gradients(rows: Tensor, x: Tensor, weight: Tensor) -> Any:
+        grad = rows.exp().transpose(1, 2).unflatten(2, image)
+        return aten.convolution_backward(grad, x, weight, [channels], *settings, [False, True, True])[1:]
+
+    same(gradients, grad.flatten(2).transpose(1, 2).contiguous(), x, weight, tolerance=2e-6)
+
+
 LEFT_TO_THE_LIBRARY = {
     "contiguous": lambda g, x, w: (g.contiguous(), x.contiguous(), w),
     "float64": lambda g, x, w: (g.double(), x.double(), w.double()),

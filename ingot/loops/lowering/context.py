@@ -125,7 +125,8 @@ class Lowering:
         return value
 
     def realize_root(self, value: TensorValue) -> TensorValue:
-        """Put what `value` is a view of in memory where that is hardly more work, else `value` itself."""
+        """Put what `value` is a view of in memory where that is hardly more work, else `value` itself: gives which of
+        the two, whose sizes may be others than those of `value`."""
         root = value.root
         value = root if root.finishes or numel(root.sizes) is numel(value.sizes) else value
         return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)

@@ -78,7 +78,8 @@ def convolution_backward(
         large, small = (grad, x) if is_transposed else (x, grad)
         found[1] = _of_weight(lw, of_weight, large, small, window)
     if of_bias is not None:
-        found[2] = lw.reduce(of_bias, "sum", lw.realize_root(grad), (0, 2, 3), of_bias.dtype, lambda value: value)
+        lw.realize_root(grad)
+        found[2] = lw.reduce(of_bias, "sum", grad, (0, 2, 3), of_bias.dtype, lambda value: value)
     return tuple(found)
 
 
