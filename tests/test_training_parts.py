@@ -162,6 +162,17 @@ def test_what_is_left_may_not_be_written():
         outputs[0].sum().backward()
 
 
+@pytest.mark.parametrize("scale", [2.0, 0.0])
+def test_second_derivatives_of_a_determinant(scale):
+    """Where eager's formula asks whether the matrix is singular; all of its singular values are the same here."""
+    found = []
+    for wrap in (EAGER, lambda f: ingot.compile(lambda x: f(x))):
+        x = (scale * torch.eye(3, dtype=torch.float64)).requires_grad_()
+        (first,) = torch.autograd.grad(wrap(torch.linalg.det)(x), x, create_graph=True)
+        found.append((first, *torch.autograd.grad(first.sum(), x)))
+    torch.testing.assert_close(found[1], found[0], equal_nan=True)
+
+
 def test_second_derivatives_of_vectors_up_to_factors():
     """What the vectors' tangent adds to second derivatives depends on the factors, each part for itself."""
 
