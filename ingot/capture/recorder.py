@@ -25,7 +25,8 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
 from ingot.graph.composites import apart
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
-from ingot.graph.repeats import Results
+from ingot.graph.repeats import Results, is_torchs
+from ingot.graph.schemas import node_name
 from ingot.graph.symbols import Bounds
 
 if TYPE_CHECKING:
@@ -188,8 +189,8 @@ class GraphRecorder:
         node_of = self.node_of
         nodes = tuple([a.argument(node_of) for a in args])
         nodes_by_name = {k: v.argument(node_of) for k, v in kwargs.items()}
-        node = self.graph.create_node(op, target)  # which would look for sizes in the arguments, for long
-        node.args = nodes
+        node = self.graph.create_node(op, target, name=node_name(target) if is_torchs(target) else None)
+        node.args = nodes  # not given above, where sizes would be looked for in them, for long
         if kwargs:
             node.kwargs = nodes_by_name
         node.meta.update(val=result, where=where)

@@ -45,7 +45,17 @@ from ingot.graph.passes import run_passes
 from ingot.graph.passes.freeze import freeze
 from ingot.graph.repeats import Repeats
 from ingot.graph.replay import STATE_BYTES, random_state
-from ingot.graph.schemas import bind, draws, functional_form, is_composite, is_mutable, may_raise, name_of, written
+from ingot.graph.schemas import (
+    bind,
+    draws,
+    functional_form,
+    is_composite,
+    is_mutable,
+    may_raise,
+    name_of,
+    node_name,
+    written,
+)
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 
@@ -386,7 +396,7 @@ class Recorder(Mode):
         if self.context.shapes.hints:
             args, kwargs = _with_expressions(args), _with_expressions(kwargs)
         state = self._random_state() if self.region is not None and self.region != BEHIND and draws(target) else None
-        node = self.graph.call_function(target)
+        node = self.graph.create_node("call_function", target, name=node_name(target))
         node.args = args  # not through create_node, which looks for sizes in them, for long
         if kwargs:
             node.kwargs = kwargs

@@ -12,6 +12,7 @@ import torch.fx
 
 from ingot.graph.fakes import FakeContext, FakeTensor, Made, look_of, storage_key, tell_apart
 from ingot.graph.functional import Storage, Tracked
+from ingot.graph.schemas import node_name
 
 if TYPE_CHECKING:
     from ingot.graph.record import Recorder
@@ -212,7 +213,7 @@ class Repeats:
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
             fakes += [call.made.another() for call in known.calls]
         for fake, (target, args, kwargs, _, may_raise) in zip(fakes[len(given) :], known.calls):
-            node = recorder.graph.call_function(target)
+            node = recorder.graph.create_node("call_function", target, name=node_name(target))
             node.args = _filled(args, nodes)
             if kwargs:
                 node.kwargs = _filled(kwargs, nodes)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 import torch
+import torch.fx
 from torch._ops import OpOverload
 
 
@@ -31,6 +33,12 @@ def is_mutable(op: OpOverload) -> bool:
 def is_random(op: OpOverload) -> bool:
     """Whether the op draws from a generator: it keeps its place among the other random ops and is never dropped."""
     return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@cache
+def node_name(target: Any) -> str:
+    """What torch.fx names a node after, which takes it as long to find as all else about the node."""
+    return re.sub(r"\W+", "_", torch.fx.Graph()._target_to_str(target))
 
 
 def draws(target: Any) -> bool:
