@@ -21,6 +21,7 @@ from ingot.graph.differentiation import new_leaves
 from ingot.loops import ops
 from ingot.loops.lowering import lower
 from ingot.loops.target import CPU, GPU
+from ingot.loops.verify import verify
 from ingot.native import _native
 from ingot.options import Options
 from ingot.runtime.cuda_capture import machine_of
@@ -95,6 +96,7 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
     frugal = frugal or machine is not None or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)
+        verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with stage(compilation, "schedule"):
         plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal, target)
     if options.freeze and device.type == "cpu":

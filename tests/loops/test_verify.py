@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+import ingot.pipeline
 from ingot.errors import CompilerBug
 from ingot.loops.expr import integer, loop_symbol
 from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, LoopGraph, Origin, Pointwise, View
@@ -63,6 +65,20 @@ def test_what_is_wrong_is_named_with_the_node_and_the_line(problem: str) -> None
         verify(BAD[problem])
     message = str(caught.value)
     assert problem in message and "n0" in message and "model.py:7" in message
+
+
+def test_what_is_wrong_runs_in_eager(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    lower = ingot.pipeline.lower
+
+    def one_too_far(*args: Any) -> LoopGraph:
+        graph = lower(*args)
+        graph.nodes[0] = replace(graph.nodes[0], index=graph.nodes[0].index + 1)
+        return graph
+
+    monkeypatch.setattr(ingot.pipeline, "lower", one_too_far)
+    x = torch.rand(4)
+    assert torch.equal(ingot.compile(torch.sin)(x), x.sin())
+    assert "internal error" in caplog.text and "is accessed at 1 .. 4" in caplog.text
 
 
 def _contraction(**changes) -> LoopGraph:
