@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 
 import pytest
 import torch
@@ -392,3 +393,28 @@ def test_a_hook_of_a_gone_tensor_and_its_removal():
                 found.append(torch.autograd.grad(z.sum(), x)[0])
         torch.testing.assert_close(*found)
     assert graphs() == 2
+
+
+def test_a_leaf_that_requires_no_gradient_any_more():
+    compiled, eager = pair()
+    x = torch.randn(5, 6)
+    for m in (compiled, eager):
+        y = m(x).sum()
+        m.second.weight.requires_grad_(False)
+        with ingot.compiled_backward() if m is compiled else contextlib.nullcontext():
+            y.backward()
+    same_gradients(compiled, eager)
+    assert compiled.second.weight.grad is None and graphs() == 1
+
+
+def test_threads_have_contexts_of_their_own():
+    compiled, eager = pair()
+    x = torch.randn(5, 6)
+    with ingot.compiled_backward():
+        other = threading.Thread(target=lambda: compiled(x).sum().backward())
+        other.start()
+        other.join()
+    eager(x).sum().backward()
+    same_gradients(compiled, eager)
+    with pytest.raises(ValueError, match="nothing was compiled"):
+        ingot.compiled_backward.report()

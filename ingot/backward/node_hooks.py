@@ -19,6 +19,7 @@ from ingot.errors import Unsupported
 _WORD = 8
 _CPP_NODE = 16  # where a Python object that stands for a node of C++ keeps its address, in bytes
 _LOOKED_AT = 40  # words at the beginning of a node, which is longer than that
+_Words = ctypes.c_size_t * _LOOKED_AT
 
 
 class NodeHooks(NamedTuple):
@@ -55,13 +56,14 @@ def hooks_of(node: Any) -> NodeHooks:
     if places is None:
         raise Unsupported("hooks on results cannot be seen with this torch")
     address = _address(node, places.python_node)
-    if _word(address, places.sequence) != node._sequence_nr():
+    words = _Words.from_address(address)
+    if words[places.sequence] != node._sequence_nr():
         raise Unsupported("a node of autograd's graph is not laid out as others are")
-    tensor = _vector(address, places.tensor)
-    before, behind = _vector(address, places.before), _vector(address, places.behind)
-    retained = bool(_word(address, places.retained))
-    if not (tensor or before or behind or retained):
+    retained = bool(words[places.retained])
+    vectors = (places.tensor, places.before, places.behind)
+    if not retained and all(words[first] == words[first + 1] for first in vectors):
         return NO_HOOKS
+    tensor, before, behind = [_vector(address, first) for first in vectors]
     return NodeHooks(
         tuple([(_table(hook, places.tables["tensor"]), _word(hook, 2)) for hook in tensor]),
         tuple([_table(hook, places.tables["before"]) for hook in before]),

@@ -195,7 +195,10 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
     if hooks.retained:
         raise Unsupported("a result retains its gradient (retain_grad)")
     if name == "AccumulateGrad":
-        return Step(node, ACCUMULATE, edges, (), (), hooks, node.variable)
+        variable = node.variable
+        if getattr(variable, "grad_dtype", variable.dtype) is not variable.dtype:
+            raise Unsupported("a gradient of another type than what it is one of (grad_dtype)")
+        return Step(node, ACCUMULATE, edges, (), (), hooks, variable)
     if is_of_program(node):
         return Step(node, PROGRAM, edges, *_of_program(node), hooks)
     if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]

@@ -169,9 +169,12 @@ class _Trace:
             if aim is not None and aim[0] == position:
                 self.captured[aim] = buffer.get(aim[1])
         if step.kind == ACCUMULATE:
-            if self.structure.accumulates and buffer.get(0) is None and step.accumulated_hooks:
+            assert step.variable is not None
+            if not self.structure.accumulates or not step.variable.requires_grad:  # it may have been told so since
+                return
+            if buffer.get(0) is None and step.accumulated_hooks:
                 raise Unsupported("a hook on a gradient that does not come in")
-            if self.structure.accumulates and buffer.get(0) is not None:
+            if buffer.get(0) is not None:
                 if any(step.hooks.before) or any(step.hooks.behind):
                     raise Unsupported("hooks on a node that accumulates a gradient")
                 self.results[position] = buffer[0]
