@@ -47,6 +47,31 @@ def test_sizes_0_and_1_have_entries_of_their_own():
     ]  # fmt: skip
 
 
+LAYOUTS = {
+    "as it is": lambda *s: torch.randn(s),
+    "transposed": lambda *s: torch.randn(s[1], s[0], s[2]).transpose(0, 1),
+    "a part": lambda *s: torch.randn(s[0], s[1] + 2, s[2])[:, 1:-1],
+    "columns": lambda *s: torch.randn(*s[:2], s[2] + 3)[..., 3:],
+    "last fastest": lambda *s: torch.randn(s[::-1]).permute(2, 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_of_results_of_sizes_that_become_1(name):
+    """Strides of sizes of 1 count as well, as Tracked compares them."""
+
+    def function(x: Tensor) -> Any:
+        y = x * 2
+        return y, x.sin() + x, x.reshape(x.shape[0], -1), y.transpose(0, 2).contiguous(), x.clone(), y[:, -1:] + 1
+
+    make, tracked = LAYOUTS[name], Tracked(function)
+    with torch.no_grad():
+        for n in (4, 1, 7):
+            for shape in ((n, 5, 6), (n, 1, 6)):
+                tracked(make(*shape))
+    assert tracked.skips == []
+
+
 def test_dynamic_false_compiles_for_each_size():
     assert counts(Tracked(softmax_of_sum, dynamic=False), (4, 6), (7, 6), (9, 6), (4, 6)) == [1, 1, 1, 0]
 

@@ -198,7 +198,7 @@ class GraphRecorder:
 
     def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            function = apart(target) if op == "call_function" else getattr(type(args[0]), target)
+            function = apart(target if op == "call_function" else getattr(type(args[0]), target))
             if self._inside_opaque:
                 with self.context:
                     return function(*args, **kwargs)

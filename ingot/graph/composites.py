@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.errors import Unsupported
+from ingot.graph import symbolic_views
 from ingot.graph.meta import tensors_in
 
 aten = torch.ops.aten
@@ -163,6 +164,12 @@ def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
         return output, tuple(final)
 
     return _layers(layer, x, tuple(s.contiguous() for s in states), params, *settings)
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+_instead_of(Tensor.reshape)(symbolic_views.reshaped)
+_instead_of(torch.reshape)(lambda input, shape: symbolic_views.reshaped(input, shape))
 
 
 # -- resampling --------------------------------------------------------------------------------------------------------

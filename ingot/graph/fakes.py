@@ -20,7 +20,7 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
-from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, within
+from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext
 
 _CPU = torch.device("cpu")
 _ADDRESSING = {
@@ -373,8 +373,8 @@ class FakeContext(Mode):
     ) -> FakeTensor:
         """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
 
-        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1 or not within `bounds`; `name` is what the shape
-        guards call the tensor.
+        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1, or not within
+        `bounds`; `name` is what the shape guards call the tensor.
         Raises Unsupported for what is not a plain strided tensor.
         """
         known = self._fakes.get(id(tensor))
@@ -383,7 +383,7 @@ class FakeContext(Mode):
         if isinstance(tensor, FakeTensor):
             return tensor
         _refuse_exotic(tensor)
-        dims = {d: bounds.get(d) for d in dynamic_dims if within(tensor.shape[d], bounds.get(d, ANY_SIZE))}
+        dims = {d: bounds.get(d) for d in dynamic_dims if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))}
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)

@@ -92,6 +92,8 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
         order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
         if _follows(sizes, strides, order):
             return True
+    if _surely_has_gaps(sizes, strides):
+        return False
     dims = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: strides[d])
     step: Size = 1
     for d in dims:
@@ -99,6 +101,34 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
             return False
         step = step * sizes[d]
     return True
+
+
+def _surely_has_gaps(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the last element lies beyond as many as there are, whatever symbols stand for."""
+    count, last = 1, 1 + sum(stride * (size - 1) for size, stride in zip(sizes, strides))
+    for size in sizes:
+        count = count * size
+    return surely(count < last)
+
+
+def is_one(size: Size) -> bool:
+    """Whether a size is known to be 1."""
+    return surely_same(size, 1)
+
+
+def surely(question: Any) -> bool:
+    """Whether the answer is yes whatever symbols stand for: nothing is asked of these."""
+    return question if isinstance(question, bool) else question.node.known() is True
+
+
+def surely_same(a: Size, b: Size) -> bool:
+    """Whether two sizes are equal whatever symbols stand for: nothing is asked of these."""
+    return a == b if isinstance(a, int) and isinstance(b, int) else a is b or to_expr(a) is to_expr(b)
+
+
+def surely_plain(t: torch.Tensor) -> bool:
+    """Whether a tensor has the strides of a contiguous one whatever symbols stand for, also where sizes are 1."""
+    return all(map(surely_same, t.stride(), contiguous(t.shape)))
 
 
 def at_hand(size: Size) -> int:
@@ -150,10 +180,12 @@ def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
     result: list[Size] = [1] * rank
     for shape in shapes:
         for d, size in enumerate(shape, rank - len(shape)):
-            if isinstance(size, int) and size == 1:
+            if is_one(size) or surely_same(size, result[d]):
                 continue
-            if isinstance(result[d], int) and result[d] == 1:
+            if is_one(result[d]) or (at_hand(size) != 1 == at_hand(result[d]) and result[d] == 1):
                 result[d] = size
+            elif at_hand(size) == 1 != at_hand(result[d]) and size == 1:
+                continue
             elif not expect_same(result[d], size):
                 raise RuntimeError(f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together")
     return tuple(result)
@@ -171,6 +203,8 @@ def elementwise(
 
     `with_number`: a Python number is an operand too, so that they are not all of one shape.
     """
+    if all(map(surely_plain, operands)):
+        return contiguous(shape)
     if not with_number and all(same_sizes(t.shape, shape) for t in operands):
         if all(t.is_contiguous() for t in operands):
             return contiguous(shape)
@@ -187,7 +221,7 @@ def _spread(shape: Sequence[Size], t: torch.Tensor) -> list[Size]:
     missing = len(shape) - t.dim()
     pairs = zip(t.shape, t.stride(), shape[missing:])
     return [0] * missing + [
-        0 if isinstance(size, int) and size == 1 and not (isinstance(full, int) and full == 1) else stride
+        0 if is_one(size) and not is_one(full) else stride
         for size, stride, full in pairs
     ]
 

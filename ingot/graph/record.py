@@ -115,7 +115,7 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
             elif node.op == "call_function":
                 values[node] = repeats.run(node.target, apart(node.target), args, kwargs)
             elif node.op == "call_method":
-                values[node] = repeats.run(node.target, getattr(type(args[0]), node.target), args, kwargs)
+                values[node] = repeats.run(node.target, apart(getattr(type(args[0]), node.target)), args, kwargs)
             elif node.op == "call_module":
                 values[node] = gm.get_submodule(node.target)(*args, **kwargs)
             else:

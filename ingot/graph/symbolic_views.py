@@ -52,6 +52,15 @@ def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
     return sizes, strides, t.storage_offset()
 
 
+def reshaped(t: Tensor, *shape: Any) -> Tensor:
+    """`reshape`: a view where the strides allow it. torch's own asks more about the sizes than decides it."""
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
+    sizes = _inferred(t, list(sizes))
+    if _view_strides(t.shape, t.stride(), sizes) is not None:
+        return t.view(sizes)
+    return aten._unsafe_view.default(t.clone(memory_format=torch.contiguous_format), sizes)
+
+
 def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
     """`sizes` with -1 replaced by what is left."""
     unknown = [d for d, s in enumerate(sizes) if isinstance(s, int) and s == -1]
@@ -73,17 +82,28 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
     step, run, filled = strides[-1], 1, 1
     for d in range(len(old) - 1, -1, -1):
         run = run * old[d]
+        if d > 0 and geometry.surely_same(strides[d - 1], run * step):
+            continue
         if d > 0 and (_is_one(old[d - 1]) or strides[d - 1] == run * step):
             continue
-        while v >= 0 and (_is_one(new[v]) or filled != run):
+        while v >= 0 and (d == 0 or _goes_on(filled, run, new[v])):
             result[v] = filled * step
             filled = filled * new[v]
             v -= 1
-        if filled != run:
+        if d > 0 and not geometry.surely_same(filled, run) and filled != run:
             return None
         if d > 0:
             step, run, filled = strides[d - 1], 1, 1
     return result if v < 0 else None
+
+
+def _goes_on(filled: Any, run: Any, size: Any) -> bool:
+    """Whether the next size of a view belongs to a run, of which it has `filled` elements. What may be full already is
+    not asked where the next size is 1, or it is not full now: if there is nothing more to fill, the rest of them are 1,
+    and belong there too."""
+    if geometry.surely_same(filled, run):
+        return _is_one(size)
+    return geometry.at_hand(size) == 1 or geometry.at_hand(filled) != geometry.at_hand(run) or bool(filled != run)
 
 
 def _is_one(size: Any) -> bool:

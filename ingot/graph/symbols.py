@@ -7,6 +7,7 @@ decided by the sizes at hand (the hints) and kept as a guard, on which the compi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,12 +52,10 @@ class Bounds(NamedTuple):
 ANY_SIZE = Bounds(2)
 """What a symbolic size is: 0 and 1 are compiled for, since they decide what broadcasts."""
 
-def within(size: int, bounds: Bounds) -> bool:
-    return max(bounds.lower, ANY_SIZE.lower) <= size and (bounds.upper is None or size <= bounds.upper)
-
-
 INTEGERS = (-(1 << 62), 1 << 62)
 """What integers that are computed with may be: kernels have 64 bits, and add sizes and indices to them."""
+
+_ASKS_TWICE = "c10/core/Contiguity.h"
 
 _DECIDE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b,
@@ -83,12 +82,14 @@ class ShapeContext:
 
     `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's line at work, for
     the guards. Once it is `closed`, as compiled code is in use that a further guard could not stop, what does not
-    follow from those that there are is Unsupported.
+    follow from those that there are is Unsupported. `least` is the least size that becomes a symbol.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = ANY_SIZE.lower) -> None:
+        self.least = least
         self.hints: dict[Symbol, int] = {}
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
+        self._several: dict[Symbol, Expr | int] = {}  # by those that guards say are not 1: what is so in proofs
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
         self.unbacked = Unbacked()
@@ -97,10 +98,15 @@ class ShapeContext:
 
     def size(self, hint: int, name: str = "", dim: int = 0, bounds: Bounds | None = None) -> torch.SymInt:
         """A new size symbol that is `hint` in the present call."""
-        symbol = size_symbol(f"s{len(self.hints)}", *(bounds or ANY_SIZE))
+        lower, upper = bounds or ANY_SIZE
+        symbol = size_symbol(f"s{len(self.hints)}", max(lower, self.least), upper)
         self.hints[symbol] = hint
         self.sources[symbol] = (name, dim)
         return torch.SymInt(SizeNode(symbol, self))
+
+    def within(self, size: int, bounds: Bounds) -> bool:
+        """Whether a size can be a symbol of these bounds."""
+        return max(bounds.lower, self.least) <= size and (bounds.upper is None or size <= bounds.upper)
 
     def integer(self, hint: int, name: str) -> tuple[Symbol, torch.SymInt]:
         """A new symbol for a Python int called `name`, that is `hint` in the present call."""
@@ -137,8 +143,8 @@ class ShapeContext:
         strides: list[Any] = list(tensor.stride())
         inner: list[int] = []
         for d in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
-            for i in inner:
-                if tensor.stride(d) == tensor.stride(i) * tensor.shape[i] and tensor.shape[i] > 1:
+            for i in reversed(inner):
+                if tensor.stride(d) == tensor.stride(i) * tensor.shape[i] and (tensor.shape[i] > 1 or i in dims):
                     strides[d] = strides[i] * sizes[i]
                     break
             inner.append(d)
@@ -159,7 +165,7 @@ class ShapeContext:
 
     def proved(self, left: Expr, relation: str, right: Expr) -> bool | None:
         """Whether a relation holds for all values of the symbols, or for none; None where it depends on them."""
-        left, right = self.simplified(left), self.simplified(right)
+        left, right = (self.simplified(e).substitute(self._several) for e in (left, right))
         if _PROVE[relation](left, right):
             return True
         negated, swapped = _NOT[relation]
@@ -192,7 +198,19 @@ class ShapeContext:
             self.guards.append(known)
         if known.relation == "==":
             self._pin(left, right)
+        else:
+            self._keep_from_one(known)
         return answer
+
+    def _keep_from_one(self, known: ShapeGuard) -> None:
+        """Use in later proofs that a size is not 1, if a guard says that."""
+        negated, swapped = _NOT[known.relation]
+        for symbol in known.left.symbols | known.right.symbols:
+            if symbol.lower == 1 and symbol not in self._several and symbol not in self.unbacked.roots:
+                one = {**self._several, symbol: 1}
+                left, right = known.left.substitute(one), known.right.substitute(one)
+                if _PROVE[negated](*((right, left) if swapped else (left, right))):
+                    self._several[symbol] = size_symbol(f"{symbol.name}''", 2, symbol.upper)
 
     def require(self, left: Expr, relation: str, right: Expr) -> None:
         """Have a relation between sizes that the data decide checked at run time, and rely on it."""
@@ -325,7 +343,7 @@ class SizeNode(_Node):
         return SizeNode(integer(value), self.context)
 
     def wrap_bool(self, value: bool) -> TruthNode:
-        return TruthNode(lambda: value, str(value))
+        return TruthNode(lambda: value, str(value), known=lambda: value)
 
     def wrap_float(self, value: float) -> Any:
         raise Unsupported("arithmetic between a symbolic size and a float")
@@ -410,7 +428,8 @@ class SizeNode(_Node):
             answer = self.context.proved(left, relation, right)
             return default if answer is None else answer
 
-        return TruthNode(decide, f"{left} {relation} {right}", lambda: decide(True), decide_unless)
+        known = functools.partial(self.context.proved, left, relation, right)
+        return TruthNode(decide, f"{left} {relation} {right}", lambda: decide(True), decide_unless, known)
 
     def eq(self, other: SizeNode) -> TruthNode:
         return self._relation(self.expr, "==", other.expr)
@@ -451,11 +470,12 @@ class SizeNode(_Node):
                 return True
             step = integer(1)
             for d in fastest_first:
-                size = sizes[d].expr
-                if self.context.holds(size, "==", integer(1)):
-                    continue
-                if not self.context.holds(strides[d].expr, "==", step, False):
-                    return False
+                size, stride = sizes[d].expr, strides[d].expr
+                if not self.context.proved(stride, "==", step):  # else its size does not matter
+                    if self.context.holds(size, "==", integer(1)):
+                        continue
+                    if not self.context.holds(stride, "==", step, False):
+                        return False
                 step = step * size
             return True
 
@@ -554,7 +574,7 @@ class FractionNode(_Node):
 class TruthNode(_Node):
     """The node of a SymBool: a question that is decided when a bool is asked for. `expect` decides one where eager
     raises an error unless the answer is yes, `unless(default)` one where either answer is right, and the default does
-    for sizes that the data decide."""
+    for sizes that the data decide. `known` is the answer where it follows from algebra, and None elsewhere."""
 
     def __init__(
         self,
@@ -562,9 +582,11 @@ class TruthNode(_Node):
         text: str,
         expect: Callable[[], bool] | None = None,
         unless: Callable[[bool], bool] | None = None,
+        known: Callable[[], bool | None] = lambda: None,
     ) -> None:
         self._decide = decide
         self._text = text
+        self.known = known
         self._expect = expect or decide
         self._unless = unless or (lambda default: decide())
 
@@ -577,7 +599,7 @@ class TruthNode(_Node):
     __repr__ = __str__ = _graph_repr = str
 
     def wrap_bool(self, value: bool) -> TruthNode:
-        return TruthNode(lambda: value, str(value))
+        return TruthNode(lambda: value, str(value), known=lambda: value)
 
     def bool_(self) -> bool:
         return self._decide()
@@ -588,12 +610,21 @@ class TruthNode(_Node):
     guard_size_oblivious = guard_bool
 
     def guard_or_false(self, file: Any = "", line: int = 0) -> bool:
-        return self._unless(False)
+        return self._unless_asked_again(False, file)
 
     statically_known_true = guard_or_false
 
     def guard_or_true(self, file: Any = "", line: int = 0) -> bool:
-        return self._unless(True)
+        return self._unless_asked_again(True, file)
+
+    def _unless_asked_again(self, default: bool, file: Any) -> bool:
+        """torch asks whether a tensor is contiguous twice: for what is certain, and if that is not enough, all of it as
+        one question. The first asks of each size whether it is 1, which does not matter where strides are as they
+        should be."""
+        if str(file).endswith(_ASKS_TWICE):
+            answer = self.known()
+            return default if answer is None else answer
+        return self._unless(default)
 
     def expect_true(self, file: Any = "", line: int = 0) -> bool:
         return self._expect()
@@ -601,24 +632,42 @@ class TruthNode(_Node):
     expect_size = expect_true
 
     def sym_not(self) -> TruthNode:
+        def known() -> bool | None:
+            answer = self.known()
+            return None if answer is None else not answer
+
         return TruthNode(
-            lambda: not self._decide(), f"not ({self._text})", None, lambda default: not self._unless(not default)
+            lambda: not self._decide(),
+            f"not ({self._text})",
+            None,
+            lambda default: not self._unless(not default),
+            known,
         )
 
     def sym_and(self, other: TruthNode) -> TruthNode:
+        def known() -> bool | None:
+            answers = self.known(), other.known()
+            return False if False in answers else None if None in answers else True
+
         return TruthNode(
-            lambda: self._decide() and other._decide(),
+            lambda: known() is not False and self._decide() and other._decide(),
             f"({self._text}) and ({other._text})",
             lambda: self._expect() and other._expect(),
             lambda default: self._unless(default) and other._unless(default),
+            known,
         )
 
     def sym_or(self, other: TruthNode) -> TruthNode:
+        def known() -> bool | None:
+            answers = self.known(), other.known()
+            return True if True in answers else None if None in answers else False
+
         return TruthNode(
-            lambda: self._decide() or other._decide(),
+            lambda: known() is True or self._decide() or other._decide(),
             f"({self._text}) or ({other._text})",
             None,
             lambda default: self._unless(default) or other._unless(default),
+            known,
         )
 
     and_ = sym_and
