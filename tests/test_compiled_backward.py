@@ -216,6 +216,16 @@ def test_constants_of_nodes_are_told_apart():
     assert graphs() == 6
 
 
+def test_conditions_of_no_dimensions():
+    x = torch.randn(4, requires_grad=True)
+    for flag in (True, False, True):
+        x.grad = None
+        with ingot.compiled_backward():
+            torch.where(torch.tensor(flag), x, 2 * x.detach()).sum().backward()
+        assert torch.equal(x.grad, torch.full((4,), float(flag)))
+    assert graphs() == 2
+
+
 def test_same_tensor_twice_in_a_node():
     x, y = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
     with ingot.compiled_backward():

@@ -85,14 +85,15 @@ class Structure:
             parts += [step.kind, step.edges, step.facts, step.needed]
             parts.append(tuple([_facts(t, memory) for t in step.saved]))
             if step.hooks is not NO_HOOKS:
-                parts.append([(hook_kinds(t), position) for t, position in step.hooks.tensor])
-                parts += [[hook_kinds(table) for table in tables] for tables in (step.hooks.before, step.hooks.behind)]
+                parts.append(tuple([(hook_kinds(t), position) for t, position in step.hooks.tensor]))
+                parts.append(tuple([hook_kinds(table) for table in step.hooks.before]))
+                parts.append(tuple([hook_kinds(table) for table in step.hooks.behind]))
             variable = step.variable
             if variable is not None:
                 grad = variable.grad if self.accumulates else None
                 of_grad = None if grad is None else (_facts(grad, memory), grad.requires_grad)
                 parts += [_facts(variable, {}), variable.requires_grad, of_grad, hook_kinds(step.leaf_hooks)]
-        return _frozen(parts)
+        return tuple(parts)
 
 
 def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
@@ -117,10 +118,6 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.value)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple([_frozen(v) for v in value]) if isinstance(value, (list, tuple)) else value
 
 
 def _facts(t: torch.Tensor, memory: dict[int, int]) -> tuple[Any, ...]:
@@ -237,7 +234,7 @@ def _of_formula(node: Any, name: str) -> tuple[tuple[torch.Tensor, ...], tuple[A
         several = value if isinstance(value, (list, tuple)) else (value,)
         if _is_number(value):
             facts.append(("number", value.dtype, _exact(value.item())))
-        elif any(isinstance(v, torch.Tensor) for v in several):
+        if any(isinstance(v, torch.Tensor) for v in several):
             facts.append(tuple([v is not None for v in several]))
             tensors += [v.detach() for v in several if v is not None]
         elif is_plain_constant(value if not isinstance(value, list) else tuple(value)):
