@@ -200,7 +200,7 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
         return Step(node, PROGRAM, edges, *_of_program(node), hooks)
     if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]
         metadata: Any = node._input_metadata  # type: ignore[attr-defined]
-        facts = tuple([(m.shape, m.dtype, m.device) for m in metadata])
+        facts = tuple([(tuple(m.shape), m.dtype, m.device) for m in metadata])
         return Step(node, IDENTITY, edges, (), facts, hooks)
     if isinstance(node, torch._C._FunctionBase):
         raise Unsupported(f"the backward of {name.removesuffix('Backward')}, a torch.autograd.Function")
@@ -222,7 +222,7 @@ def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
 def _of_formula(node: Any, name: str) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """What a node of torch's keeps: the tensors, and all else."""
     tensors: list[torch.Tensor] = []
-    facts: list[Any] = [name, tuple([(m.shape, m.dtype, m.device) for m in node._input_metadata])]
+    facts: list[Any] = [name, tuple([(tuple(m.shape), m.dtype, m.device) for m in node._input_metadata])]
     for attribute in _kept_by(type(node)):
         if attribute.startswith("_raw"):
             kept = getattr(node, attribute)
