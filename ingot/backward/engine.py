@@ -132,6 +132,9 @@ def _run_backward(
         _keep(reason)
     except RuntimeError as error:  # of autograd, which its engine raises if it comes to that
         _keep(Unsupported(f"autograd raises {str(error).splitlines()[0]}"))
+    except Exception as bug:  # nothing has been done yet
+        log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
+        _keep(Unsupported(f"internal error: {type(bug).__name__}: {bug}"))
     else:
         return _run(structure, entry, heads, arguments, keep_graph, targets)
     return _engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
