@@ -409,6 +409,20 @@ def test_integers_of_either_sign_and_of_any_size(program):
             tracked(x, i, n)
 
 
+@pytest.mark.parametrize(
+    "program",
+    ["torch.eye(n)", "torch.eye(n, 2 * n) * 3", "torch.ones(torch.eye(n + 1).shape)", "torch.hann_window(n)",
+     "torch.tril_indices(n, n)", "torch.cartesian_prod(torch.arange(n), torch.arange(2))", "torch.vander(x, n)",
+     "torch.logspace(0, 1, n)", "torch.fft.fftfreq(n)", "torch.combinations(torch.arange(n))", "torch.diag_embed(x, n)",
+     "torch.fft.rfft(x, n).abs()", "x.unfold(0, min(n, 3), 1)", "torch.histc(x, n)", "torch.repeat_interleave(x, n)"],
+)  # fmt: skip
+def test_shapes_that_an_integer_decides(program):
+    """Sizes of results are never those of an earlier call."""
+    tracked = Tracked(eval(f"lambda x, n: {program}"))
+    for n in (2, 3, 5, 4, 7):
+        tracked(torch.arange(6.0), n)
+
+
 def test_a_counter_of_steps():
     class Counter(nn.Module):
         def __init__(self) -> None:

@@ -274,8 +274,11 @@ def _shape_differences(guard: Guard, slots: Sequence[Any], symbols: Mapping[Symb
     left, relation, right = guard.data
     used = left.symbols | right.symbols
     values = {symbol: symbols[symbol].load(slots) for symbol in used}
-    if _RELATIONS[relation](left.evaluate(values), right.evaluate(values)):
-        return []
+    try:
+        if _RELATIONS[relation](left.evaluate(values), right.evaluate(values)):
+            return []
+    except ZeroDivisionError:  # of a size that another relation says is not 0
+        pass
     now = ", ".join(f"{symbols[symbol].name} is {values[symbol]}" for symbol in sorted(used, key=str))
     return [f"{left} {relation} {right} no longer holds: {now}"]
 

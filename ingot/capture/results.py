@@ -136,7 +136,9 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
-        if value.fake.requires_grad and is_leaf(value.fake):
+        with self.session.graph.context:  # torch makes a view anew to tell, where what it shows was written
+            leaf = value.fake.requires_grad and is_leaf(value.fake)
+        if leaf:
             reason = self.session.unsupported(f"{value.describe()} was made a leaf, and is alive at the end of a graph")
             reason.step = value.leaf_since
             raise reason

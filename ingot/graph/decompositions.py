@@ -297,6 +297,8 @@ def quotient(a: Any, b: Any, dtype: torch.dtype) -> Any:
     """a / b of numbers; a tensor of the dtype where one is a symbolic size."""
     if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
         return (torch.full((), a, dtype=torch.float64) / torch.full((), b, dtype=torch.float64)).to(dtype)
+    if b == 0:
+        return math.copysign(math.inf, a) if a else math.nan
     return a / b
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
@@ -513,6 +514,10 @@ def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Te
     return _fresh(bound[name], _dtype(op, small, kwargs))
 
 
+def eye(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return _fresh((args[0], args[-1]), kwargs.get("dtype") or torch.get_default_dtype())
+
+
 def new_factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return _fresh(args[1], kwargs.get("dtype") or args[0].dtype)
 
@@ -545,6 +550,7 @@ def _probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """The geometry of what the op gives when it is run for real, on made-up values."""
     if any(isinstance(s, torch.SymInt) for t in tensors_in((args, kwargs)) for s in (*t.shape, *t.stride())):
         raise Unsupported(f"{op} has no rule for symbolic sizes")
+    args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))  # which the geometry may depend on: guarded
     return _map(lambda t: _fresh(t.shape, t.dtype, t.stride()), _tried_out(op, args, kwargs))
 
 
@@ -809,6 +815,7 @@ _FAMILIES: dict[Rule, str] = {
     resample: "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_nearest_exact2d",
     attention_cpu: "_scaled_dot_product_flash_attention_for_cpu",
     arange: "arange",
+    eye: "eye",
     factory: "zeros ones full rand randn randint",
     new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
     gradients: " ".join(_DIFFERENTIATED),

@@ -262,7 +262,8 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
     int64_t extent = frame->values[kernel->extent];
     if (extent <= 0)
         return 0;
-    double nanoseconds = (double)extent * kernel->work;
+    double work = kernel->varying_work < 0 ? kernel->work : 1e-3 * (double)frame->values[kernel->varying_work];
+    double nanoseconds = (double)extent * work;
     if (kernel->parts > 0)
         extent = 0;
     for (int i = 0; i < kernel->parts; i++) {

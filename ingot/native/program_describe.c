@@ -219,8 +219,9 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     KernelStep *kernel = &step->kernel;
     PyObject *name, *address, *buffers, *extent, *extents = NULL;
     long long unit;
-    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|O", &name, &address, &buffers, &extent, &kernel->work, &unit, &kernel->scratch,
-                          &PyTuple_Type, &kernel->errors, &extents) ||
+    kernel->varying_work = -1;
+    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|Oi", &name, &address, &buffers, &extent, &kernel->work, &unit, &kernel->scratch,
+                          &PyTuple_Type, &kernel->errors, &extents, &kernel->varying_work) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count, &kernel->buffers) < 0 ||
         read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
         return -1;
@@ -235,7 +236,8 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     }
     *(void **)&kernel->function = PyLong_AsVoidPtr(address);
     kernel->unit = unit;
-    if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 || kernel->scratch >= value_count(program))
+    if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 || kernel->scratch >= value_count(program) ||
+        kernel->varying_work < -1 || kernel->varying_work >= value_count(program))
         return malformed("kernel", fields);
     for (int i = 0; i < kernel->count; i++)
         program->buffers[kernel->buffers[i]].needs_data = 1;

@@ -47,6 +47,7 @@ typedef struct {
     int count, *buffers, extent, scratch; /* scratch: bytes per thread, or -1 */
     int parts, *extents;                  /* see IngotLaunch; the buffers of one part follow those of another */
     double work;                          /* nanoseconds of one point */
+    int varying_work;                     /* the position of its picoseconds instead, or -1 */
     int64_t unit;
     PyObject *errors;
 } KernelStep;

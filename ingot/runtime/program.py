@@ -15,7 +15,7 @@ buffers      ((place, dtype, sizes, strides, position), ...); the place is "inpu
              "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied first
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
-             ("kernel", address, buffers, extent, work, unit, scratch, errors, parts) |
+             ("kernel", address, buffers, extent, work, unit, scratch, errors, parts, varying work) |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
              ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
@@ -32,13 +32,14 @@ stages       (number, ...) of each expression: 0 where it follows from the input
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
 are its parameters; `grid` is the position of the number of its blocks, `shared` the bytes of shared memory of each.
 `parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty.
-A kernel's `work` is nanoseconds per point on one core, `unit` the multiple of points that a thread's share is
-rounded to, `scratch` the position of the bytes each thread needs, or -1. An item of a call is ("object", anything),
-("int", value), ("buffer", buffer), ("view", view), ("list", items) or ("tuple", items); `keywords` names the last
-items (None: none); `targets` are the buffers that the results become (-1: nobody uses it); `written` those written
-through out=, which must not be resized. A call of a stage gives symbols values: `bindings` are (symbol, position among
-the results, dimension or -1 for the result itself, least value, greatest value). The expressions of its stage are
-evaluated then, and the `checks`, (left, "==" | "!=" | "<" | "<=", right, message) of values, must hold.
+A kernel's `work` is nanoseconds per point on one core, unless `varying work` is the position of its picoseconds; `unit`
+is the multiple of points that a thread's share is rounded to, `scratch` the position of the bytes each thread needs, or
+-1. An item of a call is ("object", anything), ("int", value), ("buffer", buffer), ("view", view), ("list", items) or
+("tuple", items); `keywords` names the last items (None: none); `targets` are the buffers that the results become (-1:
+nobody uses it); `written` those written through out=, which must not be resized. A call of a stage gives symbols
+values: `bindings` are (symbol, position among the results, dimension or -1 for the result itself, least value, greatest
+value). The expressions of its stage are evaluated then, and the `checks`, (left, "==" | "!=" | "<" | "<=", right,
+message) of values, must hold.
 
 Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`.
 `sizes` begins with the values of the size symbols; [begin, end) are points of the collapsed parallel loops;
@@ -323,11 +324,12 @@ class _Description:
             self.compiled.address(kernel),
             tuple(map(self.buffer, step.arguments)),
             self.value(step.extent),
-            float(step.work),
+            0.0 if isinstance(step.work, Expr) else step.work,
             _POINTWISE_UNIT if pointwise else 1,
             -1 if scratch.constant == 0 else self.value(scratch),
             tuple(self.compiled.errors(kernel)),
             self.values(step.parts),
+            self.value(step.work) if isinstance(step.work, Expr) else -1,
         )
 
     def call(self, node: Library) -> tuple[Any, ...]:

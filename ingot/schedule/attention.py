@@ -54,7 +54,7 @@ def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxy
     )
     weights = kernel.query_block * keys * (0.5 if node.causal else 1.0)
     operations = 2 * weights * (width + value_width)
-    work = operations * NANOSECONDS_PER_OPERATION + weights * NANOSECONDS_PER_WEIGHT
+    work: float = operations * NANOSECONDS_PER_OPERATION + weights * NANOSECONDS_PER_WEIGHT
     return KernelStep(kernel, tuple(names), integer(batches * heads * kernel.blocks), work)
 
 

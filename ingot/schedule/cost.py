@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.loops.expr import product
-from ingot.schedule.fuse import estimate
+from ingot.loops.expr import Expr, as_expr, integer, maximum, product
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 LANES = 8.0  # elements per vector operation, averaged over machines and types
@@ -24,32 +23,40 @@ _WEIGHTS = {
 }
 
 
-def work_per_point(kernel: Kernel) -> float:
-    """Nanoseconds that one point of the collapsed parallel loops takes on one core."""
+def work_per_point(kernel: Kernel) -> float | Expr:
+    """What one point of the collapsed parallel loops takes on one core: nanoseconds, or an expression of picoseconds
+    where it depends on sizes."""
     if kernel.product is not None:
-        return _block_work(kernel, kernel.product)
-    rest = kernel.loops[kernel.parallel :]
-    repeats = estimate(product(s.extent for s in rest))
-    return repeats * sum(_stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None) for s in kernel.stages)
+        work = _block_work(kernel, kernel.product)
+    else:
+        stages = [_stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None) for s in kernel.stages]
+        work = product(s.extent for s in kernel.loops[kernel.parallel :]) * sum(stages, integer(0))
+    return nanoseconds(work)
 
 
-def _block_work(kernel: Kernel, product_: Product) -> float:
-    """Nanoseconds of one block, of average size."""
-    blocks = estimate(product_.row_blocks * product_.column_blocks)
+def nanoseconds(picoseconds: Expr) -> float | Expr:
+    known = picoseconds.constant
+    return picoseconds if known is None else known / 1000
+
+
+def _block_work(kernel: Kernel, product_: Product) -> Expr:
+    """Picoseconds of one block, of average size."""
     (stage,) = kernel.stages
     rows, columns, depth = (
-        estimate(product(s.extent for s in loops)) for loops in (product_.rows, product_.columns, product_.reduced)
+        product(s.extent for s in loops) for loops in (product_.rows, product_.columns, product_.reduced)
     )
-    packs = estimate(product_.row_blocks) * NANOSECONDS_TO_PACK
-    products = columns * depth * (max(rows, 8) * NANOSECONDS_PER_PRODUCT + packs)
-    return (products + _stage_work(stage, vectorized=True)) / blocks
+    packs = product_.row_blocks * round(1000 * NANOSECONDS_TO_PACK)
+    products = columns * depth * (maximum(rows, 8) * round(1000 * NANOSECONDS_PER_PRODUCT) + packs)
+    blocks = maximum(product_.row_blocks * product_.column_blocks, 1)
+    return (products + _stage_work(stage, vectorized=True)) // blocks
 
 
-def _stage_work(stage: Stage, vectorized: bool) -> float:
-    points = estimate(product(s.extent for s in stage.loops))
+def _stage_work(stage: Stage, vectorized: bool) -> Expr:
+    """Picoseconds of one point of the outer loops."""
+    points = as_expr(product(s.extent for s in stage.loops))
     operations = (
         sum(_WEIGHTS.get(i.op, 1.0) for i in stage.body.instructions) + 2 * len(stage.stores) + len(stage.reductions)
     )
     moved = sum(i.dtype.itemsize for i in stage.body.loads) + 4 * len(stage.stores)
     per_point = operations * NANOSECONDS_PER_OPERATION / (LANES if vectorized else 1.0)
-    return points * max(per_point, moved * NANOSECONDS_PER_BYTE)
+    return points * round(1000 * max(per_point, moved * NANOSECONDS_PER_BYTE))

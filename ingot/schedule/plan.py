@@ -14,7 +14,8 @@ class KernelStep:
     """Launch `kernel` on the buffers `arguments` (graph buffer names, in the order of `kernel.parameters`).
 
     `extent` is the number of points of the collapsed parallel loops; `work` estimates the nanoseconds one of them
-    takes on one core. Kernels equal but for their name and origin share one body of machine code.
+    takes on one core; where that depends on sizes, it is an expression that counts picoseconds. Kernels equal but for
+    their name and origin share one body of machine code.
 
     With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each part, whose arguments
     follow those of the part before. `extent` is then the sum.
@@ -23,7 +24,7 @@ class KernelStep:
     kernel: Kernel | AttentionKernel
     arguments: tuple[str, ...]
     extent: Expr
-    work: float
+    work: float | Expr
     parts: tuple[Expr, ...] = ()
 
     @property
