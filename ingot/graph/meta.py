@@ -508,14 +508,12 @@ def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
 
 def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own answer."""
+    if op._schema.name == "aten::eye":
+        return _fresh((args[0], args[-1]), kwargs.get("dtype") or torch.get_default_dtype())
     bound = bind(op, args, kwargs)
     name = next(a.name for a in op._schema.arguments if str(a.type) == "List[int]")
     small = tuple([1] if v is bound[name] else v for v in args)
     return _fresh(bound[name], _dtype(op, small, kwargs))
-
-
-def eye(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return _fresh((args[0], args[-1]), kwargs.get("dtype") or torch.get_default_dtype())
 
 
 def new_factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -531,14 +529,12 @@ def empty_strided(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 def empty(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     format_ = kwargs.get("memory_format")
     last = format_ in (torch.channels_last, torch.channels_last_3d)
-    return _fresh(
-        args[0], kwargs.get("dtype") or torch.get_default_dtype(), geometry.channels_last(args[0]) if last else None
-    )
+    strides = geometry.channels_last(args[0]) if last else None
+    return _fresh(args[0], kwargs.get("dtype") or torch.get_default_dtype(), strides)
 
 
 def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    t = args[0]
-    strides = geometry.preserved(t)
+    t, strides = args[0], geometry.preserved(args[0])
     return _fresh(t.shape, t.dtype, strides), _fresh(t.shape, torch.bool, strides)
 
 
@@ -815,8 +811,7 @@ _FAMILIES: dict[Rule, str] = {
     resample: "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_nearest_exact2d",
     attention_cpu: "_scaled_dot_product_flash_attention_for_cpu",
     arange: "arange",
-    eye: "eye",
-    factory: "zeros ones full rand randn randint",
+    factory: "eye zeros ones full rand randn randint",
     new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
     gradients: " ".join(_DIFFERENTIATED),
     softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
