@@ -7,7 +7,7 @@ runs is recorded like any other op. A joint graph is cut in two by `partition.py
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +30,8 @@ from ingot.loops.expr import Symbol
 
 @dataclass(frozen=True)
 class Window:
-    """An output that shares memory with an input of the graph that requires a gradient, or with another output: made
-    outside of it from `base`, ("input" | "output", position), so that autograd knows of it."""
+    """An output that shares memory with an input of the graph or with another output: made outside of it from `base`,
+    ("input" | "output", position), so that autograd knows of it."""
 
     output: int
     base: tuple[str, int]
@@ -232,14 +232,20 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
         spec = recorder.output(output)
         if spec.position is None:
             made.setdefault(spec.storage, []).append(k)
-        elif primals[spec.position].requires_grad:
-            _refuse_part_of_shared(spec, primals[spec.position])
-            windows.append(Window(k, ("input", spec.position), spec))
+        else:
+            position, base = spec.position, primals[spec.position]
+            if base.requires_grad:
+                _refuse_part_of_shared(spec, base)
+            spec = replace(spec, tracked=spec.tracked or not base.requires_grad)
+            windows.append(Window(k, ("input", position), spec))
             bases[k] = 0
     for shown in made.values():
-        if len({id(outputs[k]) for k in shown}) > 1 and any(outputs[k].requires_grad for k in shown):
+        if len({id(outputs[k]) for k in shown}) > 1:
+            has_history = any(outputs[k].requires_grad for k in shown)
             for k in shown:
-                windows.append(Window(k, ("output", len(bases)), recorder.output(outputs[k])))
+                spec = recorder.output(outputs[k])
+                spec = replace(spec, tracked=spec.tracked or not has_history)
+                windows.append(Window(k, ("output", len(bases)), spec))
                 bases[k] = 0
             bases.append(recorder.tracked(outputs[shown[0]]).base.fake)
     return bases, tuple(windows)

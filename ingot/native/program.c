@@ -328,6 +328,7 @@ static PyObject *make_output(Program *program, Frame *frame, const Output *outpu
     switch (output->kind) {
     case OUT_BUFFER: return Py_XNewRef(frame->tensors[output->index]);
     case OUT_VIEW: return ingot_program_view(program, frame, output->index);
+    case OUT_ALONE: return ingot_program_view_alone(program, frame, output->index);
     case OUT_COPY: return ingot_program_copied_view(program, frame, output->index);
     default: return PyLong_FromLongLong(frame->values[output->index]);
     }
@@ -361,15 +362,19 @@ static int run_steps_profiled(Program *program, Frame *frame) {
 }
 
 /* `given`: NULL, or the list that holds the inputs, which is emptied. */
-static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject *given, PyObject **outputs) {
+static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject *given) {
     if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame, inputs) < 0)
         return -1;
     if (given && PyList_SetSlice(given, 0, PyList_GET_SIZE(given), NULL) < 0)
         return -1;
     if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
-    if (align_inputs(program, frame) < 0 || (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame) < 0)
+    if (align_inputs(program, frame) < 0)
         return -1;
+    return (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame);
+}
+
+static int make_outputs(Program *program, Frame *frame, PyObject **outputs) {
     for (int i = 0; i < program->output_count; i++)
         if ((outputs[i] = make_output(program, frame, &program->outputs[i])) == NULL)
             return -1;
@@ -389,11 +394,13 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
     int grad_mode = program->calls_torch ? swap_grad_mode(0) : 0;
     int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
-    int status = entered < 0 ? -1 : run_frame(program, frame, inputs, given, outputs);
+    int status = entered < 0 ? -1 : run_frame(program, frame, inputs, given);
+    if (grad_mode)
+        swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that they were made in */
+    if (status == 0)
+        status = make_outputs(program, frame, outputs);
     if (entered == 1)
         ingot_cuda_end();
-    if (grad_mode)
-        swap_grad_mode(1);
     if (status < 0) {
         clear_array(outputs, program->output_count);
         if (!PyErr_Occurred())

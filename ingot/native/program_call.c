@@ -1,7 +1,7 @@
 /* Library calls: building their arguments, and taking their results. */
 #include "program_parts.h"
 
-static PyObject *as_strided, *name_view, *name_clone, *name_copy_; /* torch.as_strided, and names of Tensor's methods */
+static PyObject *as_strided, *name_view, *name_clone, *name_copy_, *name_detach; /* torch.as_strided, and names of Tensor's methods */
 
 int ingot_program_calls_init(void) {
     PyObject *torch = PyImport_ImportModule("torch");
@@ -10,7 +10,8 @@ int ingot_program_calls_init(void) {
     name_view = PyUnicode_InternFromString("view");
     name_clone = PyUnicode_InternFromString("clone");
     name_copy_ = PyUnicode_InternFromString("copy_");
-    return as_strided && name_view && name_clone && name_copy_ ? 0 : -1;
+    name_detach = PyUnicode_InternFromString("detach");
+    return as_strided && name_view && name_clone && name_copy_ && name_detach ? 0 : -1;
 }
 
 IngotLayout ingot_program_layout(const Program *program, const Frame *frame, const Geometry *geometry, int64_t *room) {
@@ -109,6 +110,13 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
     if (result != NULL && !view->late && (place == ARENA || place == CONSTANT))
         frame->views[number] = Py_NewRef(result);
     return result;
+}
+
+PyObject *ingot_program_view_alone(Program *program, Frame *frame, int number) {
+    PyObject *view = ingot_program_view(program, frame, number);
+    PyObject *alone = view ? PyObject_CallMethodNoArgs(view, name_detach) : NULL;
+    Py_XDECREF(view);
+    return alone;
 }
 
 PyObject *ingot_program_copied_view(Program *program, Frame *frame, int number) {

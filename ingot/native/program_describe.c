@@ -348,7 +348,7 @@ static int read_step(Program *program, PyObject *object, void *part) {
 }
 
 static int read_output(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[OUT_KINDS] = {"buffer", "view", "copy", "int"};
+    static const char *const kinds[OUT_KINDS] = {"buffer", "view", "alone", "copy", "int"};
     Output *output = part;
     PyObject *kind, *index;
     if (!PyArg_ParseTuple(object, "OO", &kind, &index))
@@ -356,9 +356,10 @@ static int read_output(Program *program, PyObject *object, void *part) {
     int number = read_word(kind, kinds, OUT_KINDS, "kind of an output");
     if (number < 0)
         return -1;
-    const int limits[OUT_KINDS] = {program->buffer_count, program->view_count, program->view_count, value_count(program)};
+    const int views = program->view_count;
+    const int limits[OUT_KINDS] = {program->buffer_count, views, views, views, value_count(program)};
     output->kind = number;
-    program->calls_torch |= number == OUT_VIEW || number == OUT_COPY;
+    program->calls_torch |= number == OUT_VIEW || number == OUT_ALONE || number == OUT_COPY;
     return read_position(index, limits[number], "output", &output->index);
 }
 

@@ -106,7 +106,7 @@ typedef struct {
 } Step;
 
 typedef struct {
-    enum { OUT_BUFFER, OUT_VIEW, OUT_COPY, OUT_INT, OUT_KINDS } kind;
+    enum { OUT_BUFFER, OUT_VIEW, OUT_ALONE, OUT_COPY, OUT_INT, OUT_KINDS } kind;
     int index;
 } Output;
 
@@ -176,6 +176,8 @@ int ingot_program_calls_init(void);
 int ingot_program_call(Program *program, Frame *frame, const CallStep *step);
 /* A new reference to the view. */
 PyObject *ingot_program_view(Program *program, Frame *frame, int view);
+/* The same as a tensor that is no view to autograd. */
+PyObject *ingot_program_view_alone(Program *program, Frame *frame, int view);
 PyObject *ingot_program_copied_view(Program *program, Frame *frame, int view);
 /* Sizes and strides of a geometry under the frame's values, in `room` (2 * INGOT_MAX_RANK). */
 IngotLayout ingot_program_layout(const Program *program, const Frame *frame, const Geometry *geometry, int64_t *room);

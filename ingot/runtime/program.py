@@ -20,7 +20,8 @@ steps        ("allocate", buffer): a fresh tensor |
              ("release", buffers): the references to library results are dropped |
              ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
              the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more
-outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("copy", view) | ("int", value)
+outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("alone", view): of memory that no other output
+             shows, and so no view to autograd | ("copy", view) | ("int", value)
 arena        the position of the arena's size in bytes among the values
 byte         torch.uint8, the arena's dtype
 owner        what must live as long as the program: the machine code
@@ -49,6 +50,7 @@ Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -379,6 +381,7 @@ class _Description:
         """What is returned. An alias of an input, and a second view of one buffer, are tensor objects of their own."""
         described: list[tuple[str, int]] = []
         given: set[int] = set()
+        shown = Counter(output.buffer for output in self.plan.graph.outputs if isinstance(output, View))
         for output in self.plan.graph.outputs:
             if isinstance(output, Expr):
                 described.append(("int", self.value(output)))
@@ -391,7 +394,8 @@ class _Description:
                 given.add(index)
                 described.append((kind, index))
             else:
-                described.append(("copy" if place == "constant" else "view", self.view(output)))
+                alone = place != "input" and shown[output.buffer] == 1
+                described.append(("copy" if place == "constant" else "alone" if alone else "view", self.view(output)))
         return described
 
 

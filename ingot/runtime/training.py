@@ -408,6 +408,12 @@ class _Left:
         return self._tensor
 
 
+def _no_view(result: Any) -> Any:
+    """A result that autograd lets be written: it refuses views that a Function makes. (Those that share memory with
+    others are made outside of it.) The versions of what is kept are counted together with its own."""
+    return result.detach() if isinstance(result, Tensor) and result._is_view() else result
+
+
 class _Graph(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
@@ -425,7 +431,7 @@ class _Graph(torch.autograd.Function):
         ctx.sizes = program.tangents.read(inputs, results)
         if program.untracked:
             ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
-        return tuple(results[: program.outputs])
+        return tuple([_no_view(result) for result in results[: program.outputs]])
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
