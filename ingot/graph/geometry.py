@@ -128,7 +128,15 @@ def surely_same(a: Size, b: Size) -> bool:
 
 def surely_plain(t: torch.Tensor) -> bool:
     """Whether a tensor has the strides of a contiguous one whatever symbols stand for, also where sizes are 1."""
-    return all(map(surely_same, t.stride(), contiguous(t.shape)))
+    step: Size = 1
+    for d in reversed(range(t.dim())):
+        if not surely_same(t.stride(d), step):
+            return False
+        size = t.shape[d]
+        if d and isinstance(size, torch.SymInt) and not surely(size != 0):
+            return False
+        step = step * (size or 1 if isinstance(size, int) else size)
+    return True
 
 
 def at_hand(size: Size) -> int:
