@@ -237,3 +237,10 @@ def test_inputs_are_written():
         for count in COUNTS:
             tracked(X.clone(), mask_of(count))
     assert tracked.skips == []
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("op", [torch.unique, torch.unique_consecutive])
+def test_what_is_unique_along_a_dimension_lies_as_in_eager(op, dim):
+    x = torch.randint(0, 2, (5, 4, 3))
+    Tracked(lambda x: op(x, dim=dim))(x)

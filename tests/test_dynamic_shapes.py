@@ -598,3 +598,15 @@ def test_random_numbers_lie_as_in_eager(draw, order):
             results.append(function(x))
         assert torch.equal(*results) and results[0].stride() == results[1].stride()
     assert len(Compiler.of(compiled).compilations) == 2
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_computed_size_that_is_1_is_broadcast(turned: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        last = torch.tensor_split(x.cumsum(0), 3, 1)[2]
+        return last / x if turned else x / last
+
+    compiled = ingot.compile(function, dynamic=True)
+    for shape in ((3, 3, 8), (6, 4, 5), (2, 5, 4)):
+        x = torch.rand(shape) + 1
+        torch.testing.assert_close(compiled(x), function(x))

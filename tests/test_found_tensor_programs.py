@@ -113,3 +113,24 @@ def test_a_write_through_a_window_on_memory_in_the_arena() -> None:
     outcomes = [Outcome(f, (x.clone(),)) for f in (ingot.compile(function), function)]
     for mine, theirs in zip(*(outcome.leaves for outcome in outcomes), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_window_in_front_of_an_argument(copied: bool) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_copy(x, (2, 2), (1, 2), 0) if copied else x.as_strided((2, 2), (1, 2), 0) * 2
+
+    compiled = ingot.compile(function, fullgraph=True)
+    x = torch.arange(20.0)[6:12].view(2, 3)
+    assert torch.equal(compiled(x), function(x))
+
+
+def test_a_search_in_a_row_with_nan() -> None:
+    def function(row: torch.Tensor, values: torch.Tensor) -> Any:
+        return torch.searchsorted(row, values), torch.searchsorted(row, values, right=True)
+
+    compiled, nan = ingot.compile(function), float("nan")
+    row = torch.tensor([-2.0, -1.0, 0.5, nan, 2.0, nan, nan])
+    values = torch.tensor([-3.0, -1.0, 0.5, 1.0, 2.0, 9.0, nan])
+    for mine, theirs in zip(compiled(row, values), function(row, values), strict=True):
+        assert torch.equal(mine, theirs)

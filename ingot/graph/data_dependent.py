@@ -147,9 +147,12 @@ def _unique(
     """What is unique, of all elements or along a dimension; the place of each there, and how often it is there."""
     extent = x.numel() if dim is None else x.shape[dim]
     count = _size(shapes, extent, least=int(isinstance(extent, int) and extent > 0))
-    sizes = [count] if dim is None else [count if d == dim % x.dim() else s for d, s in enumerate(x.shape)]
+    values = _made(x, (count,), x.dtype)
+    if dim is not None:
+        others = [size for d, size in enumerate(x.shape) if d != dim % x.dim()]
+        values = _made(x, (count, *others), x.dtype).movedim(0, dim)
     places: Sequence[Any] = (x.shape if dim is None else (extent,)) if inverse else (0,)
-    return _made(x, sizes, x.dtype), _made(x, places), _made(x, (count,) if counts else (0,))
+    return values, _made(x, places), _made(x, (count,) if counts else (0,))
 
 
 def _consecutive(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ingot.errors import Unsupported
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import expected
 
@@ -190,13 +191,23 @@ def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
         for d, size in enumerate(shape, rank - len(shape)):
             if is_one(size) or surely_same(size, result[d]):
                 continue
-            if is_one(result[d]) or (at_hand(size) != 1 == at_hand(result[d]) and result[d] == 1):
+            if is_one(result[d]) or _is_spread(result[d], size):
                 result[d] = size
-            elif at_hand(size) == 1 != at_hand(result[d]) and size == 1:
+            elif _is_spread(size, result[d]):
                 continue
             elif not expect_same(result[d], size):
                 raise RuntimeError(f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together")
     return tuple(result)
+
+
+def _is_spread(size: Size, other: Size) -> bool:
+    """Whether a size is 1 and the other is not, in the present call: what is compiled relies on the first. Raises
+    Unsupported where that does not say what the size's symbols are, as kernels have to know where elements repeat."""
+    if not (at_hand(size) == 1 != at_hand(other) and size == 1):
+        return False
+    if not is_one(size):
+        raise Unsupported(f"a size of {size}, which is 1 here, is broadcast")
+    return True
 
 
 def preserved(t: torch.Tensor) -> tuple[Size, ...]:

@@ -22,8 +22,7 @@ _INSIDE = Fault(IndexError, "a step of a search is inside of the row")  # cannot
 
 
 def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: bool) -> TensorValue:
-    """How many elements of the row come before the value: those less than it or, from the right, not greater. NaN is
-    the greatest."""
+    """How many elements of the row come before the value: those less than it or, from the right, not greater."""
     length = row.sizes[-1].constant
     if length is None or not 0 < length < LONGEST_ROW:
         raise NotLowered("a row of symbolic length, of none, or a very long one")
@@ -31,7 +30,7 @@ def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: 
         raise NotLowered("a symbolic number, or a row and values of two types")
     lw.realize_root(row)
     dtype = compute_dtype(row.dtype)
-    i64, one = torch.int64, 1
+    i64, steps = torch.int64, length.bit_length()
 
     def compute(index: Index) -> int:
         if isinstance(value, TensorValue):
@@ -39,18 +38,18 @@ def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: 
         else:
             wanted = rounded(ops.constant(value, dtype), row.dtype)
         outer = index[: len(row.sizes) - 1]
-        count, last = ops.constant(0, i64), ops.constant(length - 1, i64)
-        for step in (1 << k for k in reversed(range(length.bit_length()))):
-            candidate = apply("add", count, ops.constant(step - one, i64))  # the element that decides this step
-            inside = apply("le", candidate, last)
-            place = ops.indirect(apply("minimum", candidate, last), length, _INSIDE)
+        first, end = ops.constant(0, i64), ops.constant(length, i64)
+        one, last = ops.constant(1, i64), ops.constant(length - 1, i64)
+        for _ in range(steps):  # of eager, which decide what is found in a row that is not sorted, as by NaN
+            middle = apply("shift_right", apply("add", first, end), one)
+            place = ops.indirect(apply("minimum", middle, last), length, _INSIDE)
             found = ops.to(row.load((*outer, place)), dtype)
             stays = apply("gt" if right else "ge", found, wanted)
-            moves = apply("logical_and", inside, apply("logical_not", stays))
-            count = apply("where", moves, apply("add", candidate, ops.constant(one, i64)), count)
-        return ops.to(count, out.dtype)
+            moves = apply("logical_and", apply("lt", first, end), apply("logical_not", stays))
+            first = apply("where", moves, apply("add", middle, one), first)
+            end = apply("where", moves, end, middle)
+        return ops.to(first, out.dtype)
 
-    steps = length.bit_length()
     operands = [row, value] if isinstance(value, TensorValue) else [row]
     return lw.computed(out, compute, operands, cost=8 * steps, heavy=True)
 

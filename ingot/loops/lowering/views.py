@@ -221,6 +221,8 @@ def as_strided(
     """A window on the storage under `x`, which must then be in memory, laid out as in eager."""
     buffer = _laid_out(lw, x).buffer or ""
     first = out.offset if offset is None else as_expr(offset)
+    if buffer in lw.graph.inputs:
+        lw.graph.addressed.add(buffer)
     return stored(buffer, out, first - lw.storage_offsets.get(buffer, ZERO))
 
 
