@@ -183,9 +183,7 @@ def _training_program(
                 return compile_program(backward).consume
             except Exception as problem:  # the forward has run: eager's operations, one by one
                 backward.skipped = _reason(problem)
-                function = backward.aten.function()
-                laid = [node.meta.get("in_eager", node.meta["val"]) for node in backward.aten.inputs]
-                return lambda inputs: function(*map(_laid_as, inputs, laid))
+                return _by_eager(backward.aten)
 
     @functools.cache
     def whole() -> Backward:
@@ -237,11 +235,24 @@ def _training_program(
     )
 
 
-def _laid_as(t: torch.Tensor, fake: FakeTensor) -> torch.Tensor:
-    """`t` in the layout of `fake`: ops that are run by eager may depend on it."""
-    if t.stride() == fake.stride():
-        return t
-    return torch.empty_strided(fake.shape, fake.stride(), dtype=t.dtype, device=t.device).copy_(t)
+def _by_eager(aten: AtenGraph) -> Backward:
+    """Runs the graph's operations in eager, each given its inputs in the layouts that it has there: its results may
+    depend on them."""
+    function = aten.function()
+    values = [node.meta.get("in_eager", node.meta["val"]) for node in aten.inputs]
+
+    def strides(sizes: Mapping[Symbol, int]) -> Sequence[tuple[int, ...] | None]:
+        return [_known(v.stride(), sizes) if isinstance(v, torch.Tensor) else None for v in values]
+
+    laid = BySizes(strides, aten.symbols)
+    return lambda inputs: function(*map(_laid_as, inputs, laid.at(laid.read(inputs))))
+
+
+def _laid_as(value: Any, strides: tuple[int, ...] | None) -> Any:
+    """A tensor with these strides; what is no tensor as it is."""
+    if strides is None or value.stride() == strides:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _reason(problem: Exception) -> Unsupported:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import ingot
+import ingot.pipeline
 from ingot.compiler import Compiler
+from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation
 from tests.test_differentiation import EAGER, both, whole
 from tests.test_training import is_compiled, wanted
@@ -188,3 +189,27 @@ def test_second_derivatives_of_vectors_up_to_factors():
         torch.manual_seed(0)
         found.append(program(wrap))
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+    program = ingot.pipeline._program
+
+    def forward_alone(compilation: Any, *args: Any, **kwargs: Any) -> Any:
+        if compilation.name.endswith("backward"):
+            raise Unsupported("a backward")
+        return program(compilation, *args, **kwargs)
+
+    def function(x: Tensor) -> Tensor:
+        return (x.t() @ x).tanh() * x.shape[0]
+
+    monkeypatch.setattr(ingot.pipeline, "_program", forward_alone)
+    compiled = ingot.compile(function, dynamic=dynamic)
+    for rows, columns in ((3, 5), (4, 7)):
+        gradients = []
+        for f in (compiled, function):
+            x = torch.linspace(0, 1, rows * columns).view(rows, columns).requires_grad_()
+            f(x).sum().backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)
+    assert all(c.backward.skipped for c in Compiler.of(compiled).compilations)
