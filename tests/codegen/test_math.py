@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 
 import pytest
 import torch
@@ -33,21 +32,10 @@ def test_units_in_the_last_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["exp", "exp2", "sigmoid"])
-def test_what_vanishes_takes_no_longer(name: str) -> None:
-    """Some processors take a hundred times as long for a result that underflows; what is masked has many of them."""
+def test_what_is_masked_vanishes(name: str) -> None:
+    """(How long it takes is in `benchmarks.sweep`.)"""
     function = getattr(torch, name)
-    compiled = ingot.compile(lambda x: function(x) + 1)
-    x = torch.randn(1 << 16)
-    masked = torch.where(torch.arange(1 << 16) % 3 == 0, -torch.inf if name != "sigmoid" else torch.inf, x)
-
-    def least(x: torch.Tensor) -> float:
-        seconds = []
-        for _ in range(20):
-            start = time.perf_counter()
-            compiled(x)
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
-
+    far = torch.inf if name == "sigmoid" else -torch.inf
+    masked = torch.where(torch.arange(1 << 10) % 3 == 0, far, torch.randn(1 << 10))
     with torch.no_grad():
-        torch.testing.assert_close(compiled(masked), function(masked) + 1)
-        assert least(masked) < 6 * least(x)
+        torch.testing.assert_close(ingot.compile(lambda x: function(x) + 1)(masked), function(masked) + 1)
