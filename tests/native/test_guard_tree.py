@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -211,9 +210,3 @@ def test_a_walk_over_a_large_model_is_quick() -> None:
             guards.add_tensor(sources[-1], getattr(model[i][0], name))
     tree = _native.GuardTree(guards.native_spec(sources))
     assert len(tree.collect((model,))) == 148
-    start = time.perf_counter()
-    for _ in range(200):
-        tree.collect((model,))
-    seconds = (time.perf_counter() - start) / 200
-    print(f"guard walk over 150 modules and 148 parameters: {seconds * 1e6:.1f} us")
-    assert seconds < 1e-3
