@@ -193,8 +193,8 @@ def test_a_tree_in_a_cycle_is_collected() -> None:
     assert alive() is None
 
 
-def test_a_walk_over_a_large_model_is_quick() -> None:
-    """150 modules, 148 parameters: the figure is printed, and must only be sane."""
+def test_a_walk_over_a_large_model() -> None:
+    """150 modules, 148 parameters."""
     model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(2, 2)) for _ in range(74)])
     guards, sources = GuardSet(), []
     guards.add_global_state()
