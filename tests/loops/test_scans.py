@@ -108,6 +108,12 @@ def test_gradients() -> None:
     torch.testing.assert_close(gradient(ingot.compile(total)), gradient(total))
 
 
+def test_masked_scatter_into_nothing() -> None:
+    x, source = torch.randn(4, 0, 6), torch.randn(9)
+    compiled = ingot.compile(lambda x: torch.masked_scatter(x, x > 0, source), fullgraph=True)
+    assert compiled(x).shape == x.shape
+
+
 @pytest.mark.parametrize("dtype", [f32, bf16, i64, torch.bool], ids=str)
 def test_masked_scatter(dtype: torch.dtype) -> None:
     x, source = torch.randn(4, 5, 6), torch.randn(9, 40).to(dtype)

@@ -119,8 +119,8 @@ lowers(aten.cummin.default)(_cumulative_extreme("min"))
 def masked_scatter(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, source: TensorValue) -> TensorValue:
     """Elements of `source`, one after the other, where the mask holds: how many come before is counted by a scan."""
     whole, there = numel(out.sizes), numel(source.sizes)
-    if whole is ONE or there is ZERO or source.dtype is not out.dtype or not out.sizes:
-        raise NotLowered("a single element, or none to choose from")
+    if whole in (ZERO, ONE) or there is ZERO or source.dtype is not out.dtype or not out.sizes:
+        raise NotLowered("a single element or none, or none to choose from")
     flat = Spec((whole,), (ONE,), torch.int64, out.device)
     steps = contiguous_strides(out.sizes)
 
