@@ -117,3 +117,17 @@ def test_a_gradient_is_right_or_refused_where_a_result_was_written(last: Callabl
         assert "modified by an inplace operation" in str(error)
     else:
         torch.testing.assert_close(found, gradient(function, False))
+
+
+def test_results_that_share_what_an_operation_made_for_itself() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        turned = torch.rot90(x * 2)
+        return turned, turned.t()
+
+    def gradient(f: Callable[..., Any]) -> Tensor | None:
+        x = torch.arange(12.0).view(3, 4).requires_grad_()
+        turned, back = f(x)
+        (turned.square().sum() + back.exp().sum()).backward()
+        return x.grad
+
+    torch.testing.assert_close(gradient(ingot.compile(function)), gradient(function))

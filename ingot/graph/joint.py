@@ -247,7 +247,10 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
                 spec = replace(spec, tracked=spec.tracked or not has_history)
                 windows.append(Window(k, ("output", len(bases)), spec))
                 bases[k] = 0
-            bases.append(recorder.tracked(outputs[shown[0]]).base.fake)
+            base = recorder.tracked(outputs[shown[0]]).base.fake
+            if has_history and not base.requires_grad:  # memory that an operation made for itself, as rot90 does
+                raise Unsupported("results of one operation share memory that has no history of its own")
+            bases.append(base)
     return bases, tuple(windows)
 
 
