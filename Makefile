@@ -1,6 +1,6 @@
 # Every target is complete on a fresh machine that has Python 3.11 or newer with venv, a C compiler and make.
 #
-#   make demo     compile and run the examples       make lint    formatting, types, import rules
+#   make demo     compile and run the examples       make lint    style, types, import rules
 #   make test     lint, then the whole suite         make bench   the benchmark table
 #   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
@@ -27,6 +27,7 @@ test: lint
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .
+	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard ingot/native/*.[ch])
 	$(RUN) -m mypy
 	$(RUN) -m pytest tests/test_house.py
 

@@ -12,8 +12,8 @@ static const int64_t POOLED_FROM = 4 << 20, POOLED_TO = 64 << 20;
 static PyObject *empty_strided, *set_, *use_count, *cpu, *keywords; /* of torch */
 
 /* torch's C ABI, and the function that gives a C++ tensor its Python object. */
-static int32_t (*native_empty)(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,
-                               int32_t device_index, void **handle);
+static int32_t (*native_empty)(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype,
+                               int32_t device_type, int32_t device_index, void **handle);
 static int32_t (*native_delete)(void *handle);
 static int32_t (*native_data)(void *handle, void **data);
 static PyObject *(*native_wrap)(void *handle);
@@ -30,7 +30,7 @@ int64_t ingot_layout_bytes(const IngotLayout *layout) {
     return (last + 1) * layout->itemsize;
 }
 
-/* -- one fresh tensor ------------------------------------------------------------------------------------------------------- */
+/* -- one fresh tensor ---------------------------------------------------------------------------------------------- */
 
 static PyObject *tuple_of(const int64_t *values, int64_t count) {
     PyObject *tuple = PyTuple_New(count);
@@ -46,7 +46,8 @@ static PyObject *tuple_of(const int64_t *values, int64_t count) {
 
 static PyObject *allocate_slowly(const IngotLayout *layout, void **data) {
     PyObject *sizes = tuple_of(layout->sizes, layout->rank), *strides = tuple_of(layout->strides, layout->rank);
-    PyObject *arguments[] = {sizes, strides, layout->dtype, layout->device && layout->device->type ? layout->device->object : cpu};
+    PyObject *arguments[] = {sizes, strides, layout->dtype,
+                             layout->device && layout->device->type ? layout->device->object : cpu};
     PyObject *tensor = sizes && strides ? PyObject_Vectorcall(empty_strided, arguments, 2, keywords) : NULL;
     Py_XDECREF(sizes);
     Py_XDECREF(strides);
@@ -58,7 +59,8 @@ static PyObject *allocate_slowly(const IngotLayout *layout, void **data) {
 static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
     void *handle;
     int type = layout->device ? layout->device->type : 0, index = layout->device ? layout->device->index : -1;
-    if (!verified || forced_slow || native_empty(layout->rank, layout->sizes, layout->strides, layout->number, type, index, &handle) != 0)
+    if (!verified || forced_slow ||
+        native_empty(layout->rank, layout->sizes, layout->strides, layout->number, type, index, &handle) != 0)
         return allocate_slowly(layout, data); /* which also raises what torch raises */
     PyObject *tensor = native_data(handle, data) == 0 ? native_wrap(handle) : NULL;
     native_delete(handle);
@@ -67,7 +69,7 @@ static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
     return tensor;
 }
 
-/* -- memory used again ---------------------------------------------------------------------------------------------------------- */
+/* -- memory used again --------------------------------------------------------------------------------------------- */
 
 /* A tensor of this layout on the storage of `owner`. Not a view: nothing but the storage is shared. */
 static PyObject *on_storage_of(PyObject *owner, const IngotLayout *layout) {
@@ -98,8 +100,8 @@ static long holders(uintptr_t storage) {
     return result;
 }
 
-/* Only the pool holds the storage, and its memory is where it was: resizing, sharing with another process and torch's lazy copies
-   all move it. */
+/* Only the pool holds the storage, and its memory is where it was: resizing, sharing with another process and torch's
+   lazy copies all move it. */
 static bool is_idle(const struct IngotSpare *spare) {
     void *data = NULL;
     if (holders(spare->storage) != 1)
@@ -109,8 +111,8 @@ static bool is_idle(const struct IngotSpare *spare) {
     return data == spare->data;
 }
 
-/* Torch may let another thread run while it is called, which may use the same pool. So a spare is taken out before it is looked
-   at, and every change of the pool is made in one piece. */
+/* Torch may let another thread run while it is called, which may use the same pool. So a spare is taken out before it
+   is looked at, and every change of the pool is made in one piece. */
 static void put(struct IngotSpare *place, struct IngotSpare spare) {
     PyObject *before = place->tensor;
     *place = spare;
@@ -146,7 +148,8 @@ static void keep(IngotPool *pool, PyObject *tensor, const IngotLayout *layout, v
 static void ask_for_huge_pages(void *data, int64_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = 2 << 20;
-    uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1), end = ((uintptr_t)data + (uintptr_t)bytes) & ~(page - 1);
+    uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1),
+              end = ((uintptr_t)data + (uintptr_t)bytes) & ~(page - 1);
     if (begin < end)
         madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 #else
@@ -181,11 +184,9 @@ void ingot_pool_clear(IngotPool *pool) {
         Py_CLEAR(pool->spares[i].tensor);
 }
 
-/* -- set-up --------------------------------------------------------------------------------------------------------------------- */
+/* -- set-up -------------------------------------------------------------------------------------------------------- */
 
-void ingot_force_slow_allocation(bool slow) {
-    forced_slow = slow;
-}
+void ingot_force_slow_allocation(bool slow) { forced_slow = slow; }
 
 /* Whether torch's C ABI makes the same tensor as torch.empty_strided: same type, facts and number of owners. */
 static bool same_both_ways(PyObject *float32) {
@@ -199,12 +200,13 @@ static bool same_both_ways(PyObject *float32) {
     PyObject *expected = allocate_slowly(&layout, &expected_data);
     verified = true;
     PyObject *tensor = expected ? allocate_fresh(&layout, &data) : NULL;
-    if (tensor && Py_TYPE(tensor) == Py_TYPE(expected) && Py_REFCNT(tensor) == 1 && ingot_tensor_facts(tensor, &facts) == 0 &&
-        ingot_tensor_facts(expected, &expected_facts) == 0) {
-        PyObject *uses = PyObject_CallMethod(tensor, "_use_count", NULL), *wanted = PyObject_CallMethod(expected, "_use_count", NULL);
-        same = uses && wanted && PyObject_RichCompareBool(uses, wanted, Py_EQ) == 1 && facts.dtype == expected_facts.dtype &&
-               facts.dispatch_keys == expected_facts.dispatch_keys && facts.rank == 2 && facts.sizes[1] == 5 &&
-               facts.strides[0] == 7 && !facts.requires_grad && data != NULL;
+    if (tensor && Py_TYPE(tensor) == Py_TYPE(expected) && Py_REFCNT(tensor) == 1 &&
+        ingot_tensor_facts(tensor, &facts) == 0 && ingot_tensor_facts(expected, &expected_facts) == 0) {
+        PyObject *uses = PyObject_CallMethod(tensor, "_use_count", NULL),
+                 *wanted = PyObject_CallMethod(expected, "_use_count", NULL);
+        same = uses && wanted && PyObject_RichCompareBool(uses, wanted, Py_EQ) == 1 &&
+               facts.dtype == expected_facts.dtype && facts.dispatch_keys == expected_facts.dispatch_keys &&
+               facts.rank == 2 && facts.sizes[1] == 5 && facts.strides[0] == 7 && !facts.requires_grad && data != NULL;
         Py_XDECREF(uses);
         Py_XDECREF(wanted);
     }
@@ -216,7 +218,8 @@ static bool same_both_ways(PyObject *float32) {
 
 static bool find_native_allocation(void) {
     /* const&, && and by value: all three take the address of a tensor */
-    static const char *const wrappers[] = {"_Z16THPVariable_WrapON2at10TensorBaseE", "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+    static const char *const wrappers[] = {"_Z16THPVariable_WrapON2at10TensorBaseE",
+                                           "_Z16THPVariable_WrapRKN2at10TensorBaseE",
                                            "_Z16THPVariable_WrapN2at10TensorBaseE"};
     *(void **)&native_empty = ingot_torch_symbol("aoti_torch_empty_strided");
     *(void **)&native_delete = ingot_torch_symbol("aoti_torch_delete_tensor_object");
@@ -227,8 +230,10 @@ static bool find_native_allocation(void) {
 }
 
 int ingot_allocate_init(void) {
-    PyObject *torch = PyImport_ImportModule("torch"), *core = PyImport_ImportModule("torch._C"), *tensor_type = NULL, *float32 = NULL;
-    if (torch && core && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) && (float32 = PyObject_GetAttrString(torch, "float32"))) {
+    PyObject *torch = PyImport_ImportModule("torch"), *core = PyImport_ImportModule("torch._C"), *tensor_type = NULL,
+             *float32 = NULL;
+    if (torch && core && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) &&
+        (float32 = PyObject_GetAttrString(torch, "float32"))) {
         empty_strided = PyObject_GetAttrString(torch, "empty_strided");
         set_ = PyObject_GetAttrString(tensor_type, "set_");
         use_count = PyObject_GetAttrString(core, "_storage_Use_Count");

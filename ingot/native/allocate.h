@@ -22,8 +22,9 @@ typedef struct {
     const IngotDevice *device; /* NULL: the CPU */
 } IngotLayout;
 
-/* Memory of earlier results of one place in a program, to be used again once nobody else holds the storage. Fresh memory costs a
-   page fault for every page touched: for large results that is most of a kernel's time. Zero-initialize before the first use. */
+/* Memory of earlier results of one place in a program, to be used again once nobody else holds the storage. Fresh
+   memory costs a page fault for every page touched: for large results that is most of a kernel's time. Zero-initialize
+   before the first use. */
 typedef struct {
     struct IngotSpare {
         PyObject *tensor; /* holds the storage; NULL in an empty spare */
@@ -38,9 +39,9 @@ int ingot_allocate_init(void);
 /* The bytes that a tensor of this layout spans. */
 int64_t ingot_layout_bytes(const IngotLayout *layout);
 
-/* A new tensor with uninitialized elements, resizable storage and no gradient; *data is its first element. `pool` may be NULL;
-   on other devices than the CPU it must be, for they have an allocator that keeps memory warm.
-   NULL with an exception set when there is no memory. */
+/* A new tensor with uninitialized elements, resizable storage and no gradient; *data is its first element. `pool` may
+   be NULL; on other devices than the CPU it must be, for they have an allocator that keeps memory warm. NULL with an
+   exception set when there is no memory. */
 PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data);
 
 void ingot_pool_clear(IngotPool *pool);

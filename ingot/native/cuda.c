@@ -20,14 +20,14 @@ static struct {
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *name);
     int (*function_set)(void *function, int attribute, int value);
-    int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y, unsigned threads_z,
-                  unsigned shared, void *stream, void **parameters, void **extra);
+    int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                  unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
     int (*error_text)(int error, const char **text);
 } driver;
 
 static int32_t (*current_stream)(int32_t device, void **stream); /* torch's C ABI */
-static PyObject *raw_stream;                                      /* the same through Python, where that is missing */
-static void *contexts[MOST_DEVICES];                              /* of each device the one that torch uses too */
+static PyObject *raw_stream;                                     /* the same through Python, where that is missing */
+static void *contexts[MOST_DEVICES];                             /* of each device the one that torch uses too */
 
 static int failed(int status, const char *what) {
     const char *text = NULL;
@@ -135,20 +135,20 @@ void ingot_cuda_end(void) {
     driver.context_pop(&context);
 }
 
-int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream, void **parameters) {
+int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream,
+                      void **parameters) {
     if (grid > INT32_MAX) {
         PyErr_Format(PyExc_RuntimeError, "%lld blocks are more than a launch may have", (long long)grid);
         return -1;
     }
-    int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared, stream, parameters, NULL);
+    int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared,
+                               stream, parameters, NULL);
     return status ? failed(status, "cuLaunchKernel") : 0;
 }
 
-/* -- loading -------------------------------------------------------------------------------------------------------------------- */
+/* -- loading ------------------------------------------------------------------------------------------------------- */
 
-const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) {
-    return PyCapsule_GetPointer(capsule, NAME);
-}
+const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) { return PyCapsule_GetPointer(capsule, NAME); }
 
 static void unload(PyObject *capsule) {
     IngotCudaKernel *kernel = PyCapsule_GetPointer(capsule, NAME);
@@ -158,7 +158,8 @@ static void unload(PyObject *capsule) {
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    int entered = enter(kernel->device); /* while the process ends, the driver may be gone: then there is nothing to unload */
+    /* While the process ends, the driver may be gone: then there is nothing to unload. */
+    int entered = enter(kernel->device);
     if (entered >= 0)
         driver.module_unload(kernel->module);
     if (entered == 1)
@@ -183,8 +184,8 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
     const char *image, *name;
     Py_ssize_t length;
     int shared, device;
-    if (!PyArg_ParseTuple(arguments, "y#sii", &image, &length, &name, &shared, &device) || find_driver() < 0 || find_stream() < 0 ||
-        retain(device) < 0)
+    if (!PyArg_ParseTuple(arguments, "y#sii", &image, &length, &name, &shared, &device) || find_driver() < 0 ||
+        find_stream() < 0 || retain(device) < 0)
         return NULL;
     IngotCudaKernel *kernel = PyMem_Calloc(1, sizeof *kernel);
     if (kernel == NULL)
@@ -202,10 +203,9 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"load_cuda", load_cuda, METH_VARARGS,
-     "load_cuda(image, function, shared, device): a kernel of a binary, loaded on a device; `shared` is its dynamic shared memory."},
+     "load_cuda(image, function, shared, device): a kernel of a binary, loaded on a device; `shared` is its dynamic "
+     "shared memory."},
     {NULL, NULL, 0, NULL},
 };
 
-int ingot_cuda_register(PyObject *module) {
-    return PyModule_AddFunctions(module, methods);
-}
+int ingot_cuda_register(PyObject *module) { return PyModule_AddFunctions(module, methods); }

@@ -15,13 +15,14 @@ typedef struct {
 /* The kernel in a capsule; NULL with an exception set if it is another object. */
 const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule);
 
-/* Makes the device that of this thread and finds torch's current stream on it. Each call that returned 1 is to be ended; 0 needs
-   nothing, -1 has set an exception. */
+/* Makes the device that of this thread and finds torch's current stream on it. Each call that returned 1 is to be
+   ended; 0 needs nothing, -1 has set an exception. */
 int ingot_cuda_begin(int device, void **stream);
 void ingot_cuda_end(void);
 
 /* Launches a kernel in `grid` blocks. 0, or -1 with an exception set. */
-int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream, void **parameters);
+int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream,
+                      void **parameters);
 
 int ingot_cuda_register(PyObject *module);
 

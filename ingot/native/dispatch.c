@@ -25,8 +25,8 @@ typedef struct {
     PyObject *record;   /* whatever the compiler keeps for the report */
     Result result;
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
-    bool handles; /* the program may handle what it raises, so that the replay may well return */
-    bool replays; /* when the graph raises, nothing has happened yet, and the original function can raise in its stead */
+    bool handles;            /* the program may handle what it raises, so that the replay may well return */
+    bool replays; /* a graph that raises has done nothing yet: the original function can raise in its stead */
     unsigned long long hits;
 } Entry;
 
@@ -159,10 +159,10 @@ static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t 
 
 typedef struct {
     PyObject_HEAD vectorcallfunc vectorcall;
-    PyObject *fn;      /* the original callable */
-    PyObject *self;    /* what it is bound to, or NULL */
-    PyObject *on_miss; /* callable(slots, args, kwargs) -> result */
-    PyObject *entries; /* tuple of Entry, the newest first but for general ones; replaced, never changed */
+    PyObject *fn;        /* the original callable */
+    PyObject *self;      /* what it is bound to, or NULL */
+    PyObject *on_miss;   /* callable(slots, args, kwargs) -> result */
+    PyObject *entries;   /* tuple of Entry, the newest first but for general ones; replaced, never changed */
     IngotRecall *recall; /* NULL as long as there is one entry */
     PyObject *dict, *weakrefs;
     IngotSignature signature;
@@ -179,8 +179,9 @@ static PyObject *replay(Dispatcher *dispatcher, bool handles, PyObject *const *a
     PyErr_NormalizeException(&type, &raised, &traceback);
     PyObject *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
     if (result != NULL && !handles &&
-        PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "a compiled graph raised %R, which %R does not: the call ran in eager",
-                         raised, dispatcher->fn) < 0)
+        PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                         "a compiled graph raised %R, which %R does not: the call ran in eager", raised,
+                         dispatcher->fn) < 0)
         Py_CLEAR(result);
     Py_XDECREF(type);
     Py_XDECREF(raised);
@@ -245,8 +246,8 @@ static Outcome try_entries(Dispatcher *dispatcher, PyObject *entries, PyObject *
     IngotSurroundings around = {0};
     uint64_t look = count > 1 ? ingot_look_of(slots, slot_count) : 0;
     PyObject *recalled = ingot_recall(dispatcher->recall, look);
-    if (recalled != NULL && try_entry(dispatcher, (Entry *)recalled, &around, slots, slot_count, args, flagged_count,
-                                      names, result) == HIT)
+    if (recalled != NULL &&
+        try_entry(dispatcher, (Entry *)recalled, &around, slots, slot_count, args, flagged_count, names, result) == HIT)
         return HIT;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *entry = PyTuple_GET_ITEM(entries, i);
@@ -430,8 +431,8 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     static char *names[] = {"guards", "target", "residual", "record", "replays", "handles", "general", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None;
     int replays = false, handles = false, general = false;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOppp:add_entry", names, &IngotGuardTree_Type, &guards,
-                                     &target, &residual, &record, &replays, &handles, &general))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOppp:add_entry", names, &IngotGuardTree_Type, &guards, &target,
+                                     &residual, &record, &replays, &handles, &general))
         return NULL;
     if (!is_target(target)) {
         PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
@@ -493,7 +494,8 @@ static PyMethodDef dispatcher_methods[] = {
      "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "
      "'general':\n"
      "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there are."},
-    {"entries", (PyCFunction)list_entries, METH_NOARGS, "The entries as a tuple, in the order in which they are asked."},
+    {"entries", (PyCFunction)list_entries, METH_NOARGS,
+     "The entries as a tuple, in the order in which they are asked."},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
     {"__deepcopy__", copy_as_itself, METH_O, "Copied as itself, like a function."},

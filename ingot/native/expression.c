@@ -78,14 +78,10 @@ fail:
     return NULL;
 }
 
-void ingot_expression_free(IngotExpression *expression) {
-    PyMem_Free(expression);
-}
+void ingot_expression_free(IngotExpression *expression) { PyMem_Free(expression); }
 
 /* Python's floor division; `b` is not zero, and not -1 where `a` is the smallest integer. */
-static int64_t floordiv(int64_t a, int64_t b) {
-    return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
-}
+static int64_t floordiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
 
 int ingot_expression_evaluate(const IngotExpression *expression, const int64_t *table, int64_t *result) {
     int64_t stack[MAX_DEPTH], *top = stack - 1;
@@ -97,11 +93,21 @@ int ingot_expression_evaluate(const IngotExpression *expression, const int64_t *
         int64_t b = *top--, a = *top;
         int overflow = 0;
         switch (step->operation) {
-        case ADD: overflow = __builtin_add_overflow(a, b, top); break;
-        case SUB: overflow = __builtin_sub_overflow(a, b, top); break;
-        case MUL: overflow = __builtin_mul_overflow(a, b, top); break;
-        case MAX: *top = a > b ? a : b; break;
-        case MIN: *top = a < b ? a : b; break;
+        case ADD:
+            overflow = __builtin_add_overflow(a, b, top);
+            break;
+        case SUB:
+            overflow = __builtin_sub_overflow(a, b, top);
+            break;
+        case MUL:
+            overflow = __builtin_mul_overflow(a, b, top);
+            break;
+        case MAX:
+            *top = a > b ? a : b;
+            break;
+        case MIN:
+            *top = a < b ? a : b;
+            break;
         default: /* FLOORDIV, MOD */
             if (b == 0) {
                 PyErr_SetString(PyExc_ZeroDivisionError, "a size is divided by zero");

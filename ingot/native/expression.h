@@ -8,8 +8,8 @@
 
 typedef struct IngotExpression IngotExpression;
 
-/* Compiles a sequence of postfix steps that may read table[0] .. table[symbols - 1]. NULL with a Python error when they are
-   not well formed. Free with ingot_expression_free (which accepts NULL). */
+/* Compiles a sequence of postfix steps that may read table[0] .. table[symbols - 1]. NULL with a Python error when they
+   are not well formed. Free with ingot_expression_free (which accepts NULL). */
 IngotExpression *ingot_expression_compile(PyObject *steps, Py_ssize_t symbols);
 void ingot_expression_free(IngotExpression *expression);
 

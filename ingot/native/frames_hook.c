@@ -1,8 +1,8 @@
 /* The frame hook: runs another callable in place of a frame that is about to start (PEP 523).
 
-   CPython has one evaluation function per interpreter. Ours is in place while any thread is active (`hook_enter`), hands
-   on what does not concern it to the function that was there before, and asks about each code object once: the decision is
-   kept in the code object's extra slot and dies with it. */
+   CPython has one evaluation function per interpreter. Ours is in place while any thread is active (`hook_enter`),
+   hands on what does not concern it to the function that was there before, and asks about each code object once: the
+   decision is kept in the code object's extra slot and dies with it. */
 #include "frames_parts.h"
 
 #ifndef _WIN32
@@ -84,7 +84,8 @@ static int decide(PyCodeObject *code, PyObject *entry) {
 
 /* From 3.12 on only the evaluation loop can pop a frame. So the frame is given this code, which returns what is on its
    stack, and the loop runs that one instruction. Its frames are as small as any, but for those of functions without
-   local variables that need no stack either: they may be a place smaller, and above the newest frame one is always free. */
+   local variables that need no stack either: they may be a place smaller, and above the newest frame one is always
+   free. */
 static PyCodeObject *way_out;
 static int way_out_return; /* the unit of its RETURN_VALUE */
 
@@ -119,7 +120,7 @@ static PyObject *retire(PyThreadState *thread, Frame *frame, PyObject *result) {
     frame->localsplus[0] = result;
     frame->stacktop = result != NULL;
     set_position(frame, result == NULL ? -1 : way_out_return); /* before its start: a frame no traceback shows */
-    PyThreadState_EnterTracing(thread); /* nobody was told that the call began */
+    PyThreadState_EnterTracing(thread);                        /* nobody was told that the call began */
     result = _PyEval_EvalFrameDefault(thread, frame, result == NULL);
     PyThreadState_LeaveTracing(thread);
     return result;
@@ -178,8 +179,7 @@ static PyObject *call_entry(PyObject *entry, const Frame *frame) {
         arguments[i + 2] = frame->localsplus[i];
     PyObject *result = NULL;
     if (Py_EnterRecursiveCall(" in a compiled function") == 0) {
-        result =
-            PyObject_Vectorcall(entry, arguments + 1, (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result = PyObject_Vectorcall(entry, arguments + 1, (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         Py_LeaveRecursiveCall();
     }
     if (arguments != few)
@@ -194,7 +194,7 @@ static int check_entry(PyObject *entry) {
     return -1;
 }
 
-/* Has the handler decide. A new reference to what runs in place of this frame, or NULL: nothing. -1 with an exception. */
+/* Has the handler decide. A new reference: what runs in place of this frame, or NULL: nothing; -1 with an exception. */
 static int ask(PyFunctionObject *function, PyCodeObject *code, PyObject **entry) {
     PyObject *asked = Py_NewRef(handler);
     here.paused++;
@@ -376,7 +376,8 @@ static PyMethodDef methods[] = {
     {"hook_leave", hook_leave, METH_NOARGS, "Ends what hook_enter began."},
     {"call_hooked", (PyCFunction)(void (*)(void))call_hooked, METH_FASTCALL,
      "call_hooked(callable, args): what the callable gives, called between hook_enter and hook_leave."},
-    {"hook_pause", hook_pause, METH_NOARGS, "Frames of this thread run as they are until as many calls of hook_unpause."},
+    {"hook_pause", hook_pause, METH_NOARGS,
+     "Frames of this thread run as they are until as many calls of hook_unpause."},
     {"hook_unpause", hook_unpause, METH_NOARGS, "Ends what hook_pause began."},
     {"hook_active", hook_active, METH_NOARGS, "hook_active() -> bool: are this thread's frames looked at?"},
     {"call_plain", (PyCFunction)(void (*)(void))call_plain, METH_FASTCALL | METH_KEYWORDS,
@@ -384,12 +385,14 @@ static PyMethodDef methods[] = {
     {"set_frame_handler", set_frame_handler, METH_O,
      "set_frame_handler(callable or None) -> the one before\n\n"
      "handler(function) is called when a frame starts of whose code nothing is decided, with the hook paused. It "
-     "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask again). What it raises, "
+     "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask again). What it "
+     "raises, "
      "the frame raises."},
     {"set_code_entry", set_code_entry, METH_VARARGS,
      "set_code_entry(code, entry)\n\n"
      "entry(function, *parameters) is called in place of each frame of this code that starts in an active thread: "
-     "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or raises, the call returns or "
+     "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or raises, the call returns "
+     "or "
      "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; NULL: nothing is decided.\n"
      "The code owns the entry, and no collector sees that: an entry that owns the code is never freed."},
     {"code_entry", code_entry, METH_O, "code_entry(code) -> the entry, None or NULL, as given to set_code_entry."},

@@ -1,8 +1,8 @@
 /* Frames that begin in the middle of their code.
 
-   No frame is built here. The function is called in the ordinary way, with any arguments, so that CPython pushes a frame
-   for it; an evaluation function of ours (PEP 523), in place for no longer than that takes, receives the frame before its
-   first instruction, exchanges local variables, operand stack and position, and lets CPython run it. */
+   No frame is built here. The function is called in the ordinary way, with any arguments, so that CPython pushes a
+   frame for it; an evaluation function of ours (PEP 523), in place for no longer than that takes, receives the frame
+   before its first instruction, exchanges local variables, operand stack and position, and lets CPython run it. */
 #include "frames_parts.h"
 
 /* -- what a frame is to hold --------------------------------------------------------------------------------------- */
@@ -344,7 +344,6 @@ static PyObject *restore_generator(PyObject *Py_UNUSED(module), PyObject *args) 
     free_state(state);
     return done;
 }
-
 
 /* The unit of an instruction that returns; -1 if the code never does. */
 static int returning_unit(PyCodeObject *code) {

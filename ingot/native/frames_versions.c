@@ -2,8 +2,8 @@
 
 #if PYTHON_3_13
 
-/* When CPython 3.13 enters a frame with an exception, the line in the traceback is that of the frame's position, and the
-   handler that of the unit before. Both must be those of one instruction, which may be a single unit long. */
+/* When CPython 3.13 enters a frame with an exception, the line in the traceback is that of the frame's position, and
+   the handler that of the unit before. Both must be those of one instruction, which may be a single unit long. */
 
 typedef struct {
     int target, depth_and_lasti;

@@ -1,7 +1,8 @@
 /* CPython's frames from C, for 3.11 to 3.13: all that differs between the versions, and nothing else, is here.
 
-   A *unit* is the index of a 16-bit code unit: the byte offsets of `dis` are twice that. The position of a frame is kept
-   before 3.13 as `prev_instr`, the unit before the next one to run; since 3.13 as `instr_ptr`, the next one to run. */
+   A *unit* is the index of a 16-bit code unit: the byte offsets of `dis` are twice that. The position of a frame is
+   kept before 3.13 as `prev_instr`, the unit before the next one to run; since 3.13 as `instr_ptr`, the next one to
+   run. */
 #ifndef INGOT_FRAMES_VERSIONS_H
 #define INGOT_FRAMES_VERSIONS_H
 

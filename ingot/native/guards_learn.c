@@ -148,8 +148,7 @@ static bool cover_path(Learner *learner, int node) {
     case TYPE:
         return parent == COVERED && add_type(learner, described->parent, owner);
     case CLASS_ATTRIBUTE:
-        return parent == COVERED && PyType_Check(owner) &&
-               learner->tree->nodes[described->parent].reach == CONSTANT &&
+        return parent == COVERED && PyType_Check(owner) && learner->tree->nodes[described->parent].reach == CONSTANT &&
                add_version(learner, described->parent, ingot_type_version((PyTypeObject *)owner));
     default:
         return false;

@@ -28,15 +28,15 @@ typedef struct {
 
 /* What proves that a fact still holds of an object at the same address, without looking (see guards_learn.c). */
 typedef enum {
-    NO_PROOF,    /* nothing, and the check may run code of the user's, or allocate: right for every check */
-    BY_LOOKING,  /* nothing, but the check only reads: it is made at each call */
-    BY_ADDRESS,  /* the address */
-    BY_VALUE,    /* that the object is the same one, if it is immutable */
-    BY_TYPE,     /* its type pointer */
-    BY_LENGTH,   /* the length of a dict */
-    BY_KEYS,     /* the version tag of a dict; not of an OrderedDict, which has an order of its own */
-    BY_VERSION,  /* the version tag of a dict */
-    BY_CLASS     /* the version tag of a class */
+    NO_PROOF,   /* nothing, and the check may run code of the user's, or allocate: right for every check */
+    BY_LOOKING, /* nothing, but the check only reads: it is made at each call */
+    BY_ADDRESS, /* the address */
+    BY_VALUE,   /* that the object is the same one, if it is immutable */
+    BY_TYPE,    /* its type pointer */
+    BY_LENGTH,  /* the length of a dict */
+    BY_KEYS,    /* the version tag of a dict; not of an OrderedDict, which has an order of its own */
+    BY_VERSION, /* the version tag of a dict */
+    BY_CLASS    /* the version tag of a class */
 } Proof;
 
 typedef struct {
@@ -93,8 +93,8 @@ typedef struct {
     PyObject *expected_state, *state_reader; /* NULL if the state around the call does not matter */
     IngotGlobalState state;                  /* as it was when the reader last found what is expected */
     bool state_known;
-    struct Shortcut *shortcut;          /* owned; NULL as long as nothing is learnt */
-    unsigned char *surprises;           /* per node: how often its path changed soon after it was learnt */
+    struct Shortcut *shortcut;           /* owned; NULL as long as nothing is learnt */
+    unsigned char *surprises;            /* per node: how often its path changed soon after it was learnt */
     unsigned long long walks, shortcuts; /* calls that were decided by each */
 } GuardTree;
 

@@ -144,7 +144,7 @@ static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObj
         shortcut->repointed = shortcut->repointed || shortcut->pointers[child] != value;
         shortcut->pointers[child] = value; /* the owner holds it */
     } else if (verdict == HOLDS &&
-             (value != shortcut->pointers[child] || ingot_nature_of(value) != shortcut->natures[child]))
+               (value != shortcut->pointers[child] || ingot_nature_of(value) != shortcut->natures[child]))
         verdict = CHANGED;
     Py_DECREF(value);
     return verdict;
@@ -168,8 +168,8 @@ static Verdict look_again(GuardTree *tree, Shortcut *shortcut, int *node, bool *
 /* Takes a version tag that differs for the expected one, if the facts still hold; CHANGED for other words. */
 static Verdict renew_word(GuardTree *tree, Shortcut *shortcut, Word *word, int *node, bool *quiet) {
     PyObject *owner = shortcut->pointers[*node];
-    if (shortcut->standings[*node] != COVERED || (word->address != ingot_dict_version(owner) &&
-                                                  word->address != ingot_type_version((PyTypeObject *)owner)))
+    if (shortcut->standings[*node] != COVERED ||
+        (word->address != ingot_dict_version(owner) && word->address != ingot_type_version((PyTypeObject *)owner)))
         return CHANGED;
     Py_INCREF(owner); /* alive, as the words before this one have shown */
     if (ingot_load_word(word->address) == 0)

@@ -44,15 +44,15 @@ typedef struct Shortcut {
     int word_count, word_room, watch_count, early_count, recheck_count, late_count, kept_count, held_count,
         relation_count;
     Word *words;
-    int *owners; /* per word: the node whose path or facts it proves */
+    int *owners;         /* per word: the node whose path or facts it proves */
     IngotWatch *watches; /* in the order in which they take part among the words */
     int changes;         /* how many of them have changed */
     Early *early;
     Recheck *rechecks;
-    int *late, *kept; /* kept: nodes whose values are needed after the late ones are read */
-    int *relations;   /* those of the tree's that are checked at each call */
-    PyObject **held;  /* owned: tuples of constants */
-    PyObject **pointers; /* per node: borrowed; what was learnt, or read early in this call */
+    int *late, *kept;                   /* kept: nodes whose values are needed after the late ones are read */
+    int *relations;                     /* those of the tree's that are checked at each call */
+    PyObject **held;                    /* owned: tuples of constants */
+    PyObject **pointers;                /* per node: borrowed; what was learnt, or read early in this call */
     unsigned char *standings, *natures; /* per node */
     bool *leaves;                       /* per node: whether no word relies on its address, here or below */
     bool knows_string_keys;

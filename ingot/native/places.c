@@ -9,7 +9,8 @@ static int check(PyObject *sequence, Py_ssize_t count) {
     }
     for (Py_ssize_t i = 0; i < count; i++)
         if (!ingot_is_plain_tensor(PySequence_Fast_GET_ITEM(sequence, i))) {
-            PyErr_Format(PyExc_TypeError, "%R is no plain tensor", (PyObject *)Py_TYPE(PySequence_Fast_GET_ITEM(sequence, i)));
+            PyErr_Format(PyExc_TypeError, "%R is no plain tensor",
+                         (PyObject *)Py_TYPE(PySequence_Fast_GET_ITEM(sequence, i)));
             return -1;
         }
     return 0;
@@ -75,11 +76,11 @@ static PyObject *storages(PyObject *Py_UNUSED(module), PyObject *given) {
 
 static PyMethodDef methods[] = {
     {"addresses", addresses, METH_VARARGS,
-     "addresses(tensors, count, skipped): where the first `count` begin, one pointer after the other, 0 for those skipped."},
-    {"storages", storages, METH_O, "storages(tensors): what identifies the storage of each, without making a Python object of it."},
+     "addresses(tensors, count, skipped): where the first `count` begin, one pointer after the other, 0 for those "
+     "skipped."},
+    {"storages", storages, METH_O,
+     "storages(tensors): what identifies the storage of each, without making a Python object of it."},
     {NULL, NULL, 0, NULL},
 };
 
-int ingot_places_register(PyObject *module) {
-    return PyModule_AddFunctions(module, methods);
-}
+int ingot_places_register(PyObject *module) { return PyModule_AddFunctions(module, methods); }

@@ -12,7 +12,7 @@ static const double RELEASE_GIL_NANOSECONDS = 50e3;
 
 enum { ALIGNMENT = 64, INPUT_ALIGNMENT = 16 };
 
-/* -- grad mode ------------------------------------------------------------------------------------------------------------------ */
+/* -- grad mode ----------------------------------------------------------------------------------------------------- */
 
 static _Bool (*grad_is_enabled)(void);
 static void (*grad_set_enabled)(_Bool enabled);
@@ -47,7 +47,7 @@ static int swap_grad_mode(int enabled) {
     return before;
 }
 
-/* -- frames --------------------------------------------------------------------------------------------------------------------- */
+/* -- frames -------------------------------------------------------------------------------------------------------- */
 
 static void clear_array(PyObject **array, int count) {
     for (int i = 0; i < count; i++)
@@ -103,11 +103,13 @@ static Frame *take_frame(Program *program) {
     return frame;
 }
 
-/* Ends a call: everything it held is released, and the frame waits for the next. If somebody kept a view of the arena, it is his. */
+/* Ends a call: everything it held is released, and the frame waits for the next. If somebody kept a view of the arena,
+ * it is his. */
 static void give_back_frame(Program *program, Frame *frame) {
     clear_array(frame->tensors, program->buffer_count);
     for (int i = 0; i < program->view_count; i++)
-        if (frame->views[i] && Py_REFCNT(frame->views[i]) > 1 && program->buffers[program->views[i].buffer].place == ARENA) {
+        if (frame->views[i] && Py_REFCNT(frame->views[i]) > 1 &&
+            program->buffers[program->views[i].buffer].place == ARENA) {
             forget_views(program, frame);
             Py_CLEAR(frame->arena);
             break;
@@ -116,7 +118,7 @@ static void give_back_frame(Program *program, Frame *frame) {
     program->idle = frame;
 }
 
-/* -- sizes and places ----------------------------------------------------------------------------------------------------------- */
+/* -- sizes and places ---------------------------------------------------------------------------------------------- */
 
 static int read_symbol(const SymbolSource *symbol, PyObject *input, int64_t *value) {
     IngotTensorFacts facts;
@@ -156,7 +158,8 @@ static int prepare_arena(Program *program, Frame *frame) {
     for (int i = 0; i < program->buffer_count; i++)
         used |= program->buffers[i].place == ARENA;
     if (used && (frame->arena == NULL || frame->arena_bytes < bytes)) {
-        IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride, &program->device};
+        IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
+                              &program->device};
         Py_CLEAR(frame->arena);
         if ((frame->arena = ingot_allocate(&layout, NULL, &base)) == NULL)
             return -1;
@@ -173,7 +176,8 @@ static int prepare_arena(Program *program, Frame *frame) {
 int ingot_program_evaluate(const Program *program, Frame *frame, int stage) {
     int64_t *results = frame->values + program->symbol_count;
     for (int i = 0; i < program->expression_count; i++)
-        if (program->stages[i] == stage && ingot_expression_evaluate(program->expressions[i], frame->values, &results[i]) < 0)
+        if (program->stages[i] == stage &&
+            ingot_expression_evaluate(program->expressions[i], frame->values, &results[i]) < 0)
             return -1;
     return 0;
 }
@@ -207,7 +211,8 @@ static int align_input(Program *program, Frame *frame, int number) {
 /* Where kernels rely on aligned inputs, copies those that are not. The sizes are known by now. */
 static int align_inputs(Program *program, Frame *frame) {
     for (int i = 0; i < program->buffer_count; i++)
-        if (program->buffers[i].aligned && program->buffers[i].needs_data && (uintptr_t)frame->data[i] % INPUT_ALIGNMENT && align_input(program, frame, i) < 0)
+        if (program->buffers[i].aligned && program->buffers[i].needs_data &&
+            (uintptr_t)frame->data[i] % INPUT_ALIGNMENT && align_input(program, frame, i) < 0)
             return -1;
     return 0;
 }
@@ -220,7 +225,8 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
             continue;
         PyObject *tensor = buffer->place == INPUT ? inputs[buffer->position] : program->constants[buffer->position];
         if (!ingot_is_plain_tensor(tensor)) {
-            PyErr_Format(PyExc_TypeError, "input %d of a program must be a tensor, not %R", buffer->position, (PyObject *)Py_TYPE(tensor));
+            PyErr_Format(PyExc_TypeError, "input %d of a program must be a tensor, not %R", buffer->position,
+                         (PyObject *)Py_TYPE(tensor));
             return -1;
         }
         frame->tensors[i] = Py_NewRef(tensor);
@@ -230,7 +236,7 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
     return 0;
 }
 
-/* -- steps ---------------------------------------------------------------------------------------------------------------------- */
+/* -- steps --------------------------------------------------------------------------------------------------------- */
 
 static int allocate(Program *program, Frame *frame, const Step *step) {
     const Buffer *buffer = &program->buffers[step->buffer];
@@ -278,7 +284,7 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
     for (int i = 0; i < kernel->count; i++)
         frame->pointers[i] = frame->data[kernel->buffers[i]];
     int width = kernel->parts ? kernel->count / kernel->parts : kernel->count;
-    IngotLaunch launch = {kernel->function, frame->pointers, frame->values, kernel->parts, width,  frame->extents,
+    IngotLaunch launch = {kernel->function, frame->pointers, frame->values,  kernel->parts, width, frame->extents,
                           extent,           kernel->unit,    frame->scratch, scratch,       0};
     int long_running = nanoseconds > RELEASE_GIL_NANOSECONDS * threads;
     PyThreadState *state = long_running ? PyEval_SaveThread() : NULL;
@@ -311,7 +317,8 @@ static int launch(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
     int64_t grid = frame->values[launch->grid];
     if (grid <= 0)
         return 0;
-    const LaunchForm *form = launch->limit >= 0 && frame->values[launch->limit] > INT32_MAX ? &launch->wide : &launch->form;
+    const LaunchForm *form =
+        launch->limit >= 0 && frame->values[launch->limit] > INT32_MAX ? &launch->wide : &launch->form;
     void **next = frame->pointers;
     for (int i = 0; i < launch->count; i++)
         *next++ = &frame->data[launch->buffers[i]];
@@ -326,11 +333,16 @@ static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocat
 
 static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
     switch (output->kind) {
-    case OUT_BUFFER: return Py_XNewRef(frame->tensors[output->index]);
-    case OUT_VIEW: return ingot_program_view(program, frame, output->index);
-    case OUT_ALONE: return ingot_program_view_alone(program, frame, output->index);
-    case OUT_COPY: return ingot_program_copied_view(program, frame, output->index);
-    default: return PyLong_FromLongLong(frame->values[output->index]);
+    case OUT_BUFFER:
+        return Py_XNewRef(frame->tensors[output->index]);
+    case OUT_VIEW:
+        return ingot_program_view(program, frame, output->index);
+    case OUT_ALONE:
+        return ingot_program_view_alone(program, frame, output->index);
+    case OUT_COPY:
+        return ingot_program_copied_view(program, frame, output->index);
+    default:
+        return PyLong_FromLongLong(frame->values[output->index]);
     }
 }
 
@@ -418,13 +430,14 @@ int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyO
     return run(self, inputs, n, NULL, outputs);
 }
 
-/* -- the Python type ------------------------------------------------------------------------------------------------------------ */
+/* -- the Python type ----------------------------------------------------------------------------------------------- */
 
 static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *keywords) {
     if (keywords && PyTuple_GET_SIZE(keywords) > 0)
         return PyErr_Format(PyExc_TypeError, "a program takes no keyword arguments");
     PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
-    if (outputs && ingot_program_run(self, arguments, PyVectorcall_NARGS(flags), ((PyTupleObject *)outputs)->ob_item) < 0)
+    if (outputs &&
+        ingot_program_run(self, arguments, PyVectorcall_NARGS(flags), ((PyTupleObject *)outputs)->ob_item) < 0)
         Py_CLEAR(outputs);
     return outputs;
 }
@@ -432,9 +445,11 @@ static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, 
 /* consume(inputs): as a call, and takes the inputs from the list, so that each may die with its last use. */
 static PyObject *program_consume(PyObject *self, PyObject *given) {
     if (!PyList_CheckExact(given))
-        return PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R", (PyObject *)Py_TYPE(given));
+        return PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R",
+                            (PyObject *)Py_TYPE(given));
     PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
-    if (outputs && run(self, ((PyListObject *)given)->ob_item, PyList_GET_SIZE(given), given, ((PyTupleObject *)outputs)->ob_item) < 0)
+    if (outputs && run(self, ((PyListObject *)given)->ob_item, PyList_GET_SIZE(given), given,
+                       ((PyTupleObject *)outputs)->ob_item) < 0)
         Py_CLEAR(outputs);
     return outputs;
 }
@@ -511,7 +526,8 @@ static PyObject *program_profile(PyObject *self, PyObject *on) {
 static PyMethodDef program_methods[] = {
     {"profile", program_profile, METH_O,
      "profile(on): begins or ends to measure steps; returns the nanoseconds of each since it began, () if it was off."},
-    {"consume", program_consume, METH_O, "consume(inputs): as a call, and empties the list: inputs die with their last use."},
+    {"consume", program_consume, METH_O,
+     "consume(inputs): as a call, and empties the list: inputs die with their last use."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -523,9 +539,9 @@ static PyMemberDef members[] = {
 };
 
 PyTypeObject IngotProgram_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "ingot.native._native.Program",
-    .tp_doc = "Program(description): a compiled graph; program(*inputs) -> tuple of outputs. See ingot.runtime.program.",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Program",
+    .tp_doc =
+        "Program(description): a compiled graph; program(*inputs) -> tuple of outputs. See ingot.runtime.program.",
     .tp_basicsize = sizeof(Program),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = program_new,
@@ -539,13 +555,9 @@ PyTypeObject IngotProgram_Type = {
     .tp_methods = program_methods,
 };
 
-Py_ssize_t ingot_program_input_count(PyObject *program) {
-    return ((Program *)program)->input_count;
-}
+Py_ssize_t ingot_program_input_count(PyObject *program) { return ((Program *)program)->input_count; }
 
-Py_ssize_t ingot_program_output_count(PyObject *program) {
-    return ((Program *)program)->output_count;
-}
+Py_ssize_t ingot_program_output_count(PyObject *program) { return ((Program *)program)->output_count; }
 
 static PyObject *force_slow_allocation(PyObject *Py_UNUSED(module), PyObject *slow) {
     ingot_force_slow_allocation(PyObject_IsTrue(slow) == 1);
@@ -553,12 +565,14 @@ static PyObject *force_slow_allocation(PyObject *Py_UNUSED(module), PyObject *sl
 }
 
 static PyMethodDef methods[] = {
-    {"_force_slow_allocation", force_slow_allocation, METH_O, "_force_slow_allocation(slow): allocate through Python (for tests)."},
+    {"_force_slow_allocation", force_slow_allocation, METH_O,
+     "_force_slow_allocation(slow): allocate through Python (for tests)."},
     {NULL, NULL, 0, NULL},
 };
 
 int ingot_program_register(PyObject *module) {
-    if (ingot_allocate_init() < 0 || ingot_program_calls_init() < 0 || init_grad_mode() < 0 || PyModule_AddFunctions(module, methods) < 0)
+    if (ingot_allocate_init() < 0 || ingot_program_calls_init() < 0 || init_grad_mode() < 0 ||
+        PyModule_AddFunctions(module, methods) < 0)
         return -1;
     return PyModule_AddType(module, &IngotProgram_Type);
 }

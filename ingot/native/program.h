@@ -12,9 +12,9 @@ int ingot_program_register(PyObject *module);
 Py_ssize_t ingot_program_input_count(PyObject *program);
 Py_ssize_t ingot_program_output_count(PyObject *program);
 
-/* Runs the program on `n` borrowed inputs, which must be as its guards promise; they are held until it ends. On success (0)
-   `outputs` receives output_count new references: tensors, and ints for sizes. On failure (-1) an exception is set and no
-   reference is left in `outputs`. Needs the GIL, and lets other threads have it during long kernels. */
+/* Runs the program on `n` borrowed inputs, which must be as its guards promise; they are held until it ends. On success
+   (0) `outputs` receives output_count new references: tensors, and ints for sizes. On failure (-1) an exception is set
+   and no reference is left in `outputs`. Needs the GIL, and lets other threads have it during long kernels. */
 int ingot_program_run(PyObject *program, PyObject *const *inputs, Py_ssize_t n, PyObject **outputs);
 
 #endif

@@ -1,7 +1,8 @@
 /* Library calls: building their arguments, and taking their results. */
 #include "program_parts.h"
 
-static PyObject *as_strided, *name_view, *name_clone, *name_copy_, *name_detach; /* torch.as_strided, and names of Tensor's methods */
+/* torch.as_strided, and names of Tensor's methods. */
+static PyObject *as_strided, *name_view, *name_clone, *name_copy_, *name_detach;
 
 int ingot_program_calls_init(void) {
     PyObject *torch = PyImport_ImportModule("torch");
@@ -20,10 +21,11 @@ IngotLayout ingot_program_layout(const Program *program, const Frame *frame, con
         sizes[i] = frame->values[geometry->sizes[i]];
         strides[i] = frame->values[geometry->strides[i]];
     }
-    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides, &program->device};
+    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes,
+                         strides,         &program->device};
 }
 
-/* -- views ---------------------------------------------------------------------------------------------------------------------- */
+/* -- views --------------------------------------------------------------------------------------------------------- */
 
 static PyObject *tuple_of_values(const Frame *frame, int count, const int *positions) {
     PyObject *tuple = PyTuple_New(count);
@@ -48,10 +50,11 @@ static PyObject **view_shape(Program *program, Frame *frame, int number) {
     return shape[0] && shape[1] ? shape : NULL;
 }
 
-/* A new reference to a tensor of another dtype in the storage of `base`, whatever the strides of that: as_strided, which addresses
-   the whole storage, is all that is done with it. */
+/* A new reference to a tensor of another dtype in the storage of `base`, whatever the strides of that: as_strided,
+   which addresses the whole storage, is all that is done with it. */
 static PyObject *reinterpreted(PyObject *base, PyObject *dtype) {
-    PyObject *nothing = Py_BuildValue("(i)", 0), *step = Py_BuildValue("(i)", 1), *start = PyLong_FromLong(0), *flat = NULL, *result;
+    PyObject *nothing = Py_BuildValue("(i)", 0), *step = Py_BuildValue("(i)", 1), *start = PyLong_FromLong(0),
+             *flat = NULL, *result;
     if (nothing && step && start) {
         PyObject *arguments[] = {base, nothing, step, start};
         flat = PyObject_Vectorcall(as_strided, arguments, 4, NULL);
@@ -64,7 +67,8 @@ static PyObject *reinterpreted(PyObject *base, PyObject *dtype) {
     return result;
 }
 
-/* A new reference to the tensor that a view strides over, of the view's dtype, and where in its storage the view begins. */
+/* A new reference to the tensor that a view strides over, of the view's dtype, and where in its storage the view
+ * begins. */
 static PyObject *view_base(Program *program, Frame *frame, const View *view, int64_t *offset) {
     const Buffer *buffer = &program->buffers[view->buffer];
     PyObject *base = buffer->place == ARENA ? frame->arena : frame->tensors[view->buffer];
@@ -126,7 +130,7 @@ PyObject *ingot_program_copied_view(Program *program, Frame *frame, int number) 
     return copy;
 }
 
-/* -- arguments ------------------------------------------------------------------------------------------------------------------ */
+/* -- arguments ----------------------------------------------------------------------------------------------------- */
 
 static PyObject *build(Program *program, Frame *frame, const Item *item);
 
@@ -149,24 +153,29 @@ static PyObject *build_sequence(Program *program, Frame *frame, const Item *item
 static PyObject *build(Program *program, Frame *frame, const Item *item) {
     PyObject *tensor;
     switch (item->kind) {
-    case ITEM_OBJECT: return Py_NewRef(item->object);
-    case ITEM_INT: return PyLong_FromLongLong(frame->values[item->index]);
-    case ITEM_VIEW: tensor = ingot_program_view(program, frame, item->index); break;
+    case ITEM_OBJECT:
+        return Py_NewRef(item->object);
+    case ITEM_INT:
+        return PyLong_FromLongLong(frame->values[item->index]);
+    case ITEM_VIEW:
+        tensor = ingot_program_view(program, frame, item->index);
+        break;
     case ITEM_BUFFER:
         tensor = Py_XNewRef(frame->tensors[item->index]);
         if (tensor == NULL)
             PyErr_Format(PyExc_SystemError, "an argument is buffer %d, which holds nothing", item->index);
         break;
-    default: return build_sequence(program, frame, item);
+    default:
+        return build_sequence(program, frame, item);
     }
     if (tensor != NULL)
         frame->given[frame->given_count++] = tensor;
     return tensor;
 }
 
-/* -- results -------------------------------------------------------------------------------------------------------------------- */
+/* -- results ------------------------------------------------------------------------------------------------------- */
 
-/* Whether a result lies in the memory of an argument: it must not become a buffer that is written later. -1 on error. */
+/* Whether a result lies in the memory of an argument: it must not become a buffer that is written later. -1: error. */
 static int shares_memory_of_argument(const Frame *frame, PyObject *result) {
     uintptr_t storage, other;
     if (ingot_tensor_storage(result, &storage) < 0)
@@ -181,15 +190,18 @@ static int shares_memory_of_argument(const Frame *frame, PyObject *result) {
 }
 
 static int wrong_result(const CallStep *step, const char *what) {
-    PyErr_Format(PyExc_RuntimeError, "%R returned a result whose %s differs from what its meta kernel predicted", step->function, what);
+    PyErr_Format(PyExc_RuntimeError, "%R returned a result whose %s differs from what its meta kernel predicted",
+                 step->function, what);
     return -1;
 }
 
-/* Whether the result has the predicted dtype and strides, so that it can be the buffer itself. Strides that reach nothing do not
-   count. -1, with an exception set, if its sizes are not as predicted. */
-static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, const IngotLayout *layout, int needs_data) {
+/* Whether the result has the predicted dtype and strides, so that it can be the buffer itself. Strides that reach
+   nothing do not count. -1, with an exception set, if its sizes are not as predicted. */
+static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, const IngotLayout *layout,
+                        int needs_data) {
     int same = facts->dtype == layout->number, empty = 0;
-    int left_on_cpu = facts->device_type == 0 && !needs_data; /* by a GPU's library, which knows it: the seeds of attention */
+    /* By a GPU's library, which knows it: the seeds of attention. */
+    int left_on_cpu = facts->device_type == 0 && !needs_data;
     if (facts->device_type != layout->device->type && !left_on_cpu)
         return wrong_result(step, "device");
     if (facts->rank != layout->rank)
@@ -212,8 +224,10 @@ static int take_result(Program *program, Frame *frame, const CallStep *step, int
     IngotTensorFacts facts;
     int fits = -1, shared = 0;
     if (!ingot_is_plain_tensor(result))
-        PyErr_Format(PyExc_TypeError, "%R returned %R where a tensor was predicted", step->function, (PyObject *)Py_TYPE(result));
-    else if (ingot_tensor_facts(result, &facts) == 0 && (fits = as_predicted(step, &facts, &layout, buffer->needs_data)) >= 0)
+        PyErr_Format(PyExc_TypeError, "%R returned %R where a tensor was predicted", step->function,
+                     (PyObject *)Py_TYPE(result));
+    else if (ingot_tensor_facts(result, &facts) == 0 &&
+             (fits = as_predicted(step, &facts, &layout, buffer->needs_data)) >= 0)
         shared = shares_memory_of_argument(frame, result);
     if (fits == 0 || shared == 1) {
         PyObject *copy = ingot_allocate(&layout, NULL, &frame->data[number]);
@@ -224,7 +238,8 @@ static int take_result(Program *program, Frame *frame, const CallStep *step, int
         Py_SETREF(result, copy);
         program->layout_mismatches += fits == 0;
     }
-    if (fits < 0 || shared < 0 || result == NULL || (buffer->needs_data && ingot_tensor_data(result, &frame->data[number]) < 0)) {
+    if (fits < 0 || shared < 0 || result == NULL ||
+        (buffer->needs_data && ingot_tensor_data(result, &frame->data[number]) < 0)) {
         Py_XDECREF(result);
         return -1;
     }
@@ -289,7 +304,8 @@ static int take_results(Program *program, Frame *frame, const CallStep *step, Py
     int status = PySequence_Fast_GET_SIZE(results) == step->target_count ? 0 : wrong_result(step, "length");
     for (int i = 0; status == 0 && i < step->target_count; i++)
         if (step->targets[i] >= 0)
-            status = take_result(program, frame, step, step->targets[i], Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
+            status =
+                take_result(program, frame, step, step->targets[i], Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
     Py_DECREF(results);
     return status;
 }
@@ -305,7 +321,8 @@ static int check_written(Program *program, Frame *frame, const CallStep *step) {
             actual += frame->values[program->buffers[number].position];
         if (actual != expected) {
             frame->prepared = 0;
-            PyErr_Format(PyExc_RuntimeError, "%R resized its out= argument: its meta kernel predicted other sizes", step->function);
+            PyErr_Format(PyExc_RuntimeError, "%R resized its out= argument: its meta kernel predicted other sizes",
+                         step->function);
             return -1;
         }
     }

@@ -32,7 +32,7 @@ void ingot_program_free_parts(Program *program) {
     }
 }
 
-/* -- small readers -------------------------------------------------------------------------------------------------------------- */
+/* -- small readers ------------------------------------------------------------------------------------------------- */
 
 static int malformed(const char *what, PyObject *object) {
     if (!PyErr_Occurred())
@@ -50,7 +50,8 @@ static int read_position(PyObject *object, int limit, const char *what, int *pos
 }
 
 /* A tuple of positions in lowest .. limit - 1. */
-static int read_positions(Program *program, PyObject *tuple, int lowest, int limit, const char *what, int *count, int **positions) {
+static int read_positions(Program *program, PyObject *tuple, int lowest, int limit, const char *what, int *count,
+                          int **positions) {
     if (!PyTuple_Check(tuple))
         return malformed(what, tuple);
     *count = (int)PyTuple_GET_SIZE(tuple);
@@ -73,9 +74,7 @@ static int read_word(PyObject *word, const char *const *words, int count, const 
     return malformed(what, word);
 }
 
-static int value_count(const Program *program) {
-    return program->symbol_count + program->expression_count;
-}
+static int value_count(const Program *program) { return program->symbol_count + program->expression_count; }
 
 static int read_geometry(Program *program, PyObject *dtype, PyObject *sizes, PyObject *strides, Geometry *geometry) {
     int rank;
@@ -90,7 +89,7 @@ static int read_geometry(Program *program, PyObject *dtype, PyObject *sizes, PyO
     return rank == geometry->rank && rank <= INGOT_MAX_RANK ? 0 : malformed("rank", sizes);
 }
 
-/* -- the parts ------------------------------------------------------------------------------------------------------------------ */
+/* -- the parts ----------------------------------------------------------------------------------------------------- */
 
 typedef int (*Reader)(Program *program, PyObject *object, void *part);
 
@@ -118,7 +117,9 @@ static int read_symbol(Program *program, PyObject *object, void *part) {
     if (!PyArg_ParseTuple(object, "OOi", &input, &kind, &symbol->dim) ||
         (symbol->what = read_word(kind, kinds, 4, "what a symbol reads")) < 0)
         return -1;
-    return symbol->what == SYMBOL_BOUND ? 0 : read_position(input, program->input_count, "input of a symbol", &symbol->input);
+    return symbol->what == SYMBOL_BOUND
+               ? 0
+               : read_position(input, program->input_count, "input of a symbol", &symbol->input);
 }
 
 static int read_expression(Program *program, PyObject *object, void *part) {
@@ -131,8 +132,8 @@ static int read_stages(Program *program, PyObject *tuple) {
     int count = program->expression_count;
     if (tuple)
         return read_positions(program, tuple, 0, INT_MAX, "stages", &count, &program->stages) < 0 ? -1
-               : count == program->expression_count                                               ? 0
-                                                                                                  : malformed("stages", tuple);
+               : count == program->expression_count ? 0
+                                                    : malformed("stages", tuple);
     return (program->stages = ingot_program_memory(program, (size_t)count, sizeof(int))) ? 0 : -1;
 }
 
@@ -184,7 +185,9 @@ static int read_view(Program *program, PyObject *object, void *part) {
 static int count_tensors(const Item *items, int count) {
     int total = 0;
     for (int i = 0; i < count; i++)
-        total += items[i].kind == ITEM_BUFFER || items[i].kind == ITEM_VIEW ? 1 : count_tensors(items[i].items, items[i].count);
+        total += items[i].kind == ITEM_BUFFER || items[i].kind == ITEM_VIEW
+                     ? 1
+                     : count_tensors(items[i].items, items[i].count);
     return total;
 }
 
@@ -220,18 +223,21 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     PyObject *name, *address, *buffers, *extent, *extents = NULL;
     long long unit;
     kernel->varying_work = -1;
-    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|Oi", &name, &address, &buffers, &extent, &kernel->work, &unit, &kernel->scratch,
-                          &PyTuple_Type, &kernel->errors, &extents, &kernel->varying_work) ||
-        read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count, &kernel->buffers) < 0 ||
+    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|Oi", &name, &address, &buffers, &extent, &kernel->work, &unit,
+                          &kernel->scratch, &PyTuple_Type, &kernel->errors, &extents, &kernel->varying_work) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count,
+                       &kernel->buffers) < 0 ||
         read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
         return -1;
-    if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts", &kernel->parts, &kernel->extents) < 0)
+    if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts", &kernel->parts,
+                                  &kernel->extents) < 0)
         return -1;
     if (kernel->parts && kernel->count % kernel->parts)
         return malformed("parts of a kernel", fields);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kernel->errors); i++) {
         PyObject *fault = PyTuple_GET_ITEM(kernel->errors, i);
-        if (!PyTuple_Check(fault) || PyTuple_GET_SIZE(fault) != 2 || !PyExceptionClass_Check(PyTuple_GET_ITEM(fault, 0)))
+        if (!PyTuple_Check(fault) || PyTuple_GET_SIZE(fault) != 2 ||
+            !PyExceptionClass_Check(PyTuple_GET_ITEM(fault, 0)))
             return malformed("error of a kernel", fault);
     }
     *(void **)&kernel->function = PyLong_AsVoidPtr(address);
@@ -249,8 +255,8 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
 static int read_form(Program *program, PyObject *capsule, int parameters, LaunchForm *form) {
     if ((form->kernel = ingot_cuda_kernel(capsule)) == NULL)
         return malformed("kernel of a launch", capsule);
-    if (program->device.type != INGOT_CUDA || form->kernel->device != program->device.index || form->threads < 1 || form->shared < 0 ||
-        form->hidden < 0)
+    if (program->device.type != INGOT_CUDA || form->kernel->device != program->device.index || form->threads < 1 ||
+        form->shared < 0 || form->hidden < 0)
         return malformed("launch", capsule);
     program->widest_kernel = Py_MAX(program->widest_kernel, parameters + form->hidden);
     return 0;
@@ -261,10 +267,12 @@ static int read_launch(Program *program, PyObject *fields, Step *step) {
     LaunchForm *form = &launch->form, *wide = &launch->wide;
     PyObject *name, *buffers, *sizes, *grid, *kernel, *limit = NULL, *other = NULL;
     launch->limit = -1;
-    if (!PyArg_ParseTuple(fields, "OOOOOiii|OOiii", &name, &buffers, &sizes, &grid, &kernel, &form->threads, &form->shared, &form->hidden, &limit,
-                          &other, &wide->threads, &wide->shared, &wide->hidden) ||
-        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count, &launch->buffers) < 0 ||
-        read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count, &launch->sizes) < 0 ||
+    if (!PyArg_ParseTuple(fields, "OOOOOiii|OOiii", &name, &buffers, &sizes, &grid, &kernel, &form->threads,
+                          &form->shared, &form->hidden, &limit, &other, &wide->threads, &wide->shared, &wide->hidden) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count,
+                       &launch->buffers) < 0 ||
+        read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count,
+                       &launch->sizes) < 0 ||
         read_position(grid, value_count(program), "grid", &launch->grid) < 0 ||
         read_form(program, kernel, launch->count + launch->size_count, form) < 0)
         return -1;
@@ -303,14 +311,16 @@ static int read_check(Program *program, PyObject *object, void *part) {
 static int read_call(Program *program, PyObject *fields, Step *step) {
     CallStep *call = &step->call;
     PyObject *name, *items, *targets, *written, *bindings = NULL, *checks;
-    if (!PyArg_ParseTuple(fields, "OOOOOO|(iOO)", &name, &call->function, &items, &call->keywords, &targets, &written, &call->stage,
-                          &bindings, &checks) ||
+    if (!PyArg_ParseTuple(fields, "OOOOOO|(iOO)", &name, &call->function, &items, &call->keywords, &targets, &written,
+                          &call->stage, &bindings, &checks) ||
         read_parts(program, items, read_item, sizeof(Item), &call->count, &call->items) < 0 ||
-        read_positions(program, targets, -1, program->buffer_count, "targets", &call->target_count, &call->targets) < 0 ||
+        read_positions(program, targets, -1, program->buffer_count, "targets", &call->target_count, &call->targets) <
+            0 ||
         read_positions(program, written, 0, program->buffer_count, "written", &call->written_count, &call->written) < 0)
         return -1;
-    if (bindings && (read_parts(program, bindings, read_binding, sizeof(Binding), &call->binding_count, &call->bindings) < 0 ||
-                     read_parts(program, checks, read_check, sizeof(Check), &call->check_count, &call->checks) < 0))
+    if (bindings &&
+        (read_parts(program, bindings, read_binding, sizeof(Binding), &call->binding_count, &call->bindings) < 0 ||
+         read_parts(program, checks, read_check, sizeof(Check), &call->check_count, &call->checks) < 0))
         return -1;
     if (call->keywords == Py_None)
         call->keywords = NULL;
@@ -331,13 +341,14 @@ static int read_release(Program *program, PyObject *fields, Step *step) {
     BufferList *release = &step->release;
     if (!PyArg_ParseTuple(fields, "OO", &name, &buffers))
         return -1;
-    return read_positions(program, buffers, 0, program->buffer_count, "buffers to release", &release->count, &release->buffers);
+    return read_positions(program, buffers, 0, program->buffer_count, "buffers to release", &release->count,
+                          &release->buffers);
 }
 
 static int read_step(Program *program, PyObject *object, void *part) {
     static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release", "launch"};
-    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {read_allocate, read_kernel, read_call, read_release,
-                                                                              read_launch};
+    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {read_allocate, read_kernel, read_call,
+                                                                              read_release, read_launch};
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) < 2)
         return malformed("step", object);
     int kind = read_word(PyTuple_GET_ITEM(object, 0), kinds, STEP_KINDS, "kind of a step");
@@ -364,17 +375,19 @@ static int read_output(Program *program, PyObject *object, void *part) {
 }
 
 int ingot_program_describe(Program *program, PyObject *description) {
-    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner, *device = Py_None, *stages = NULL;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OO", &program->input_count, &symbols, &expressions, &constants, &buffers,
-                          &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages))
+    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
+        *device = Py_None, *stages = NULL;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OO", &program->input_count, &symbols, &expressions, &constants,
+                          &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
         return -1;
     PyObject *none = PyTuple_New(0);
     int status = none == NULL ? -1 : 0;
-#define READ(tuple, reader, count, array) \
-    status = status < 0 ? -1 : read_parts(program, tuple, reader, sizeof *program->array, &program->count, &program->array)
+#define READ(tuple, reader, count, array)                                                                              \
+    status =                                                                                                           \
+        status < 0 ? -1 : read_parts(program, tuple, reader, sizeof *program->array, &program->count, &program->array)
     READ(symbols, read_symbol, symbol_count, symbols);
     READ(expressions, read_expression, expression_count, expressions);
     status = status < 0 ? -1 : read_stages(program, stages);

@@ -1,5 +1,6 @@
-/* What a program is made of; shared by the files that describe, call and run it. The format of the description is documented in
-   ingot/runtime/program.py. All `int` fields named after sizes, strides, offsets or extents are positions in Frame.values. */
+/* What a program is made of; shared by the files that describe, call and run it. The format of the description is
+   documented in ingot/runtime/program.py. All `int` fields named after sizes, strides, offsets or extents are positions
+   in Frame.values. */
 #ifndef INGOT_PROGRAM_PARTS_H
 #define INGOT_PROGRAM_PARTS_H
 
@@ -52,7 +53,8 @@ typedef struct {
     PyObject *errors;
 } KernelStep;
 
-/* What a call gives a value, which is known to lie in lower .. upper: the size of a result's dimension, or, with dim -1, the result. */
+/* What a call gives a value, which is known to lie in lower .. upper: the size of a result's dimension, or, with dim
+ * -1, the result. */
 typedef struct {
     int value, result, dim; /* value: among the values, a symbol */
     int64_t lower, upper;
@@ -69,9 +71,9 @@ typedef struct {
     PyObject *function, *keywords; /* keywords: tuple of names for the last items, or NULL */
     int count, tensors;            /* items, and tensors anywhere in them */
     Item *items;
-    int target_count, *targets;    /* buffers that the results become; -1 for a result that nobody uses */
-    int written_count, *written;   /* items that are written through out=: buffers or views */
-    int stage;                     /* of the values that follow from the bindings; 0: there are none */
+    int target_count, *targets;  /* buffers that the results become; -1 for a result that nobody uses */
+    int written_count, *written; /* items that are written through out=: buffers or views */
+    int stage;                   /* of the values that follow from the bindings; 0: there are none */
     int binding_count, check_count;
     Binding *bindings;
     Check *checks;
@@ -82,11 +84,12 @@ typedef struct {
     int threads, shared, hidden;
 } LaunchForm;
 
-/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them), and pointers that are null. */
+/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them), and pointers that are
+ * null. */
 typedef struct {
     int count, *buffers, size_count, *sizes;
-    int grid;         /* blocks, among the values */
-    int limit;        /* among the values: from 2**31 on, the wide form is launched; -1 where there is none */
+    int grid;  /* blocks, among the values */
+    int limit; /* among the values: from 2**31 on, the wide form is launched; -1 where there is none */
     LaunchForm form, wide;
 } LaunchStep;
 
@@ -111,36 +114,35 @@ typedef struct {
 } Output;
 
 typedef struct {
-    int input, what, dim; /* `what` is a SYMBOL_...; a value is that of an int among the inputs; calls bind what is bound */
+    int input, what, dim; /* `what` is a SYMBOL_...: a value is an int among the inputs, what is bound comes of calls */
 } SymbolSource;
 
 enum { SYMBOL_SIZE, SYMBOL_STRIDE, SYMBOL_VALUE, SYMBOL_BOUND };
 
-/* What one running call needs. A call takes a frame from its program's free list, so that threads never share one; what depends
-   on the sizes alone stays in it from call to call. */
+/* What one running call needs. A call takes a frame from its program's free list, so that threads never share one; what
+   depends on the sizes alone stays in it from call to call. */
 typedef struct Frame {
     struct Frame *next;
-    int prepared;              /* values, arena and the pointers into it are right for `values[0 .. symbols)` */
-    int64_t *values;           /* symbols, then expressions */
-    void **data;               /* per buffer */
-    PyObject **tensors;        /* per buffer: what this call holds */
-    PyObject **views;          /* per view: made for arena and constants, kept from call to call */
-    PyObject **shapes;         /* per view: the tuples of sizes and strides, two each, kept too */
-    PyObject *arena;           /* uint8 tensor, or NULL */
+    int prepared;       /* values, arena and the pointers into it are right for `values[0 .. symbols)` */
+    int64_t *values;    /* symbols, then expressions */
+    void **data;        /* per buffer */
+    PyObject **tensors; /* per buffer: what this call holds */
+    PyObject **views;   /* per view: made for arena and constants, kept from call to call */
+    PyObject **shapes;  /* per view: the tuples of sizes and strides, two each, kept too */
+    PyObject *arena;    /* uint8 tensor, or NULL */
     int64_t arena_bytes;
-    void **pointers;           /* room for the widest kernel's arguments ... */
-    int64_t *extents;          /* ... and for the extents of the most parts */
-    void *stream;              /* of a CUDA program: torch's current one */
-    PyObject **arguments;      /* room for the widest call's arguments, one free in front */
-    PyObject **given;          /* room for the tensors in them, borrowed */
+    void **pointers;      /* room for the widest kernel's arguments ... */
+    int64_t *extents;     /* ... and for the extents of the most parts */
+    void *stream;         /* of a CUDA program: torch's current one */
+    PyObject **arguments; /* room for the widest call's arguments, one free in front */
+    PyObject **given;     /* room for the tensors in them, borrowed */
     int given_count;
     char *scratch, *scratch_block;
     size_t scratch_bytes;
 } Frame;
 
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *weak_references;
     PyObject *description; /* owns every object that the parts below borrow */
     struct Block *blocks;  /* owns their memory */

@@ -1,5 +1,5 @@
-/* Which entry served the last call that looked like this one: asked first, it makes the time of a call independent of how
-   many entries there are. Only a hint: the entry's own facts decide. */
+/* Which entry served the last call that looked like this one: asked first, it makes the time of a call independent of
+   how many entries there are. Only a hint: the entry's own facts decide. */
 #ifndef INGOT_RECALL_H
 #define INGOT_RECALL_H
 
@@ -9,8 +9,8 @@
 
 typedef struct IngotRecall IngotRecall;
 
-/* A digest of what the arguments look like: their types, what is to be seen of tensors, numbers and strings, and of those
-   that a tuple or a list begins with. Runs no code of the user's. Never 0. */
+/* A digest of what the arguments look like: their types, what is to be seen of tensors, numbers and strings, and of
+   those that a tuple or a list begins with. Runs no code of the user's. Never 0. */
 uint64_t ingot_look_of(PyObject *const *slots, Py_ssize_t count);
 
 /* The entry that is remembered with a look (borrowed), or NULL. `recall` may be NULL: nothing is remembered. */

@@ -2,8 +2,8 @@
  * functions that a thread is in. */
 #include "stance.h"
 
-int ingot_eager_reasons;      /* guarded by the GIL, as all below */
-static bool stance_is_eager;  /* of the process */
+int ingot_eager_reasons;        /* guarded by the GIL, as all below */
+static bool stance_is_eager;    /* of the process */
 static _Thread_local int depth; /* of disabled functions that this thread is in */
 
 bool ingot_eager_here(void) { return stance_is_eager || depth > 0; }

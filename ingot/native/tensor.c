@@ -28,7 +28,8 @@ static int32_t (*handle_data)(void *handle, void **data);
 
 void *ingot_torch_symbol(const char *name) {
     static void *libraries[5];
-    static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libc10_cuda.so", "libtorch_cuda.so"};
+    static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libc10_cuda.so",
+                                        "libtorch_cuda.so"};
     void *symbol = NULL;
     for (int i = 0; symbol == NULL && i < (int)Py_ARRAY_LENGTH(files); i++) {
         if (libraries[i] == NULL)
@@ -329,8 +330,7 @@ static bool verify_facts(PyObject *tensor) {
            fast.requires_grad == slow.requires_grad && fast.is_leaf == slow.is_leaf;
 }
 
-/* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in the order of the table.
- */
+/* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in order of the table. */
 static int number_dtypes(PyObject *samples, bool found) {
     PyObject *dtype, *sample;
     Py_ssize_t at = 0;

@@ -8,8 +8,8 @@
 /* Waking a thread costs a few microseconds; a share must be worth it. */
 static const double GRAIN_NANOSECONDS = 10e3;
 
-/* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without the GOMP_ entry points on
-   every architecture) kernels run on the calling thread. */
+/* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without the GOMP_ entry
+   points on every architecture) kernels run on the calling thread. */
 static struct {
     void (*parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
     int (*thread_number)(void);
@@ -21,9 +21,7 @@ static struct {
 static int usable;
 
 /* The threads of libgomp do not survive a fork, and it would wait for them for ever. */
-static void after_fork_in_child(void) {
-    usable = 0;
-}
+static void after_fork_in_child(void) { usable = 0; }
 
 int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
     if (nanoseconds < 2 * GRAIN_NANOSECONDS || extent <= unit || !usable)
@@ -46,7 +44,8 @@ static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, 
     for (int i = 0; i < launch->parts && start < end; i++) {
         int64_t extent = launch->extents[i], from = Py_MAX(begin - start, 0), to = Py_MIN(end - start, extent);
         if (from < to) {
-            int32_t status = launch->kernel(launch->buffers + (size_t)i * launch->width, launch->sizes, from, to, scratch);
+            int32_t status =
+                launch->kernel(launch->buffers + (size_t)i * launch->width, launch->sizes, from, to, scratch);
             if (status != 0)
                 return status;
         }
@@ -95,9 +94,7 @@ static PyMethodDef methods[] = {
 
 #ifdef _WIN32
 
-static int find_openmp(void) {
-    return 0;
-}
+static int find_openmp(void) { return 0; }
 
 #else
 

@@ -9,8 +9,8 @@
 /* See "Kernel ABI" in ingot/runtime/program.py. */
 typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch);
 
-/* A launch has parts where one kernel runs over several sets of buffers: `width` buffers and an extent for each. Its range is then
-   that of all parts, one after the other, each beginning at a multiple of `unit`. */
+/* A launch has parts where one kernel runs over several sets of buffers: `width` buffers and an extent for each. Its
+   range is then that of all parts, one after the other, each beginning at a multiple of `unit`. */
 typedef struct {
     IngotKernel kernel;
     void *const *buffers;

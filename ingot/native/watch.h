@@ -18,7 +18,7 @@ typedef struct IngotWatch {
     int *changes;   /* counts the watches of its owner that have changed */
     int node, word; /* its owner's */
     bool changed;
-    bool watched; /* false again when the dict is freed */
+    bool watched;                       /* false again when the dict is freed */
     struct IngotWatch *next, *previous; /* of the same dict */
 } IngotWatch;
 

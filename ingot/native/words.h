@@ -81,8 +81,7 @@ static inline const void *ingot_type_version(PyTypeObject *type) {
     return &type->tp_version_tag;
 }
 
-/* Where an instance keeps its `__dict__`, which is made if need be; NULL where that place may move, or there is none.
-*/
+/* Where an instance keeps its `__dict__`, made if need be; NULL where that place may move, or there is none. */
 static inline PyObject **ingot_dict_place(PyObject *instance) {
     if (PyType_Check(instance) || Py_TYPE(instance)->tp_itemsize != 0)
         return NULL;
