@@ -52,7 +52,8 @@ def step_text(step: KernelStep | LibraryStep) -> str:
     """One step of a plan on one line."""
     if isinstance(step, KernelStep):
         kernel, where = step.kernel, step.kernel.origin.where
-        call = f"{kernel.name}({', '.join(step.arguments)})"
+        begins = [f"+{offset}" if offset else "" for offset in step.offsets or [0] * len(step.arguments)]
+        call = f"{kernel.name}({', '.join(map(str.__add__, step.arguments, begins))})"
         if isinstance(kernel, AttentionKernel):
             shape = f"sizes {kernel.sizes} blocks of {kernel.query_block}{' causal' if kernel.causal else ''}"
         else:

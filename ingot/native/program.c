@@ -282,7 +282,8 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
     if (reserve_scratch(frame, threads, scratch) < 0)
         return -1;
     for (int i = 0; i < kernel->count; i++)
-        frame->pointers[i] = frame->data[kernel->buffers[i]];
+        frame->pointers[i] =
+            (char *)frame->data[kernel->buffers[i]] + (kernel->offsets ? frame->values[kernel->offsets[i]] : 0);
     int width = kernel->parts ? kernel->count / kernel->parts : kernel->count;
     IngotLaunch launch = {kernel->function, frame->pointers, frame->values,  kernel->parts, width, frame->extents,
                           extent,           kernel->unit,    frame->scratch, scratch,       0};

@@ -220,11 +220,12 @@ static int read_allocate(Program *program, PyObject *fields, Step *step) {
 
 static int read_kernel(Program *program, PyObject *fields, Step *step) {
     KernelStep *kernel = &step->kernel;
-    PyObject *name, *address, *buffers, *extent, *extents = NULL;
+    PyObject *name, *address, *buffers, *extent, *extents = NULL, *offsets = NULL;
     long long unit;
     kernel->varying_work = -1;
-    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|Oi", &name, &address, &buffers, &extent, &kernel->work, &unit,
-                          &kernel->scratch, &PyTuple_Type, &kernel->errors, &extents, &kernel->varying_work) ||
+    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|OiO", &name, &address, &buffers, &extent, &kernel->work, &unit,
+                          &kernel->scratch, &PyTuple_Type, &kernel->errors, &extents, &kernel->varying_work,
+                          &offsets) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count,
                        &kernel->buffers) < 0 ||
         read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
@@ -232,6 +233,14 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts", &kernel->parts,
                                   &kernel->extents) < 0)
         return -1;
+    int begun = 0;
+    if (offsets &&
+        read_positions(program, offsets, 0, value_count(program), "offsets in buffers", &begun, &kernel->offsets) < 0)
+        return -1;
+    if (begun == 0)
+        kernel->offsets = NULL;
+    else if (begun != kernel->count)
+        return malformed("offsets in the buffers of a kernel", offsets);
     if (kernel->parts && kernel->count % kernel->parts)
         return malformed("parts of a kernel", fields);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kernel->errors); i++) {

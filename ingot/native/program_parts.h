@@ -46,6 +46,7 @@ typedef struct Item {
 typedef struct {
     IngotKernel function;
     int count, *buffers, extent, scratch; /* scratch: bytes per thread, or -1 */
+    int *offsets;                         /* the bytes of each buffer before what the kernel is given, or NULL: none */
     int parts, *extents;                  /* see IngotLaunch; the buffers of one part follow those of another */
     double work;                          /* nanoseconds of one point */
     int varying_work;                     /* the position of its picoseconds instead, or -1 */

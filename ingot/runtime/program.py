@@ -15,7 +15,8 @@ buffers      ((place, dtype, sizes, strides, position), ...); the place is "inpu
              "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied first
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
-             ("kernel", address, buffers, extent, work, unit, scratch, errors, parts, varying work) |
+             ("kernel", address, buffers, extent, work, unit, scratch, errors, parts, varying work,
+             offsets) |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
              ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
@@ -32,7 +33,8 @@ stages       (number, ...) of each expression: 0 where it follows from the input
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
 are its parameters; `grid` is the position of the number of its blocks, `shared` the bytes of shared memory of each.
-`parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty.
+`parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty;
+`offsets`, which may be empty as well, say at which byte of each buffer its part of the memory begins.
 A kernel's `work` is nanoseconds per point on one core, unless `varying work` is the position of its picoseconds; `unit`
 is the multiple of points that a thread's share is rounded to, `scratch` the position of the bytes each thread needs, or
 -1. An item of a call is ("object", anything), ("int", value), ("buffer", buffer), ("view", view), ("list", items) or
@@ -332,6 +334,7 @@ class _Description:
             tuple(self.compiled.errors(kernel)),
             self.values(step.parts),
             self.value(step.work) if isinstance(step.work, Expr) else -1,
+            self.values(k * p.dtype.itemsize for k, p in zip(step.offsets, step.parameters)),
         )
 
     def call(self, node: Library) -> tuple[Any, ...]:

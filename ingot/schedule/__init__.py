@@ -17,6 +17,7 @@ from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.memory import plan_memory
+from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.reuse import write_in_place
 from ingot.schedule.split import split_reductions
@@ -65,12 +66,13 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
         kernel, arguments = build_contraction(group.members, internal, graph.buffers)
-        return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
+        return begun_at_offsets(KernelStep(kernel, arguments, kernel.points, work_per_point(kernel)))
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
         kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
-    return KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
+    step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
+    return step if target.has_registers else begun_at_offsets(step)  # a GPU's want to know how arguments are aligned
 
 
 def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[KernelStep | LibraryStep]:

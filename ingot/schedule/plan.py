@@ -17,6 +17,8 @@ class KernelStep:
     takes on one core; where that depends on sizes, it is an expression that counts picoseconds. Kernels equal but for
     their name and origin share one body of machine code.
 
+    `offsets` says where each of `arguments` begins in its buffer, in elements; if it is empty, all begin at 0.
+
     With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each part, whose arguments
     follow those of the part before. `extent` is then the sum.
     """
@@ -26,6 +28,7 @@ class KernelStep:
     extent: Expr
     work: float | Expr
     parts: tuple[Expr, ...] = ()
+    offsets: tuple[int, ...] = ()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -35,9 +38,10 @@ class KernelStep:
     def separate(self) -> list[KernelStep]:
         """A launch for each of the parts."""
         width = len(self.kernel.parameters)
+        pieces = [slice(k * width, (k + 1) * width) for k in range(len(self.parts))]
         return [
-            KernelStep(self.kernel, self.arguments[k * width : (k + 1) * width], extent, self.work)
-            for k, extent in enumerate(self.parts)
+            KernelStep(self.kernel, self.arguments[piece], extent, self.work, offsets=self.offsets[piece])
+            for piece, extent in zip(pieces, self.parts)
         ]
 
 

@@ -102,6 +102,14 @@ class TestKernels:
         (y,) = run()
         assert y.dtype == dtype and y.shape == (3, 5) and y.stride() == (1, 3)
 
+    def test_a_kernel_begins_within_its_buffers(self):
+        expressions = (const(8), const(1), const(0), const(16), const(4))
+        launched = (*launch("add_one", 0, 1, extent=4), (), -1, (3, 4))  # four elements, from 4 of one and 1 of another
+        buffers = [vector("input"), vector("output")]
+        run = program(buffers, [("allocate", 1), launched], [("buffer", 1)], expressions=expressions)
+        (y,) = run(torch.arange(8.0))
+        assert y[1:5].tolist() == [5.0, 6.0, 7.0, 8.0]
+
     def test_nothing_is_launched_over_an_empty_range(self):
         run = program(
             [vector("input"), ("output", F32, (2,), (1,), 0)],
@@ -422,6 +430,8 @@ class TestFailures:
             dict(steps=[("allocate", 0)]),
             dict(steps=[("dance", 0)]),
             dict(steps=[("kernel", 0, (), 0, 1.0, 1, -1, ())]),
+            dict(steps=[(*launch("add_one", 0, 0), (), -1, (1,))]),
+            dict(steps=[(*launch("add_one", 0, 0), (), -1, (1, 9))]),
             dict(steps=[call(print, ("view", 0))]),
             dict(steps=[call(print, ("list", (("int", 9),)))]),
             dict(outputs=[("buffer", 1)]),
