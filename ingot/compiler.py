@@ -399,7 +399,7 @@ class Continuation(Compiler):
 def has_symbols(found: Any) -> bool:
     """Whether a capture, or the reason why there is none, has seen symbols for sizes or integers; True if unknown."""
     guards = getattr(found, "guards", None)
-    return guards is None or bool(guards.symbols)
+    return guards is None or bool(guards.symbols) or getattr(found, "symbolic", False)
 
 
 def draws_random_numbers(aten: Any) -> bool:

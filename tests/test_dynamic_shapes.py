@@ -354,6 +354,16 @@ def test_views_of_one_storage_are_compiled_for_their_sizes():
     assert tracked.skips == []
 
 
+def test_views_of_one_storage_of_which_one_is_asked_for_late() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return y.sum() + x.sin()
+
+    tracked = Tracked(function, fullgraph=True)
+    with torch.no_grad():
+        for n in (4, 7):
+            tracked(base := torch.randn(n, 6), base.flatten()[:2])
+
+
 # -- integers ----------------------------------------------------------------------------------------------------------
 
 

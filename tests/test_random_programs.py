@@ -48,7 +48,6 @@ class Outcome:
     def __init__(self, function: Any, arguments: tuple[Any, ...]) -> None:
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         versions = [t._version for t in tensors]
-        before = [memory(t).clone() for t in tensors]
         torch.manual_seed(0)
         self.error: Exception | None = None
         self.result: Any = None
@@ -59,7 +58,6 @@ class Outcome:
         self.random = torch.random.get_rng_state()
         self.inputs = tensors
         self.versions_moved = [t._version > v for t, v in zip(tensors, versions)]
-        self.changed = [not torch.equal(memory(t), b) for t, b in zip(tensors, before)]
         self.leaves, self.structure = tree_flatten(self.result)
 
     def sharing(self) -> list[Any]:
@@ -91,7 +89,7 @@ def compare(actual: Outcome, expected: Outcome, moved: Sequence[Outcome] = ()) -
     assert actual.sharing() == expected.sharing(), f"aliases {actual.sharing()}, eager {expected.sharing()}"
     for k, stepped in enumerate(expected.versions_moved):
         versions = actual.versions_moved[k], stepped
-        assert versions[0] == stepped or stepped and not expected.changed[k], f"argument {k}: version moved {versions}"
+        assert versions[0] == stepped, f"argument {k}: version moved {versions}"
     assert torch.equal(actual.random, expected.random), "the generator was advanced differently"
     for k, (a, e) in enumerate(zip(actual.leaves, expected.leaves)):
         if isinstance(e, torch.Tensor):
@@ -136,7 +134,7 @@ def compare_or_move(actual: Outcome, expected: Outcome, program: RandomProgram, 
         moved = []
         for seed in range(RUNS):
             given = program.arguments(*arguments)
-            with Moved(seed):
+            with Moved(seed, apart=seed % 2 == 1):
                 moved.append(Outcome(program.function, given))
         same = [m for m in moved if m.error is None and m.structure == expected.structure]
         compare(actual, expected, [m for m in same if _alike(m, expected)])
@@ -151,7 +149,8 @@ def _alike(a: Outcome, b: Outcome) -> bool:
 
 def check(program: RandomProgram) -> tuple[Compiler, bool]:
     """Compare four calls: fresh; the same sizes, other numbers; other sizes; the first ones again. Calls that
-    met their facts before compile nothing. Also says whether the program magnifies rounding (see `rounding.py`)."""
+    met their facts before compile nothing; those of what goes on behind a graph break are what the program computed
+    until there, which other numbers may change. Also says whether rounding is magnified (see `rounding.py`)."""
     compiled = ingot.compile(program.function)
     compiler = Compiler.of(compiled)
     assert compiler is not None
@@ -167,7 +166,8 @@ def check(program: RandomProgram) -> tuple[Compiler, bool]:
                 bugs = [c.skipped.reason for c in new if c.skipped and c.skipped.reason.startswith("internal error")]
                 assert not bugs, bugs[0]
                 magnifies |= compare_or_move(actual, expected, program, (draw, other))
-                assert not new or call in (0, 2), f"call {call} compiles again: {new[0].recompiled}"
+                allowed = call in (0, 2) or call == 1 and all(c.is_continuation for c in new)
+                assert not new or allowed, f"call {call} compiles again: {new[0].recompiled}"
             except AssertionError as error:
                 raise AssertionError(f"{error}\nin call {call} of\n{program}") from None
     return compiler, magnifies

@@ -37,12 +37,12 @@ class Trained(Outcome):
         if self.error is not None:
             return
         written = [t for t, moved in zip(self.inputs, self.versions_moved) if moved]
-        heads = [t for t in (*self.leaves, *written) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
-        self.heads = len(heads)
-        if not heads:
-            return
-        tangents = [laid_out(torch.linspace(-1, 2, h.numel(), dtype=h.dtype).reshape(h.shape), h) for h in heads]
-        try:
+        try:  # autograd also raises where a view is asked for its history that has none for what was written
+            heads = [t for t in (*self.leaves, *written) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+            self.heads = len(heads)
+            if not heads:
+                return
+            tangents = [laid_out(torch.linspace(-1, 2, h.numel(), dtype=h.dtype).reshape(h.shape), h) for h in heads]
             self.gradients = list(torch.autograd.grad(heads, leaves, tangents, allow_unused=True))
         except RuntimeError as error:
             self.refused = error
@@ -81,7 +81,7 @@ def compare_or_move(actual: Trained, expected: Trained, program: ShapedProgram, 
         moved = []
         for seed in range(RUNS):
             given = program.arguments_at(*call)
-            with Moved(seed):
+            with Moved(seed, apart=seed % 2 == 1):
                 moved.append(Trained(program.function, given))
         same = [m for m in moved if m.error is None and m.refused is None and m.structure == expected.structure]
         compare_trained(actual, expected, [m for m in same if _alike(m, expected)])
@@ -132,7 +132,8 @@ def check(program: ShapedProgram) -> Checked:
                 if b and b.skipped and b.skipped.reason.startswith("internal error")
             ]
             assert not bugs, bugs[0]
-            assert not new or stance == "default", f"compiles again: {new[0].recompiled}"
+            computed = stance == "again" and all(c.is_continuation for c in new)  # facts that numbers may decide
+            assert not new or stance == "default" or computed, f"compiles again: {new[0].recompiled}"
             compare_or_move(actual, expected, program, (draw, sizes, k))
         except AssertionError as error:
             raise AssertionError(f"{error}\nin call {draw} of {sizes}, {k} ({stance})\n{program}") from None

@@ -131,3 +131,19 @@ def test_results_that_share_what_an_operation_made_for_itself() -> None:
         return x.grad
 
     torch.testing.assert_close(gradient(ingot.compile(function)), gradient(function))
+
+
+def test_writes_of_arguments_without_elements_are_seen_by_autograd() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(y.sum())
+        return y.sin()
+
+    def outcome(f: Callable[..., Any], size: int) -> Any:
+        y, base = torch.ones(3, requires_grad=True), torch.ones(4, size, requires_grad=True)
+        x = base * 1
+        f(x, y)
+        return x._version, torch.autograd.grad(x, [base, y], torch.ones_like(x))
+
+    compiled = ingot.compile(function)
+    for size in (0, 2, 5, 0):
+        torch.testing.assert_close(outcome(compiled, size), outcome(function, size))

@@ -100,7 +100,9 @@ class GraphRecorder:
         try:
             fake = self.context.fake(tensor, dims, source.name, bounds)
         except Unsupported as reason:
-            raise session.unsupported(f"{source.name}: {reason.reason}", reason.hint) from None
+            error = session.unsupported(f"{source.name}: {reason.reason}", reason.hint)
+            error.symbolic = bool(dims)  # which no guard tells yet
+            raise error from None
         self._guard(session, tensor, fake, source)
         with self.graph.inserting_before(self._first_operation()):
             node = self.graph.placeholder(self._parameter(source))

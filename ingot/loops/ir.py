@@ -326,6 +326,7 @@ class LoopGraph:
     input's storage), or an Expr (a Python int). Writes to inputs are ordinary nodes whose target is an input buffer.
     `checks` are relations, (left, relation, right, place), that must hold once their symbols are bound.
     `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
+    `mutated` names the inputs that the program writes, those among them that have no elements.
     `addressed` names the inputs of which elements are counted from where their storage begins, by as_strided: these may
     lie before or behind the input's own.
     """
@@ -338,6 +339,7 @@ class LoopGraph:
     outputs: list[View | Expr] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
+    mutated: set[str] = field(default_factory=set)
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
 

@@ -145,8 +145,8 @@ class Program:
     @property
     def written_inputs(self) -> set[int]:
         """The positions of the inputs that are written."""
-        names = {name for step in self.plan.steps for name in _written_inputs(step, self.plan)}
-        return {self.plan.places[name].position for name in names}
+        names = _mutated(self.plan)
+        return {k for k, name in enumerate(self.plan.graph.inputs) if name in names}
 
     def _may_fail(self, step: KernelStep | LibraryStep) -> bool:
         return isinstance(step, LibraryStep) or bool(self._errors(step.kernel))
@@ -195,8 +195,7 @@ class _Description:
         self.buffer_rows: list[tuple[Any, ...]] = []
         self.views: dict[tuple[Any, ...], int] = {}
         self.allocated: set[str] = set()
-        writes = {k: _written_inputs(step, plan) for k, step in enumerate(plan.steps)}
-        self.written_inputs = {k: written for k, written in writes.items() if written}  # by step of the plan
+        self.first_write = next((k for k, step in enumerate(plan.steps) if _written_inputs(step, plan)), None)
         self.plan_steps: list[int | None] = []  # of each native step: the step of the plan that it belongs to
         self.stages: dict[Symbol, int] = {}  # the call that binds a symbol: 1, 2, ...
         calls = [step.node for step in plan.steps if isinstance(step, LibraryStep) and step.node.binds]
@@ -215,6 +214,8 @@ class _Description:
             steps += described
         returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
         steps += self.allocations(returned)  # of what no step writes: empty tensors
+        if self.first_write is None and _mutated(self.plan):  # they have no elements
+            steps += self.version_step()
         self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
         outputs = self.outputs()
         return (
@@ -295,15 +296,13 @@ class _Description:
             touched = (*sorted(step.node.reads()), *step.node.writes())  # what is read may be empty: nobody wrote it
             described = [*self.allocations(touched), self.call(step.node)]
         dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) in _RELEASED]
-        described = [*self.version_step(position), *described]
+        described = [*(self.version_step() if position == self.first_write else ()), *described]
         return [*described, ("release", tuple(dead))] if dead else described
 
-    def version_step(self, position: int) -> list[tuple[Any, ...]]:
-        """Before the first of them is, tell autograd of the inputs that are written: what it saved of them no longer
+    def version_step(self) -> list[tuple[Any, ...]]:
+        """Tell autograd of the inputs that are written, before the first of them is: what it saved of them no longer
         holds."""
-        if position != next(iter(self.written_inputs), None):
-            return []
-        items = tuple(("buffer", self.buffer(name)) for name in sorted(set().union(*self.written_inputs.values())))
+        items = tuple(("buffer", self.buffer(name)) for name in sorted(_mutated(self.plan)))
         return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
@@ -461,6 +460,11 @@ def _written(step: KernelStep | LibraryStep) -> Iterable[str]:
 
 def _written_inputs(step: KernelStep | LibraryStep, plan: Plan) -> set[str]:
     return {name for name in _written(step) if name in plan.places and plan.places[name].kind == "input"}
+
+
+def _mutated(plan: Plan) -> set[str]:
+    """The inputs that are written, those without elements too."""
+    return plan.graph.mutated.union(*[_written_inputs(step, plan) for step in plan.steps])
 
 
 def _whole(buffer: Buffer) -> View:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -525,7 +526,12 @@ def _may_fail(node: Node) -> bool:
 
 
 def estimate(e: Expr) -> float:
-    """The value of a size expression, with ASSUMED_SIZE for every symbol."""
+    """The value of a size expression, with ASSUMED_SIZE for every symbol, or near it where a difference divides."""
     if e.constant is not None:
         return e.constant
-    return e.evaluate({s: ASSUMED_SIZE for s in e.symbols})
+    for apart in (0, 1, -1):
+        with contextlib.suppress(ZeroDivisionError):
+            found = e.evaluate({s: ASSUMED_SIZE + apart * k for k, s in enumerate(sorted(e.symbols, key=str))})
+            if found >= 0:
+                return found
+    return ASSUMED_SIZE

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from ingot.codegen.reference import run_kernel
+from ingot.loops.expr import size_symbol
 from ingot.loops.ir import View
 from ingot.schedule import schedule
+from ingot.schedule.fuse import ASSUMED_SIZE, estimate
 from ingot.schedule.plan import KernelStep
 
 from .programs import Draft
@@ -145,3 +147,10 @@ def test_a_chain_reuses_the_arena(length):
     for k in range(length):
         value = value - value.sum(k % 2, keepdims=True)
     np.testing.assert_allclose(y, value, rtol=1e-3, atol=1e-3)
+
+
+def test_the_guess_of_a_size_that_a_difference_of_sizes_divides():
+    a, b = size_symbol("a"), size_symbol("b")
+    assert estimate(2 * a) == 2 * ASSUMED_SIZE
+    assert estimate(a * b // (a - b)) > 0
+    assert estimate(a * b // (a - 2 * b + ASSUMED_SIZE)) > 0

@@ -245,6 +245,7 @@ class _Walk:
             node = getattr(spec, "node", None)
             outputs.append(self.output(spec, node, owners) if node is not None else _to_expr(spec.value))
         self.write_back([(graph.inputs[position], self.values[node]) for position, node in self.aten.mutations])
+        graph.mutated = {graph.inputs[position] for position, _ in self.aten.mutations}
         graph.outputs = outputs
 
     def output(self, spec: Any, node: torch.fx.Node, owners: dict[str, Any]) -> View:
