@@ -33,7 +33,7 @@ def schedule(
 ) -> Plan:
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`."""
     nodes, graph = split_reductions(used_nodes(graph), graph, target)
-    groups = fuse(nodes, graph.buffers, note, target)
+    groups = fuse(nodes, graph.buffers, note, target, frugal)
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
     steps = [_step(group, graph, own, target) for group, own in zip(groups, internal)]

@@ -85,10 +85,11 @@ def fuse(
     buffers: dict[str, Buffer],
     note: Callable[[str], None] = lambda text: None,
     target: Target = CPU,
+    frugal: bool = False,
 ) -> list[Group]:
     """Partition `nodes` into groups, returned in an order that respects all dependencies. `note` receives each
-    decision."""
-    return _Fusion(nodes, buffers, note, target).run()
+    decision. Where `frugal`, nothing that takes memory is computed long before it is needed to save a little time."""
+    return _Fusion(nodes, buffers, note, target, frugal).run()
 
 
 Lay = Callable[[Compute, tuple[Symbol, ...], tuple[Symbol, ...]], Compute]
@@ -133,10 +134,16 @@ def _common_loops(
 
 class _Fusion:
     def __init__(
-        self, nodes: Sequence[Node], buffers: dict[str, Buffer], note: Callable[[str], None], target: Target
+        self,
+        nodes: Sequence[Node],
+        buffers: dict[str, Buffer],
+        note: Callable[[str], None],
+        target: Target,
+        frugal: bool,
     ) -> None:
         self.buffers = buffers
         self.target = target
+        self.frugal = frugal
         self.note = note
         self.groups: dict[int, Group] = {}
         self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
@@ -252,7 +259,8 @@ class _Fusion:
         """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile. A scatter joins the
         copy that it writes into and nothing else: what it writes is finished when all of it has run. Two groups with
         much traffic of their own and next to none in common stay apart, for what they read had to wait for both; of two
-        that are far apart, the earlier one does not wait to save next to nothing."""
+        that are far apart, the earlier one does not wait to save next to nothing. Where memory is scarce, the later one
+        does not run early to save less than what it writes takes until then."""
         if first.scatters or second.scatters:
             return self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
         if len(first.members) + len(second.members) > MAX_MEMBERS or first.work + second.work > MAX_INSTRUCTIONS:
@@ -263,6 +271,8 @@ class _Fusion:
         enough = max(saved / SMALLEST_SHARE, FREE_TRAFFIC)
         earlier, later = sorted((first, second), key=lambda g: g.positions[0])
         apart = later.positions[0] - earlier.positions[-1] > FAR
+        if self.frugal and apart and not written and sum(map(self._bytes, later.writes)) > saved:
+            return 0
         waiting = (earlier,) if apart else (earlier, later)
         return saved if any(g.traffic <= enough for g in waiting) else 0
 

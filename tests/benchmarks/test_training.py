@@ -30,6 +30,12 @@ def test_columns() -> None:
     assert training.speed("gru_cells", 2, peers=("eager", "ingot"))["ingot"] > 0
 
 
+@pytest.mark.parametrize("name", ["vae", "gru_cells", "gan"])
+def test_a_step_holds_no_more_memory_than_in_eager(name: str) -> None:
+    found = training.memory(name, 1)
+    assert found["ingot"] <= found["eager"]
+
+
 def test_what_misses_its_bound_is_marked() -> None:
     def shown(**found: Any) -> list[str]:
         columns: dict[str, dict[str, Any]] = {column: {} for column in training.COLUMNS}

@@ -96,6 +96,22 @@ def test_a_gradient_that_is_computed_in_another_order(name: str) -> None:
     same(gradients, grad.flatten(2).transpose(1, 2).contiguous(), x, weight, tolerance=2e-6)
 
 
+def test_the_gradient_of_a_transposed_convolution_is_in_memory_once() -> None:
+    """With the zeros around it that both products read: nobody needs it without them."""
+    (grad, x, weight), settings = CASES["transposed"].arguments()
+
+    def gradients(grad: Tensor, kept: Tensor, x: Tensor, weight: Tensor) -> Any:
+        masked = torch.where(kept > 0, grad, 0.0)
+        images, _, _ = aten.convolution_backward(masked, x, weight, None, *settings, [True, False, False])
+        _, of_weight, bias = aten.convolution_backward(masked, x, weight, [9], *settings, [False, True, True])
+        return images, of_weight, bias
+
+    graph = same(gradients, grad, t(*grad.shape), x, weight)
+    assert sum(isinstance(node, Contraction) for node in graph.nodes) == 2
+    sizes = [[s.constant for s in b.sizes] for b in graph.buffers.values() if b.role == "temporary"]
+    assert [1, 9, 5, 6] not in sizes and sizes.count([1, 9, 7, 8]) == 1
+
+
 LEFT_TO_THE_LIBRARY = {
     "contiguous": lambda g, x, w: (g.contiguous(), x.contiguous(), w),
     "float64": lambda g, x, w: (g.double(), x.double(), w.double()),

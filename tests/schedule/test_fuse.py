@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from ingot.codegen.reference import run_kernel
-from ingot.loops.expr import size_symbol
+from ingot.loops.expr import integer, size_symbol
 from ingot.loops.ir import View
 from ingot.schedule import schedule
 from ingot.schedule.fuse import ASSUMED_SIZE, estimate
@@ -154,3 +156,20 @@ def test_the_guess_of_a_size_that_a_difference_of_sizes_divides():
     assert estimate(2 * a) == 2 * ASSUMED_SIZE
     assert estimate(a * b // (a - b)) > 0
     assert estimate(a * b // (a - 2 * b + ASSUMED_SIZE)) > 0
+
+
+@pytest.mark.parametrize("frugal", [False, True])
+def test_what_is_needed_late_is_not_computed_early_where_memory_is_scarce(frugal):
+    """The first node and a late one read x, and share a kernel but where the larger buffer that the late one fills in
+    part would lie around until it is needed."""
+    d = Draft()
+    x = d.input("x", 256, 64)
+    y = d.pointwise("y", "exp", x)
+    for k in range(20):
+        y = d.pointwise(f"y{k}", "sub", y, d.reduction(f"t{k}", "sum", y, k % 2))
+    late = d.pointwise("late", "sin", x)
+    d.graph.buffers[late] = replace(d.graph.buffers[late], sizes=(integer(512), integer(64)))
+    d.pointwise("z", "mul", y, late)
+    plan = schedule(d.returns("y", "z"), frugal=frugal)
+    (of_y,) = (s for s in plan.steps if "y" in s.arguments and "x" in s.arguments)
+    assert (late in of_y.arguments) is not frugal

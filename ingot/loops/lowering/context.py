@@ -52,6 +52,7 @@ class Lowering:
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.returned = False  # whether the graph returns the ATen node's result
         self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
+        self.padded: dict[Any, TensorValue] = {}  # images with margins that are in memory, by what they are made of
         self._count = 0
 
     # -- buffers -----------------------------------------------------------------------------------------------------

@@ -146,16 +146,22 @@ def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> Te
 
 
 def _padded(lw: Lowering, margins: Margins) -> TensorValue:
-    """The padded images in memory, channels innermost. The margins are written apart, so that what they surround is
-    computed straight into its place."""
+    """The padded images in memory, channels innermost; once for all convolutions. The margins are written apart, so
+    that what they surround is computed straight into its place."""
     x, before, after, number = margins
+    key = x, tuple(before), tuple(after), number
+    if key in lw.padded:
+        return lw.padded[key]
     sizes = tuple(size + b + a for size, b, a in zip(x.sizes, before, after))
     strides = channels_last_strides(sizes)
     spec = Spec(sizes, strides, x.dtype, torch.device("cpu"))
     buffer = lw.new_buffer(spec, strides)
     corner = [stride * b for stride, b in zip(strides, before)]
-    for piece, offset in x.pieces(strides) if x.buffer is None else [(x, ZERO)]:
+    lazy = x.buffer is None
+    for piece, offset in x.pieces(strides) if lazy else [(x, ZERO)]:
         lw.write(piece, buffer, strides, sum(corner, offset))
+    if lazy and x.root is x:
+        x.place(buffer, strides, sum(corner, ZERO))
     for d, (first, last) in enumerate(zip(before, after)):
         beyond = strides[d] * (x.sizes[d] + first)  # the later dimensions whole, the earlier ones without their margins
         sides = [(2, first, ZERO, beyond)] if first == last else [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
@@ -165,7 +171,8 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
                 margin = Spec(shape, contiguous_strides(shape), x.dtype, spec.device)
                 filled = lw.computed(margin, lambda index: ops.constant(number, compute_dtype(x.dtype)), [], cost=0)
                 lw.write(filled, buffer, (apart, *strides), sum(corner[:d], start))
-    return stored(buffer, spec)
+    lw.padded[key] = stored(buffer, spec)
+    return lw.padded[key]
 
 
 def _depthwise_of_vectors(

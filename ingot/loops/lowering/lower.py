@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -138,7 +138,7 @@ class _Walk:
             self.lw.realize(value)  # where it is computed, not at the end
         if node in self.addressed and value.root is not value:
             value = self.lw.copied(value)  # as_strided counts from the beginning of the node's own memory
-        return self.lw.finish(value, len(node.users))
+        return self.lw.finish(value, sum(not _surrounds(user, node) for user in node.users))
 
     def check(self, node: torch.fx.Node) -> None:
         """Have all of a value computed whose computation may be an error, where no user does so anyway."""
@@ -329,6 +329,16 @@ def _owner(node: torch.fx.Node) -> torch.fx.Node:
     while node.target is aten._unsafe_view.default or getattr(node.target, "is_view", False):
         node = node.args[0]  # type: ignore[assignment]
     return node
+
+
+def _surrounds(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether a user has a value in memory with zeros around it, and nowhere else: the gradients of a transposed
+    convolution, each of which reads the gradient of its result so."""
+    if user.target is not aten.convolution_backward.default or user.args[0] is not node:
+        return False
+    margins, is_transposed = user.args[5], user.args[7]
+    assert isinstance(margins, Sequence)
+    return bool(is_transposed) and any(margins)
 
 
 def _is_empty(node: torch.fx.Node) -> bool:
