@@ -483,7 +483,7 @@ def run_plan(plan: Plan, inputs: Sequence[torch.Tensor], run: Callable[..., None
         for name in step.arguments:
             if name not in memory:
                 memory[name] = new_storage(graph.buffers[name], sizes)
-        begins = step.offsets or [0] * len(step.arguments)
+        begins = [offset.evaluate(sizes) for offset in step.offsets] or [0] * len(step.arguments)
         arrays = {p.name: memory[name][k:] for p, name, k in zip(step.kernel.parameters, step.arguments, begins)}
         run(step.kernel, arrays, sizes)
     return _outputs(graph, memory, sizes)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot.explain.compilation import Compilation
+from ingot.loops.expr import ZERO
 from ingot.loops.ir import View
 from ingot.loops.show import show
 from ingot.schedule.kernel import AttentionKernel
@@ -52,7 +53,7 @@ def step_text(step: KernelStep | LibraryStep) -> str:
     """One step of a plan on one line."""
     if isinstance(step, KernelStep):
         kernel, where = step.kernel, step.kernel.origin.where
-        begins = [f"+{offset}" if offset else "" for offset in step.offsets or [0] * len(step.arguments)]
+        begins = ["" if offset is ZERO else f"+{offset}" for offset in step.offsets or [ZERO] * len(step.arguments)]
         call = f"{kernel.name}({', '.join(map(str.__add__, step.arguments, begins))})"
         if isinstance(kernel, AttentionKernel):
             shape = f"sizes {kernel.sizes} blocks of {kernel.query_block}{' causal' if kernel.causal else ''}"

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import Expr, loop_symbol
+from ingot.loops.expr import ZERO, Expr, loop_symbol
 from ingot.loops.ir import LoopGraph, Origin, View
 from ingot.schedule.build import map_indices
 from ingot.schedule.kernel import Kernel
@@ -140,8 +140,8 @@ def _joined(members: Sequence[Step]) -> Step:
         for p, known in zip(longest.kernel.parameters, lengths, strict=True)
     )
     arguments = tuple(name for step in launches for name in step.arguments)
-    begins = tuple(offset for step in launches for offset in step.offsets or (0,) * len(step.arguments))
-    offsets = begins if any(begins) else ()
+    begins = tuple(offset for step in launches for offset in step.offsets or (ZERO,) * len(step.arguments))
+    offsets = begins if any(step.offsets for step in launches) else ()
     parts = tuple(step.extent for step in launches)
     extent = sum(parts[1:], parts[0])
     return KernelStep(replace(longest.kernel, parameters=parameters), arguments, extent, longest.work, parts, offsets)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ingot.loops.expr import Expr
+from ingot.loops.expr import ZERO, Expr, integer, known_less_equal, product
 from ingot.loops.ir import Access, Instruction
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep
@@ -17,12 +17,12 @@ def begun_at_offsets(step: KernelStep) -> KernelStep:
     kernel = step.kernel
     if not isinstance(kernel, Kernel):
         return step
-    first: dict[str, int] = {}
+    first: dict[str, Expr] = {}
     for name, index in _accesses(kernel):
         start = _start(index)
-        first[name] = min(first.get(name, start), start)
-    offsets = tuple([first.get(p.name, 0) for p in kernel.parameters])
-    if not any(offsets):
+        first[name] = _earlier(first.get(name, start), start)
+    offsets = tuple([first.get(p.name, ZERO) for p in kernel.parameters])
+    if all(offset is ZERO for offset in offsets):
         return step
     by_name = {p.name: offset for p, offset in zip(kernel.parameters, offsets)}
     return replace(step, kernel=_moved(kernel, by_name), offsets=offsets)
@@ -36,27 +36,32 @@ def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:
         yield from ((a.buffer, a.index) for a in (kernel.product.left, kernel.product.right))
 
 
-def _start(index: Expr) -> int:
-    """A constant that an index adds, and that it is never less than."""
-    constant = next((coefficient for coefficient, atoms in index.terms if not atoms), 0)
-    if constant <= 0:
-        return 0
+def _start(index: Expr) -> Expr:
+    """What an index adds at all points, and is never less than; 0 where that is not known."""
     low = index.bounds[0]
-    return 0 if low is None else max(0, min(constant, low))
+    start = sum((product(atoms) * c for c, atoms in index.terms if all(s.kind == "size" for a in atoms for s in a.symbols)), ZERO)
+    if start.constant is not None:
+        return ZERO if low is None else integer(max(0, min(start.constant, low)))
+    return start if known_less_equal(0, start) and known_less_equal(start, index) else ZERO
 
 
-def _moved(kernel: Kernel, offsets: dict[str, int]) -> Kernel:
+def _earlier(a: Expr, b: Expr) -> Expr:
+    """The smaller of two starts, 0 where it is not known which it is."""
+    return a if known_less_equal(a, b) else b if known_less_equal(b, a) else ZERO
+
+
+def _moved(kernel: Kernel, offsets: dict[str, Expr]) -> Kernel:
     """The kernel with each parameter beginning so many elements later; rows stay."""
 
     def load(i: Instruction) -> Instruction:
-        offset = offsets.get(i.attrs[0]) if i.op == "load" else 0
-        return i._replace(attrs=(i.attrs[0], i.attrs[1] - offset)) if offset else i
+        offset = offsets.get(i.attrs[0], ZERO) if i.op == "load" else ZERO
+        return i if offset is ZERO else i._replace(attrs=(i.attrs[0], i.attrs[1] - offset))
 
     stages = tuple(
         replace(
             stage,
             body=stage.body._replace(instructions=tuple([load(i) for i in stage.body.instructions])),
-            stores=tuple([replace(s, index=s.index - offsets.get(s.buffer, 0)) for s in stage.stores]),
+            stores=tuple([replace(s, index=s.index - offsets.get(s.buffer, ZERO)) for s in stage.stores]),
         )
         for stage in kernel.stages
     )

@@ -28,7 +28,7 @@ class KernelStep:
     extent: Expr
     work: float | Expr
     parts: tuple[Expr, ...] = ()
-    offsets: tuple[int, ...] = ()
+    offsets: tuple[Expr, ...] = ()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -47,7 +47,7 @@ def _with_panels(
     arguments = dict(zip((p.name for p in kernel.parameters), step.arguments))
     begins = dict(zip(arguments, step.offsets))
     right, (column,) = product.right, product.columns
-    right = replace(right, index=right.index + begins.get(right.buffer, 0))
+    right = replace(right, index=right.index + begins.get(right.buffer, ZERO))
     order = in_order(product)
     linear = right.index.linear((column, *order))
     if arguments[right.buffer] not in plan.graph.constants or linear is None:
@@ -78,7 +78,7 @@ def _with_panels(
         tuple(arguments[p.name] for p in parameters),
         step.extent,
         step.work,
-        offsets=tuple(begins.get(p.name, 0) for p in parameters),
+        offsets=tuple(begins.get(p.name, ZERO) for p in parameters),
     )
 
 
