@@ -39,7 +39,8 @@ def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:
 def _start(index: Expr) -> Expr:
     """What an index adds at all points, and is never less than; 0 where that is not known."""
     low = index.bounds[0]
-    start = sum((product(atoms) * c for c, atoms in index.terms if all(s.kind == "size" for a in atoms for s in a.symbols)), ZERO)
+    everywhere = [(c, atoms) for c, atoms in index.terms if all(s.kind == "size" for a in atoms for s in a.symbols)]
+    start = sum((product(atoms) * c for c, atoms in everywhere), ZERO)
     if start.constant is not None:
         return ZERO if low is None else integer(max(0, min(start.constant, low)))
     return start if known_less_equal(0, start) and known_less_equal(start, index) else ZERO
