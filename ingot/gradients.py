@@ -22,7 +22,7 @@ from ingot.graph.differentiation import forget_histories, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
-from ingot.graph.partition import Partition, backward_of_part, kept_for, partition
+from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Symbol
@@ -193,8 +193,10 @@ def _training_program(
     def compile_backward(given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
         if all(given):
             return whole(), joint.wanted
-        wanted = part(given).wanted
-        graph = backward_of_part(parts, part(given))
+        try:
+            graph, wanted = backward_of_part(parts, part(given)), part(given).wanted
+        except Unsupported:  # a size is asked about that the joint graph does not depend on
+            graph, wanted = None, reached(parts, itertools.compress(range(len(given)), given))
         if graph is None and repeats:
             return None, wanted
         if graph is None:

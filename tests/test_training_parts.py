@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import ingot.gradients
 import ingot.pipeline
 from ingot.compiler import Compiler
 from ingot.errors import Unsupported
@@ -213,3 +214,22 @@ def test_a_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch: pytest.Mo
             gradients.append(x.grad)
         torch.testing.assert_close(*gradients)
     assert all(c.backward.skipped for c in Compiler.of(compiled).compilations)
+
+
+@pytest.mark.parametrize("chosen", [(0,), (1,), (2,), (0, 2)])
+def test_a_part_that_would_need_other_guards_is_taken_out_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, chosen: tuple[int, ...]
+) -> None:
+    def refuse(*args: Any) -> Any:
+        raise Unsupported("compiled code would depend on a size as well")
+
+    monkeypatch.setattr(ingot.gradients, "trace_part", refuse)
+    found = []
+    for wrap in (EAGER, whole):
+        torch.manual_seed(0)
+        inputs = [torch.randn(3, 3, requires_grad=True) for _ in range(3)]
+        outputs = wrap(several)(*inputs)
+        sum(outputs[k].square().sum() for k in chosen).backward()
+        found.append([x.grad for x in inputs])
+    assert [g is None for g in found[0]] == [g is None for g in found[1]]
+    torch.testing.assert_close(found[1], found[0])

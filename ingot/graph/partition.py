@@ -141,6 +141,12 @@ def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
     return frozenset(k for k, node in enumerate(parts.values) if node in needed)
 
 
+def reached(parts: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
+    """Which of the wanted gradients depend on some of the tangents, by their position."""
+    late = _reached_from([parts.joint.tangents[k] for k in tangents])
+    return tuple([k for k, g in zip(parts.joint.wanted, parts.joint.gradients) if g.node in late])
+
+
 def _reached_from(nodes: Iterable[Node]) -> set[Node]:
     found: set[Node] = set()
     stack = list(nodes)

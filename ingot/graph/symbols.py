@@ -63,11 +63,12 @@ _DECIDE: dict[str, Callable[[int, int], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
 }
+_MOST = (1 << 63) - 1  # torch's integers are no larger: it writes "to the end" so
 _PROVE: dict[str, Callable[[Expr, Expr], bool]] = {
     "==": known_equal,
     "!=": lambda a, b: known_less(a, b) or known_less(b, a),
     "<": known_less,
-    "<=": known_less_equal,
+    "<=": lambda a, b: known_less_equal(a, b) or (b.constant or 0) >= _MOST,
 }
 _NOT: dict[str, tuple[str, bool]] = {  # relation -> (its negation, whether the sides change places)
     "==": ("!=", False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,6 +39,13 @@ def test_arithmetic_gives_expressions() -> None:
 def test_what_follows_from_algebra_leaves_no_guard() -> None:
     context, (n, m) = sizes(6, 4)
     assert n * m == m * n and n > 1 and n + 1 != n and n * 2 >= n and not n == 0 and n <= n
+    assert context.guards == []
+
+
+def test_a_size_ends_before_the_largest_integer() -> None:
+    """Which is how torch writes the end of a slice that goes to the end."""
+    context, (n, m) = sizes(6, 4)
+    assert n <= sys.maxsize and not n * m > sys.maxsize
     assert context.guards == []
 
 
