@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, product
 from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, Node, Origin, Pointwise
 from ingot.schedule.build import StageDraft, kernel_name, without_dead
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, ceil_div
@@ -86,8 +86,12 @@ def _canonical_kernel(
     left, right = (Access(names[a.buffer], a.index.substitute(loops)) for a in (node.left, node.right))
     points, height = (product(s.extent for s in loops) for loops in (batch, rows))
     right_size = product(s.extent for s in columns + reduced).constant
-    blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
-    whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks)
+    if copies_rows(rows, reduced, left, columns[0].extent):
+        blocks, copies = choose_squares(points, height, columns[0].extent), True
+    else:
+        blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
+        copies = False
+    whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks, copies=copies)
     kernel = Kernel(
         kernel_name(origin), origin, batch, (stage,), parameters, parallel=len(batch), product=whole
     )  # fmt: skip
@@ -126,6 +130,39 @@ def choose_blocks(
     while together < across and together * 2 * width <= most and blocks // (together * 2) >= WANTED_BLOCKS:
         together *= 2
     return height, width * together
+
+
+# Where steps of the reduction are at least so many elements apart, and rows are adjacent, as in a weight's gradient, a
+# block copies its rows of the left operand: each step would be on another page, and all of them in few sets of a cache.
+FAR = 512
+FEWEST_COLUMNS = 48  # for which that pays
+SQUARE_BLOCKS = 8  # wanted: fewer than of others, since each makes two copies
+FEWEST_SQUARE_ROWS = 48
+
+
+def copies_rows(rows: Sequence[Symbol], reduced: Sequence[Symbol], left: Access, columns: Expr) -> bool:
+    """Whether a block copies its rows of the left operand."""
+    linear = left.index.linear((*rows, *reduced))
+    if linear is None or len(rows) != 1 or len(reduced) != 1 or (columns.constant or 0) < FEWEST_COLUMNS:
+        return False
+    apart = linear[1].get(reduced[0], ZERO).constant
+    return linear[1].get(rows[0]) is ONE and (apart is None or apart >= FAR)
+
+
+def choose_squares(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
+    """The blocks where both operands are copied: about as wide as they are high."""
+    width = _tile_width(columns.constant or 48)
+    across, height = _ceil(columns.constant or 48, width), rows.constant or LARGEST_ROWS
+    together = _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
+    down = _ceil(height, LARGEST_ROWS)
+    while (batch.constant or 1) * down * _ceil(across, together) < SQUARE_BLOCKS:
+        if height // down >= together * width and height // down > FEWEST_SQUARE_ROWS:
+            down += 1
+        elif together > 1:
+            together = _ceil(together, 2)
+        else:
+            break
+    return _ceil(_ceil(height, down), 24) * 24 if down > 1 else height, width * together
 
 
 def _reach(index: Expr, loops: Sequence[Symbol]) -> int:

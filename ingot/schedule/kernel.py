@@ -93,7 +93,7 @@ class Product:
 
     A point of the parallel range is a block of `row_block` rows (flattened) by `column_block` columns. Where `panel` is
     not 0, the right operand lies in panels of so many columns, side by side for each step of the reduction; the last
-    one is as large as the others.
+    one is as large as the others. With `copies`, a block copies its rows of the left operand, adjacent in memory.
     """
 
     name: str
@@ -106,6 +106,7 @@ class Product:
     row_block: int
     column_block: int
     panel: int = 0
+    copies: bool = False
 
     @property
     def row_blocks(self) -> Expr:

@@ -17,7 +17,7 @@ from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product, size_symbol
 from ingot.loops.ir import Access, Buffer, Contraction, Node, Origin, Pointwise
-from ingot.schedule.contraction import build_contraction, choose_blocks
+from ingot.schedule.contraction import build_contraction, choose_blocks, choose_squares
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.kernel import Kernel
 from tests.codegen.harness import body, check, launch
@@ -81,6 +81,23 @@ SIZES = [
 @pytest.mark.parametrize("left, right", [("mk", "kn"), ("mk", "nk"), ("km", "kn"), ("km", "nk")])
 def test_sizes_and_layouts(sizes, left, right):
     Case(sizes, left=left, right=right).check()
+
+
+@pytest.mark.parametrize("sizes", [(512, 2, 48), (600, 17, 49), (515, DEPTH + 5, 64), (1027, 2 * DEPTH, 130)], ids=str)
+@pytest.mark.parametrize("right", ["kn", "nk"])
+@pytest.mark.parametrize("type, tolerance", [(f32, 2e-5), (f64, 1e-12)])
+def test_rows_whose_steps_lie_far_apart_are_copied(sizes, right, type, tolerance):
+    case = Case(sizes, left="km", right=right, dtype=type)
+    assert case.kernel().product.copies
+    case.check(tolerance=tolerance)
+
+
+def test_rows_are_copied_where_that_pays():
+    copied = {
+        (sizes, left): Case(sizes, left=left).kernel().product.copies
+        for sizes in ((600, 20, 50), (500, 20, 50), (600, 20, 40)) for left in ("km", "mk")
+    }  # fmt: skip
+    assert [key for key, copies in copied.items() if copies] == [((600, 20, 50), "km")]
 
 
 @pytest.mark.parametrize("out", ["mn", "nm"])
@@ -225,12 +242,27 @@ def test_sizes_that_are_symbols():
         torch.testing.assert_close(matrix(c, sizes[0], sizes[2]).double(), expected, rtol=2e-5, atol=2e-5)
 
 
+def test_copied_rows_of_sizes_that_are_symbols():
+    m, k = size_symbol("m"), size_symbol("k")
+    case = Case((m, k, 70), left="km")
+    kernel = case.kernel()
+    assert kernel.product.copies
+    compiled = compile_kernels([kernel], [m, k])
+    for rows, inner in [*product_of(range(1, 18), (1, 2, 30)), (270, 20), (600, DEPTH + 1), (64, 3 * DEPTH)]:
+        values = {m: rows, k: inner}
+        a, b, c = case.tensors(values)
+        assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate(values))], values, compiled) == 0
+        expected = matrix(a, inner, rows).double().t() @ matrix(b, inner, 70).double()
+        torch.testing.assert_close(matrix(c, rows, 70).double(), expected, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", ["avx2", "avx512", "neon"])
-@pytest.mark.parametrize("sizes", [(17, 140, 50), (9, 20, 64), (9, 20, 30)], ids=str)
-def test_other_targets(name, sizes):
+@pytest.mark.parametrize("sizes", [(17, 140, 50), (9, 20, 64), (9, 20, 30), (517, 140, 50)], ids=str)
+@pytest.mark.parametrize("left", ["mk", "km"])
+def test_other_targets(name, sizes, left):
     """Compiled for them; run where this machine can."""
     target = named(name)
-    case = Case(sizes, right="nk")
+    case = Case(sizes, left=left, right="nk")
     kernel = case.kernel()
     runs = target.triple.split("-")[0] == host().triple.split("-")[0] and target.vector_bytes <= host().vector_bytes
     compiled = compile_kernels([kernel], [], target, load=runs)
@@ -238,7 +270,8 @@ def test_other_targets(name, sizes):
     if runs:
         a, b, c = case.tensors()
         assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate({}))], compiled=compiled) == 0
-        expected = matrix(a, sizes[0], sizes[1]) @ matrix(b, sizes[2], sizes[1]).t()
+        rows = matrix(a, sizes[0], sizes[1]) if left == "mk" else matrix(a, sizes[1], sizes[0]).t()
+        expected = rows @ matrix(b, sizes[2], sizes[1]).t()
         torch.testing.assert_close(matrix(c, sizes[0], sizes[2]), expected, rtol=2e-5, atol=2e-5)
 
 
@@ -273,6 +306,11 @@ def blocks(rows: int, columns: int, reduced: int = 512) -> tuple[int, int]:
 def test_blocks_are_tall_where_there_are_many():
     assert blocks(49, 512) == (49, 64) and blocks(1024, 256) == (264, 64)
     assert blocks(1 << 16, 32) == (1056, 32) and blocks(1 << 20, 256) == (1056, 64)
+
+
+def test_blocks_that_copy_both_operands_are_about_square():
+    sizes = (3072, 768), (1024, 256), (512, 48)
+    assert [choose_squares(as_expr(1), as_expr(m), as_expr(n)) for m, n in sizes] == [(264, 288), (216, 128), (72, 48)]
 
 
 def test_a_block_is_halved_where_packing_twice_takes_less_than_reading_what_another_thread_wrote():

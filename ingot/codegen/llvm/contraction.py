@@ -1,9 +1,10 @@
 """A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on each finished tile.
 
 A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's columns lies in
-adjacent memory, and reads the left one where it is. Sums are kept in the thread's scratch memory between the depths.
-Within a depth a sum is one chain of multiply-adds; the chains are added in order. So each element's rounding depends on
-the sizes alone, neither on the tile it falls in nor on the number of threads.
+adjacent memory, and reads the left one where it is, or copies that as well (`Product.copies`). Sums are kept in the
+thread's scratch memory between the depths. Within a depth a sum is one chain of multiply-adds; the chains are added in
+order. So each element's rounding depends on the sizes alone, neither on the tile it falls in nor on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -72,10 +73,14 @@ class _ContractionEmitter(KernelEmitter):
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
         packed = 0 if product.panel else self.depth * product.column_block * tile.size
         sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
-        self.scratch = integer(packed + sums + 8 * self.offset_count)
+        self.copies = product.copies
+        self.apart = self.depth * tile.rows + 64 // tile.size  # from tile to tile: not all in the same set of a cache
+        copied = self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
+        self.scratch = integer(packed + sums + copied + 8 * self.offset_count)
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
-        self.offsets = self.e.pointer(scratch, "i8", packed + sums)
+        self.copied = self.e.pointer(scratch, "i8", packed + sums)
+        self.offsets = self.e.pointer(scratch, "i8", packed + sums + copied)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
         packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
         self.direct = rows <= FEW_ROWS and packs_rows
@@ -165,6 +170,8 @@ class _ContractionEmitter(KernelEmitter):
         if not self.product.panel:
             with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
                 self._pack(column, first[1], last[1], amount)
+        if self.copies:
+            self._copy_rows(first[0], last[0], amount)
         with e.loop(first[1], last[1], tile.width, sure=True) as column:
             panel = self._panel(column, first[1], last[1], amount)
             stop = e.intrinsic("smin", (column + tile.width, last[1]))
@@ -173,7 +180,7 @@ class _ContractionEmitter(KernelEmitter):
                 if not self.whole:
                     place = (column - first[1]) * self.row_block + (row - first[0]) * tile.width
                     sums = e.pointer(self.sums, tile.type, place)
-                self._multiply(row, last[0], panel, amount, sums, add)
+                self._multiply(row, first[0], last[0], panel, amount, sums, add)
                 self._finish(row, last[0], column, stop, sums, final)
 
     def _pack(self, column: Value, first: Value, last: Value, amount: _Amount) -> None:
@@ -215,6 +222,16 @@ class _ContractionEmitter(KernelEmitter):
         values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
         e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {packed.text})")
 
+    def _copy_rows(self, first: Value, last: Value, amount: _Amount) -> None:
+        """The block's rows of the left operand: those of a tile side by side, step after step."""
+        e, tile, left = self.e, self.tile, self.product.left
+        self._bind_point(first, self.product.rows)
+        source, along, there = self._element(left), self._stride(left, self.inner), last - first
+        self._check(left, source, (there, tile.size), (amount.steps, along))
+        apart = e.constant(self.apart * tile.size, "i64")
+        values = ", ".join(f"i64 {v.text}" for v in (along, amount.steps, there, apart))
+        e.line(f"call void @{self._shared(tiles.copy_rows(tile))}(ptr {source.text}, {values}, ptr {self.copied.text})")
+
     def _clear(self, start: Value, count: Value) -> None:
         """Zeros, whole vectors of them. No sum that is used depends on columns that are not there, but arithmetic with
         what memory happens to hold may be slow: denormal numbers are."""
@@ -248,6 +265,7 @@ class _ContractionEmitter(KernelEmitter):
     def _multiply(
         self,
         row: Value,
+        start: Value,
         stop: Value,
         panel: tuple[Value, Value, Value],
         amount: _Amount,
@@ -261,7 +279,12 @@ class _ContractionEmitter(KernelEmitter):
         taps: list[tuple[Value | int, Value]] = [(s.extent.constant or 0, self._stride(left, s)) for s in self.taps]
         if self.run is not None:
             taps = [(amount.taps, self._stride(left, self.run))]
-        for r in range(self.tile.rows):
+        if self.copies:
+            step = e.constant(self.tile.rows * self.tile.size, "i64")
+            number = e.binary("udiv", row - start, self.tile.rows)
+            block = e.pointer(self.copied, self.tile.type, number * self.apart)
+            pointers = [f"ptr {e.pointer(block, self.tile.type, r).text}" for r in range(self.tile.rows)]
+        for r in range(0 if self.copies else self.tile.rows):
             at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
             self._bind_point(at, self.product.rows)
             pointer = self._element(left)

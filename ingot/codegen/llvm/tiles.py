@@ -145,6 +145,9 @@ def _declaration(result: str, function: str, arguments: Sequence[str]) -> str:
     return f"declare {result} @{function}({', '.join(arguments)})"
 
 
+_AHEAD = 8  # rows: lines of a page that no row before was on are not fetched by themselves in time
+_PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+
 # Packing: `count` rows of the tile's width from elements that are `step` apart along a row and `along` apart from row
 # to row, both void(ptr from, i64 step, i64 along, i64 count, i64 columns, ptr packed). What lies beyond `columns` is
 # undefined: no sum that is used depends on it.
@@ -194,11 +197,16 @@ def pack_rows(tile: Tile) -> Helper:
         yield f"define internal void @{name}({_PACKS}) nounwind {{"
         yield "entry:"
         yield f"  %whole = icmp sge i64 %columns, {tile.width}"
+        yield f"  %ahead = mul i64 %along, {_AHEAD}"
         yield "  br i1 %whole, label %row, label %part"
         yield "row:"
         yield "  %k = phi i64 [0, %entry], [%k.next, %row]"
         yield "  %to = phi ptr [%packed, %entry], [%to.next, %row]"
         yield "  %line = phi ptr [%from, %entry], [%line.next, %row]"
+        yield "  %soon = getelementptr i8, ptr %line, i64 %ahead"
+        for at in range(0, tile.vectors * size, 64):
+            yield f"  %soon{at} = getelementptr i8, ptr %soon, i64 {at}"
+            yield f"  call void @llvm.prefetch.p0(ptr %soon{at}, i32 0, i32 3, i32 1)"
         for v in range(tile.vectors):
             yield f"  %p{v} = getelementptr i8, ptr %line, i64 {v * size}"
             yield f"  %x{v} = load {vector}, ptr %p{v}, align {tile.size}"
@@ -216,4 +224,60 @@ def pack_rows(tile: Tile) -> Helper:
         yield "  ret void"
         yield "}"
 
-    return Helper(name, "\n".join(lines()), frozenset())
+    return Helper(name, "\n".join(lines()), frozenset([_PREFETCH]))
+
+
+def copy_rows(tile: Tile) -> Helper:
+    """void(ptr from, i64 along, i64 count, i64 rows, i64 apart, ptr to): rows that are adjacent in memory, `count`
+    steps of them `along` apart. A tile's rows are copied side by side, step after step, and tiles `apart` from each
+    other; rows of the last tile that are not there are zeros."""
+    name, vector = f"copy_rows_{tile.type}_{tile.rows}", vector_type(tile.type, tile.rows)
+    parameters = "ptr %from, i64 %along, i64 %count, i64 %rows, i64 %apart, ptr %to"
+    text = f"""define internal void @{name}({parameters}) nounwind {{
+entry:
+  %rest = urem i64 %rows, {tile.rows}
+  %whole = sub i64 %rows, %rest
+  %some = icmp ne i64 %rest, 0
+  br label %step
+step:
+  %k = phi i64 [0, %entry], [%k.next, %step.end]
+  %line = phi ptr [%from, %entry], [%line.next, %step.end]
+  %first = phi ptr [%to, %entry], [%first.next, %step.end]
+  %any = icmp sgt i64 %whole, 0
+  br i1 %any, label %tile, label %last
+tile:
+  %row = phi i64 [0, %step], [%row.next, %tile]
+  %place = phi ptr [%first, %step], [%place.next, %tile]
+  %source = getelementptr {tile.type}, ptr %line, i64 %row
+  %values = load {vector}, ptr %source, align {tile.size}
+  store {vector} %values, ptr %place, align {tile.size}
+  %place.next = getelementptr i8, ptr %place, i64 %apart
+  %row.next = add nsw i64 %row, {tile.rows}
+  %more = icmp slt i64 %row.next, %whole
+  br i1 %more, label %tile, label %last
+last:
+  %end = phi ptr [%first, %step], [%place.next, %tile]
+  br i1 %some, label %part, label %step.end
+part:
+  store {vector} zeroinitializer, ptr %end, align {tile.size}
+  %left = getelementptr {tile.type}, ptr %line, i64 %whole
+  br label %cell
+cell:
+  %r = phi i64 [0, %part], [%r.next, %cell]
+  %from.cell = getelementptr {tile.type}, ptr %left, i64 %r
+  %value = load {tile.type}, ptr %from.cell, align {tile.size}
+  %to.cell = getelementptr {tile.type}, ptr %end, i64 %r
+  store {tile.type} %value, ptr %to.cell, align {tile.size}
+  %r.next = add nsw i64 %r, 1
+  %more.cells = icmp slt i64 %r.next, %rest
+  br i1 %more.cells, label %cell, label %step.end
+step.end:
+  %line.next = getelementptr i8, ptr %line, i64 %along
+  %first.next = getelementptr {tile.type}, ptr %first, i64 {tile.rows}
+  %k.next = add nsw i64 %k, 1
+  %again = icmp slt i64 %k.next, %count
+  br i1 %again, label %step, label %end.all
+end.all:
+  ret void
+}}"""
+    return Helper(name, text, frozenset())
