@@ -13,6 +13,7 @@ import torch
 from ingot.capture import Captured
 from ingot.codegen import triton
 from ingot.codegen.llvm import compile_kernels, prepack
+from ingot.codegen.mixed import MixedKernels
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.gradients import places_for, wants_gradients, windows_of, with_history
@@ -20,6 +21,7 @@ from ingot.graph import trace
 from ingot.graph.differentiation import new_leaves
 from ingot.loops import ops
 from ingot.loops.lowering import lower
+from ingot.loops.sides import device_of
 from ingot.loops.target import CPU, GPU
 from ingot.loops.verify import verify
 from ingot.native import _native
@@ -36,22 +38,14 @@ TARGETS = {"cpu": (CPU, ops.supported), "cuda": (GPU, triton.supported)}
 
 
 def _device(graph: torch.fx.Graph) -> torch.device:
-    """The device of all tensors of a graph. Raises Unsupported where there are several, or one that there is no code
-    for."""
-    found: dict[torch.device, str] = {}
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        for tensor in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(tensor, torch.Tensor):
-                found.setdefault(tensor.device, node.meta.get("where", ""))
-    for device, where in found.items():
-        if device.type not in TARGETS or (device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"):
-            raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
-        if device.type == "cuda" and torch.version.hip:
-            raise Unsupported("a tensor on an AMD GPU", where, skip=True)
-    if len(found) > 1:
-        raise Unsupported(f"tensors on several devices: {', '.join(map(str, found))}", [*found.values()][1], skip=True)
-    return next(iter(found), torch.device("cpu"))
+    """The device of all tensors of a graph, or the GPU where some are on the CPU. Raises Unsupported for other two
+    devices, and for one that there is no code for."""
+    device, where = device_of(graph)
+    if device.type not in TARGETS or (device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"):
+        raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
+    if device.type == "cuda" and torch.version.hip:
+        raise Unsupported("a tensor on an AMD GPU", where, skip=True)
+    return device
 
 
 def compile_graph(
@@ -121,4 +115,9 @@ def _machine_code(plan: Plan, device: torch.device) -> Any:
         return compile_kernels(plan.kernels, [symbol for symbol, *_ in plan.graph.symbols])
     major, minor = torch.cuda.get_device_capability(device)
     steps = [step for step in plan.steps if isinstance(step, KernelStep)]
-    return triton.compile_kernels(steps, triton.Gpu("cuda", 10 * major + minor), unaligned_inputs(plan))
+    launched = [step for step in steps if not step.on_host]
+    compiled = triton.compile_kernels(launched, triton.Gpu("cuda", 10 * major + minor), unaligned_inputs(plan))
+    if len(launched) == len(steps):
+        return compiled
+    host = compile_kernels([s.kernel for s in steps if s.on_host], [symbol for symbol, *_ in plan.graph.symbols])
+    return MixedKernels(compiled, host, steps)

@@ -473,7 +473,8 @@ def _run_stage(
 
 
 def run_plan(plan: Plan, inputs: Sequence[torch.Tensor], run: Callable[..., None] = run_kernel) -> list[Any]:
-    """Run a plan's steps in order, every kernel by `run`; outputs as `run_graph` gives them. Very slow."""
+    """Run a plan's steps in order, every kernel by `run`, but for what a GPU's plan leaves to the CPU; outputs as
+    `run_graph` gives them. Very slow."""
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:
@@ -485,5 +486,5 @@ def run_plan(plan: Plan, inputs: Sequence[torch.Tensor], run: Callable[..., None
                 memory[name] = new_storage(graph.buffers[name], sizes)
         begins = [offset.evaluate(sizes) for offset in step.offsets] or [0] * len(step.arguments)
         arrays = {p.name: memory[name][k:] for p, name, k in zip(step.kernel.parameters, step.arguments, begins)}
-        run(step.kernel, arrays, sizes)
+        (run_kernel if step.on_host else run)(step.kernel, arrays, sizes)
     return _outputs(graph, memory, sizes)

@@ -38,7 +38,8 @@ class Buffer:
     """A strided array in one storage of its own; `strides` are in elements, the offset is zero.
 
     `role` is "input" (belongs to the caller), "constant" (belongs to the graph: a lifted tensor literal)
-    or "temporary" (made by a node; it may still be returned, see `LoopGraph.outputs`).
+    or "temporary" (made by a node; it may still be returned, see `LoopGraph.outputs`). In a graph of a GPU's, one that
+    is `on_host` lies in the CPU's memory, and is written by nodes that run there.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Buffer:
     strides: tuple[Expr, ...]
     role: str = "temporary"
     device: torch.device = torch.device("cpu")
+    on_host: bool = False
 
     @property
     def length(self) -> Expr:

@@ -312,7 +312,7 @@ static int release(Program *Py_UNUSED(program), Frame *frame, const Step *step) 
     return 0;
 }
 
-static int launch(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
+static int launch(Program *program, Frame *frame, const Step *step) {
     static void *nothing;
     const LaunchStep *launch = &step->launch;
     int64_t grid = frame->values[launch->grid];
@@ -321,8 +321,10 @@ static int launch(Program *Py_UNUSED(program), Frame *frame, const Step *step) {
     const LaunchForm *form =
         launch->limit >= 0 && frame->values[launch->limit] > INT32_MAX ? &launch->wide : &launch->form;
     void **next = frame->pointers;
-    for (int i = 0; i < launch->count; i++)
-        *next++ = &frame->data[launch->buffers[i]];
+    for (int i = 0; i < launch->count; i++) {
+        int number = launch->buffers[i];
+        *next++ = program->buffers[number].geometry.on_host ? frame->data[number] : &frame->data[number];
+    }
     for (int i = 0; i < launch->size_count; i++)
         *next++ = &frame->values[launch->sizes[i]];
     for (int i = 0; i < form->hidden; i++)

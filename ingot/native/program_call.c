@@ -21,8 +21,9 @@ IngotLayout ingot_program_layout(const Program *program, const Frame *frame, con
         sizes[i] = frame->values[geometry->sizes[i]];
         strides[i] = frame->values[geometry->strides[i]];
     }
-    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes,
-                         strides,         &program->device};
+    const IngotDevice *device = geometry->on_host ? NULL : &program->device;
+    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides,
+                         device};
 }
 
 /* -- views --------------------------------------------------------------------------------------------------------- */
@@ -202,7 +203,7 @@ static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, con
     int same = facts->dtype == layout->number, empty = 0;
     /* By a GPU's library, which knows it: the seeds of attention. */
     int left_on_cpu = facts->device_type == 0 && !needs_data;
-    if (facts->device_type != layout->device->type && !left_on_cpu)
+    if (facts->device_type != (layout->device ? layout->device->type : 0) && !left_on_cpu)
         return wrong_result(step, "device");
     if (facts->rank != layout->rank)
         return wrong_result(step, "rank");

@@ -146,7 +146,8 @@ static int read_buffer(Program *program, PyObject *object, void *part) {
     static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library", "own"};
     Buffer *buffer = part;
     PyObject *place, *dtype, *sizes, *strides, *position;
-    if (!PyArg_ParseTuple(object, "OOOOO|p", &place, &dtype, &sizes, &strides, &position, &buffer->aligned) ||
+    if (!PyArg_ParseTuple(object, "OOOOO|pp", &place, &dtype, &sizes, &strides, &position, &buffer->aligned,
+                          &buffer->geometry.on_host) ||
         read_geometry(program, dtype, sizes, strides, &buffer->geometry) < 0)
         return -1;
     int kind = read_word(place, places, PLACES, "place");

@@ -17,6 +17,7 @@ typedef struct {
     PyObject *dtype;
     int dtype_number;
     int64_t itemsize;
+    int on_host; /* in the CPU's memory, whatever the program's device */
 } Geometry;
 
 typedef struct {

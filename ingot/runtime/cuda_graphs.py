@@ -76,6 +76,8 @@ def why_not(program: Program) -> str:
                 return f"{name} draws random numbers"
             if name.startswith(_WAITING) or _takes_mask(step.node, plan.graph.buffers):
                 return f"{name} waits for the device"
+    if any(buffer.on_host for buffer in plan.graph.buffers.values()):
+        return "numbers are on the CPU"
     if any(place.kind == "arena" for place in plan.places.values()):
         return "temporaries are kept between calls"
     if len(plan.steps) < LEAST_LAUNCHES:

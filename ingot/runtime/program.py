@@ -12,7 +12,8 @@ expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix
 constants    (tensor, ...)
 buffers      ((place, dtype, sizes, strides, position), ...); the place is "input" (its position among the inputs),
              "constant" (among the constants), "arena" (its offset in bytes, among the values), "output" or
-             "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied first
+             "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied first, a
+             seventh whether it is in the CPU's memory whatever the device: a launch is then given the number in it
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
              ("kernel", address, buffers, extent, work, unit, scratch, errors, parts, varying work,
@@ -410,15 +411,19 @@ class _OnGpu(_Description):
         self.unaligned = unaligned_inputs(plan)
         self.loaded: dict[Binary, Any] = {}
         constants = plan.graph.constants
-        constants.update((name, tensor.to(device)) for name, tensor in constants.items())  # tables of lowering's own
+        ours = {name: c for name, c in constants.items() if not plan.graph.buffers[name].on_host}
+        constants.update((name, tensor.to(device)) for name, tensor in ours.items())  # tables of lowering's own
 
     def alignment(self, name: str) -> tuple[bool, ...]:
-        return (self.kind(name) == "input" and name not in self.unaligned,)
+        on_host = self.plan.graph.buffers[name].on_host
+        return self.kind(name) == "input" and name not in self.unaligned and not on_host, on_host
 
     def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
         return ()  # what is out of range fails an assertion on the device, as in eager
 
     def kernel(self, step: KernelStep) -> tuple[Any, ...]:
+        if step.on_host:
+            return super().kernel(step)
         assert isinstance(step.kernel, Kernel)
         written, binary = self.compiled.written(step.kernel), self.compiled.binary(step.kernel)
         buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)

@@ -36,8 +36,8 @@ def schedule(
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
-    steps = [_step(group, graph, own, target) for group, own in zip(groups, internal)]
-    steps = _with_unique_names(side_by_side(steps, graph) if target.shares_launches else steps)
+    steps = [_step(g, graph, own, CPU if g.on_host else target) for g, own in zip(groups, internal)]
+    steps = _with_unique_names(side_by_side(steps, graph, target))
     places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal)
     return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)
 
@@ -66,12 +66,13 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
         kernel, arguments = build_contraction(group.members, internal, graph.buffers)
-        return begun_at_offsets(KernelStep(kernel, arguments, kernel.points, work_per_point(kernel)))
+        step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
+        return begun_at_offsets(step)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
         kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
-    step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel))
+    step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
     return step if target.has_registers else begun_at_offsets(step)  # a GPU's want to know how arguments are aligned
 
 

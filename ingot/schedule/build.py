@@ -334,7 +334,7 @@ def _canonical_kernel(
     in_blocks = target.has_registers
     if not in_blocks and not any(s.loops or s.scalars for s in stages) and is_unrolled(outer, stages):
         outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
-    parameters, names = _parameters(stages, {r.name for r in rows}, buffers)
+    parameters, names = _parameters(stages, {r.name for r in rows}, buffers, target)
     stages = tuple(_rename_buffers(s, names) for s in stages)
     vector = choose_vector_loop(outer, stages, {r.name for r in rows})
     tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
@@ -396,7 +396,7 @@ def _substitute_stage(stage: Stage, substitution: dict[Symbol, Expr], loops: Seq
 
 
 def _parameters(
-    stages: Sequence[Stage], rows: set[str], buffers: dict[str, Buffer]
+    stages: Sequence[Stage], rows: set[str], buffers: dict[str, Buffer], target: Target
 ) -> tuple[tuple[Parameter, ...], dict[str, str]]:
     """Parameters in order of first use, and graph buffer name -> parameter name."""
     read: set[str] = set()
@@ -409,8 +409,9 @@ def _parameters(
             if name not in rows:
                 names.setdefault(name, f"p{len(names)}")
     parameters = tuple(
-        Parameter(p, buffers[name].dtype, name in read, name in written, buffers[name].length)
+        Parameter(p, b.dtype, name in read, name in written, b.length, b.on_host and target.has_registers)
         for name, p in names.items()
+        if (b := buffers[name])
     )
     return parameters, names
 

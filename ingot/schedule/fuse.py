@@ -53,7 +53,7 @@ class Overlay:
 class Group:
     """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the number of outer
     points, `before` holds the groups that must run first. `scatters` says whether one of the nodes does, `work` counts
-    their instructions, `traffic` the bytes of the buffers."""
+    their instructions, `traffic` the bytes of the buffers. On a GPU some are `on_host`, the CPU."""
 
     id: int
     positions: list[int]
@@ -64,6 +64,7 @@ class Group:
     points: Expr | None = None
     overlay: Overlay | None = None
     scatters: bool = False
+    on_host: bool = False
     work: int = 0
     traffic: float = 0.0
 
@@ -171,6 +172,7 @@ class _Fusion:
     def _single(self, k: int, node: Node, before: set[int]) -> Group:
         group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
         group.traffic = sum(map(self._bytes, group.touches))
+        group.on_host = any(self.buffers[name].on_host for name in node.writes())
         if isinstance(node, Compute):
             node = in_columns(canonical(node))
             group.members, group.points = [node], Shape.of(node).points
@@ -261,6 +263,8 @@ class _Fusion:
         much traffic of their own and next to none in common stay apart, for what they read had to wait for both; of two
         that are far apart, the earlier one does not wait to save next to nothing. Where memory is scarce, the later one
         does not run early to save less than what it writes takes until then."""
+        if first.on_host is not second.on_host:
+            return 0
         if first.scatters or second.scatters:
             return self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
         if len(first.members) + len(second.members) > MAX_MEMBERS or first.work + second.work > MAX_INSTRUCTIONS:

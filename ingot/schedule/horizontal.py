@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ingot.loops.expr import ZERO, Expr, loop_symbol
 from ingot.loops.ir import LoopGraph, Origin, View
+from ingot.loops.target import Target
 from ingot.schedule.build import map_indices
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep
@@ -23,9 +24,9 @@ LONGEST = 1 << 40  # stands for the extent of a loop whose length does not show 
 Step = KernelStep | LibraryStep
 
 
-def side_by_side(steps: Sequence[Step], graph: LoopGraph) -> list[Step]:
+def side_by_side(steps: Sequence[Step], graph: LoopGraph, target: Target) -> list[Step]:
     """The steps with equal launches put together where their order allows it, each at the place of the first."""
-    batches = _Batches(graph)
+    batches = _Batches(graph, target.shares_launches)
     for step in steps:
         batches.add(step)
     return [_joined(members) for members in batches.members]
@@ -34,11 +35,11 @@ def side_by_side(steps: Sequence[Step], graph: LoopGraph) -> list[Step]:
 class _Batches:
     """`members[k]` are the steps that run at place k."""
 
-    def __init__(self, graph: LoopGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: LoopGraph, shared: bool) -> None:
+        self.graph, self._shared = graph, shared
         self._returned = {view.buffer for view in graph.outputs if isinstance(view, View)}
         self.members: list[list[Step]] = []
-        self._open: dict[Kernel, int] = {}
+        self._open: dict[tuple[Kernel, bool], int] = {}  # by the kernel, and whether the CPU runs it
         self._early: dict[int, int] = defaultdict(int)
         self._written: dict[str, int] = {}  # the last place that writes a buffer ...
         self._touched: dict[str, int] = {}  # ... and that touches it
@@ -48,13 +49,14 @@ class _Batches:
         reads, writes = _accesses(step)
         waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
         shape = _shape(step) if isinstance(step, KernelStep) and not waits else None
-        place = None if shape is None else self._open.get(shape)
+        beside = isinstance(step, KernelStep) and step.on_host
+        place = self._open.get((shape, beside)) if shape is not None and (self._shared or beside) else None
         if place is None or not self._may_move(place, reads, writes):
             place = len(self.members)
             self.members.append([])
         self.members[place].append(step)
         if shape is not None:
-            self._open[shape] = place
+            self._open[shape, beside] = place
         if shape is None or _may_fail(shape):
             self._failing = place
         for name in writes:
@@ -144,4 +146,5 @@ def _joined(members: Sequence[Step]) -> Step:
     offsets = begins if any(step.offsets for step in launches) else ()
     parts = tuple(step.extent for step in launches)
     extent = sum(parts[1:], parts[0])
-    return KernelStep(replace(longest.kernel, parameters=parameters), arguments, extent, longest.work, parts, offsets)
+    kernel = replace(longest.kernel, parameters=parameters)
+    return KernelStep(kernel, arguments, extent, longest.work, parts, offsets, longest.on_host)

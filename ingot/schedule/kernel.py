@@ -57,13 +57,14 @@ class Define:
 
 class Parameter(NamedTuple):
     """A buffer the kernel touches, in argument order. `length` is its number of elements, gaps included, where known;
-    only checks of bounds look at it."""
+    only checks of bounds look at it. A GPU's kernel is given the one number that is `on_host`, not its address."""
 
     name: str
     dtype: torch.dtype
     read: bool
     written: bool
     length: Expr | None = None
+    on_host: bool = False
 
 
 class Row(NamedTuple):

@@ -20,7 +20,7 @@ class KernelStep:
     `offsets` says where each of `arguments` begins in its buffer, in elements; if it is empty, all begin at 0.
 
     With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each part, whose arguments
-    follow those of the part before. `extent` is then the sum.
+    follow those of the part before. `extent` is then the sum. In a GPU's plan the CPU runs what is `on_host`.
     """
 
     kernel: Kernel | AttentionKernel
@@ -29,6 +29,7 @@ class KernelStep:
     work: float | Expr
     parts: tuple[Expr, ...] = ()
     offsets: tuple[Expr, ...] = ()
+    on_host: bool = False
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -40,7 +41,7 @@ class KernelStep:
         width = len(self.kernel.parameters)
         pieces = [slice(k * width, (k + 1) * width) for k in range(len(self.parts))]
         return [
-            KernelStep(self.kernel, self.arguments[piece], extent, self.work, offsets=self.offsets[piece])
+            KernelStep(self.kernel, self.arguments[piece], extent, self.work, (), self.offsets[piece], self.on_host)
             for piece, extent in zip(pieces, self.parts)
         ]
 

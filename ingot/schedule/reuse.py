@@ -43,9 +43,12 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             _rename(group, replaced)
 
 
+_LAYOUT = ("dtype", "sizes", "strides", "device", "on_host")
+
+
 def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
     a, b = graph.buffers[dead], graph.buffers[target]
-    return a.role == "temporary" and (a.dtype, a.sizes, a.strides, a.device) == (b.dtype, b.sizes, b.strides, b.device)
+    return a.role == "temporary" and all(getattr(a, name) == getattr(b, name) for name in _LAYOUT)
 
 
 def _overwritable(group: Group, dead: str, target: str) -> bool:

@@ -275,15 +275,60 @@ def test_threads() -> None:
     assert len(found) == 200 and all(torch.allclose(a, expected, atol=1e-5) for a in found)
 
 
-def test_several_devices_in_a_call_are_eagers() -> None:
-    def fn(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return x * scale
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool], ids=str)
+def test_numbers_on_the_cpu(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor, n: torch.Tensor) -> Any:
+        total = x.exp().sum().to("cpu")
+        count = n * 2
+        n += 1
+        return x * n, torch.where(x > n, x, count), count, total, x.sum(0) + total, n.to("cuda") + 0, x @ x.t() * n
 
-    x, scale = draw(10), torch.tensor(3.0)
-    compiled = ingot.compile(fn)
-    assert torch.equal(compiled(x, scale), fn(x, scale))
-    reasons = [c.skipped.reason for c in [*ingot.explain(fn)(x, scale).graphs] if getattr(c, "skipped", None)]
-    assert all("device" in reason for reason in reasons)
+    compiled = ingot.compile(fn, fullgraph=True)
+    for value in (1, 0, 3):
+        agree(compiled, fn, draw(30, 40), torch.tensor(value, dtype=dtype), oracle=False)
+
+
+def test_gradients_beside_numbers_on_the_cpu() -> None:
+    def fn(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return (x * torch.tensor(2.0)).tanh() * n
+
+    gradients_agree(fn, draw(30, 40, grad=True), torch.tensor(1.5))
+    gradients_agree(fn, draw(30, 40, grad=True), torch.tensor(1.5, requires_grad=True))
+
+
+def test_tensors_that_are_brought_to_the_device() -> None:
+    x, y = draw(30, 40), torch.arange(1200.0).reshape(30, 40)
+    same(lambda x, y: (x * y.to("cuda"), y.cuda()[:3]), x, y)
+    same(lambda x, at: x[at] * 2, x, torch.tensor([3, 1, 3]))
+    same(lambda x: ((x * 2).cpu(), x + 1), x)
+
+
+def test_arithmetic_on_several_devices_in_a_call_is_eagers() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x * 2, y * 3
+
+    x, y = draw(10), torch.ones(10)
+    assert all(map(torch.equal, ingot.compile(fn)(x, y), fn(x, y)))
+    with pytest.raises(ingot.Unsupported, match="tensors on the CPU, beside those on cuda:0"):
+        ingot.compile(fn, fullgraph=True)(x, y)
+
+
+@pytest.mark.parametrize("how", [{}, {"foreach": False}, {"fused": True}, {"capturable": True}], ids=str)
+def test_steps_of_an_optimizer(how: dict[str, bool]) -> None:
+    found = []
+    for compiled in (False, True):
+        parameters = [draw(5, 7 + k, seed=k, grad=True) for k in range(9)]
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2, **how)
+        step = ingot.compile(optimizer.step) if compiled else optimizer.step
+        for k in range(5):
+            optimizer.param_groups[0]["lr"] = 1e-2 / (k + 1)
+            for p in parameters:
+                p.grad = p.detach().sin() + k
+            step()
+        found.append([p.detach() for p in parameters] + [s["step"] for s in optimizer.state.values()])
+    for a, b in zip(*found, strict=True):
+        assert a.device == b.device
+        torch.testing.assert_close(a, b)
 
 
 def test_memory_is_given_back() -> None:

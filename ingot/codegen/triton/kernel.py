@@ -76,6 +76,7 @@ class _Writer:
         self.masks: dict[str, str | None] = {}
         self.constants: dict[str, int] = {}
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
+        self.numbers = {p.name: p.dtype for p in kernel.parameters if p.on_host}
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
         self.scalars: dict[str, Value] = {}
@@ -367,6 +368,8 @@ class _Writer:
 
     def load(self, i: Instruction, conditions: list[Value]) -> Value:
         buffer, offset = i.attrs
+        if buffer in self.numbers:
+            return self.number(buffer, conditions)
         index = self.index(offset)
         axes = index.axes.union(*(c.axes for c in conditions))
         pointer = f"{buffer} + {_summand(index.text)}"
@@ -374,6 +377,14 @@ class _Writer:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(axes, conditions)
         return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes)
+
+    def number(self, name: str, conditions: list[Value]) -> Value:
+        """What the kernel is given in place of an address."""
+        if not conditions:
+            return Value(name, _NO_AXES)
+        axes = _NO_AXES.union(*(c.axes for c in conditions))
+        holds = " & ".join(c.text for c in conditions)
+        return self.fresh(f"tl.where({holds}, {name}, 0).to({ops.TYPES[self.numbers[name]]})", axes)
 
     def store(self, store: Store, value: Value, axes: frozenset[str], stage: Stage) -> None:
         if store.buffer in self.rows:

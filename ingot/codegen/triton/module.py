@@ -190,7 +190,7 @@ def _build_and_keep(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> 
 def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
     """A digest of all that decides a kernel's code; comments, as that of its place, are not of it."""
     text = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("#")]
-    dtypes = [str(p.dtype) for p in kernel.parameters]
+    dtypes = [f"{p.dtype} {'given' if p.on_host else 'in memory'}" for p in kernel.parameters]
     asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
     options = sorted(_options(kernel, gpu).items())
     form = len(kernel.sizes), kernel.short, kernel.constants
@@ -220,11 +220,11 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
     except ImportError as problem:
         raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
 
-    pointers = {p.name: f"*{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
+    pointers = {p.name: f"{'' if p.on_host else '*'}{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
     integer = "i32" if kernel.short else "i64"  # the native core gives addresses of 64 bits, of which these are the low
     sizes = {f"size{k}": integer for k in range(len(kernel.sizes))}
     signature = {**pointers, **sizes, **{name: "constexpr" for name, _ in kernel.constants}}
-    known = [k for k in range(len(pointers)) if not aligned or aligned[k]]
+    known = [k for k, p in enumerate(kernel.parameters) if not p.on_host and (not aligned or aligned[k])]
     attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in known}
     source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
     made, facts = _run_stages(source, GPUTarget(gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu))

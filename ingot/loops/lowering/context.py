@@ -48,6 +48,7 @@ class Lowering:
         self.supported = supported
         self.fast_libraries = fast_libraries
         self.target = target
+        self.on_host = False  # whether what is lowered runs on the CPU, beside a GPU
         self.origin = Origin(())
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.returned = False  # whether the graph returns the ATen node's result
@@ -61,7 +62,8 @@ class Lowering:
         name = f"t{self._count}"
         self._count += 1
         device = torch.device(self.target.device)
-        self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", device)
+        buffer = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", device, self.on_host)
+        self.graph.buffers[name] = buffer
         return name
 
     def node_name(self) -> str:

@@ -50,6 +50,7 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
+from ingot.loops.sides import moves, on_host
 from ingot.loops.target import CPU, Target
 
 
@@ -76,6 +77,8 @@ class _Walk:
     def __init__(self, aten: Any, lw: Lowering) -> None:
         self.aten = aten
         self.lw = lw
+        self.sides = lw.target, lw.supported
+        self.hosts = on_host(aten.graph)
         self.values: dict[torch.fx.Node, Any] = {}
         self.lw.graph.symbols += [(symbol, *place) for symbol, place in aten.symbols.items()]
         self.forms = {root: aten.shapes.unbacked.forms(root) for root in aten.bindings}  # one value each
@@ -95,12 +98,42 @@ class _Walk:
             self.values[node] = self.constant(node)
         elif node.op == "call_function":
             self.lw.origin = Origin((str(node.target),), node.meta.get("where", ""))
+            self.stand_beside(node)
             self.values[node] = self.call(node)
             self.check(node)
+            if self.hosts and any((user in self.hosts) != (node in self.hosts) for user in node.users):
+                self.settle(self.values[node])
+            self.stand_beside(None)
+
+    # -- the CPU beside a GPU ----------------------------------------------------------------------------------------
+
+    def stand_beside(self, node: torch.fx.Node | None) -> None:
+        """From now on what is lowered runs where the node's value is; on the graph's device for None."""
+        self.lw.on_host = node in self.hosts
+        self.lw.target, self.lw.supported = (CPU, ops.supported) if self.lw.on_host else self.sides
+
+    def settle(self, value: Any) -> None:
+        """Put in memory what the other side reads."""
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, TensorValue) and view_of(part) is None:
+                self.lw.realize(part)
+
+    def crossing(self, value: Any) -> Any:
+        """A number on the CPU as a GPU's value: it is not where the CPU's tensor is."""
+        buffer = value.buffer if isinstance(value, TensorValue) else None
+        if buffer is None or not self.lw.graph.buffers[buffer].on_host:
+            return value
+        return TensorValue(value.sizes, value.strides, value.dtype, value.load, cost=1)
+
+    # ----------------------------------------------------------------------------------------------------------------
 
     def call(self, node: torch.fx.Node) -> Any:
         args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
         fake = node.meta["val"]
+        if self.hosts and moves(node, self.hosts):
+            return self.move(node, args, kwargs)
+        if self.hosts and node not in self.hosts:
+            args, kwargs = _mapped((args, kwargs), self.crossing)
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
         if "binds" in node.meta:
@@ -116,6 +149,18 @@ class _Walk:
         if isinstance(result, tuple):
             return result
         return self.finished(node, result)
+
+    def move(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A call of the library that takes tensors from one side to the other: they are laid out on their own."""
+        outs = _specs(node.meta["val"], None)
+        listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
+        if node in self.hosts:
+            self.stand_beside(None)
+            args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
+            self.stand_beside(node)
+        random = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+        results = self.lw.call(node.target, listed, args, kwargs, random=random)
+        return tuple(results) if listed is outs else self.finished(node, results[0])
 
     def bind(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """A call of the library that decides sizes of its results, or gives an integer."""
@@ -221,14 +266,16 @@ class _Walk:
             return _to_expr(fake)
         spec, graph = _spec(fake), self.lw.graph
         name = f"in{len(graph.inputs)}"
-        graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "input", spec.device)
+        on_host = node in self.hosts
+        graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "input", spec.device, on_host)
         graph.inputs.append(name)
         self.lw.storage_offsets[name] = spec.offset
         return stored(name, spec)
 
     def constant(self, node: torch.fx.Node) -> TensorValue:
         spec, name = _spec(node.meta["val"]), f"c_{node.target}"
-        self.lw.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device)
+        buffer = Buffer(name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device, node in self.hosts)
+        self.lw.graph.buffers[name] = buffer
         self.lw.graph.constants[name] = self.aten.constants[node.target]
         self.lw.storage_offsets[name] = spec.offset
         return stored(name, spec)
@@ -243,8 +290,13 @@ class _Walk:
         outputs: list[View | Expr] = []
         for spec in self.aten.outputs:
             node = getattr(spec, "node", None)
+            self.stand_beside(node)
             outputs.append(self.output(spec, node, owners) if node is not None else _to_expr(spec.value))
-        self.write_back([(graph.inputs[position], self.values[node]) for position, node in self.aten.mutations])
+        there = [(k, n) for k, n in self.aten.mutations if n in self.hosts]
+        here = [(k, n) for k, n in self.aten.mutations if n not in self.hosts]
+        for finals in (here, there):  # what is here may read numbers from there
+            self.stand_beside(finals[0][1] if finals else None)
+            self.write_back([(graph.inputs[position], self.values[node]) for position, node in finals])
         graph.mutated = {graph.inputs[position] for position, _ in self.aten.mutations}
         graph.outputs = outputs
 
@@ -365,6 +417,15 @@ def _all_storable(tree: Any) -> bool:
     if isinstance(tree, (tuple, list)):
         return all(_all_storable(item) for item in tree)
     return True
+
+
+def _mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Nested tuples, lists and dicts with `function` of what they hold."""
+    if isinstance(tree, dict):
+        return {key: _mapped(item, function) for key, item in tree.items()}
+    if type(tree) in (tuple, list):
+        return type(tree)(_mapped(item, function) for item in tree)
+    return function(tree)
 
 
 def _to_expr(value: Any) -> Any:

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 import triton.language as tl
+from torch import fx
 from triton.language.extra import libdevice as real_libdevice
 from triton.runtime import interpreter
 
 from ingot.codegen.reference import run_plan
-from ingot.codegen.triton import helpers, module, supported, write_kernel
+from ingot.codegen.triton import helpers, module, ops, supported, write_kernel
 from ingot.codegen.triton.kernel import TritonKernel
+from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.record import trace
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.ops import OPS
@@ -100,8 +103,17 @@ def run_kernel(kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes:
         return
     function = interpreted(written)
     values = [sizes[s] for s in written.sizes]
-    with _Bounds(arrays.values()):
-        function[(grid,)](*(arrays[p.name] for p in written.parameters), *values, **dict(written.constants))
+    given = [_number(arrays[p.name]) if p.on_host else arrays[p.name] for p in written.parameters]
+    with _Bounds(arrays[p.name] for p in written.parameters if not p.on_host):
+        function[(grid,)](*given, *values, **dict(written.constants))
+
+
+def _number(array: torch.Tensor) -> tl.tensor:
+    """The one element of an array as an argument of a kernel."""
+    (number,) = array
+    type_ = tl.str_to_ty(ops.SIGNATURES[array.dtype], None)
+    held = number.reshape(1).view(torch.int16) if array.dtype is torch.bfloat16 else number.reshape(1)
+    return tl.tensor(interpreter.TensorHandle(held.numpy().copy(), type_), type_)
 
 
 def interpreted(written: TritonKernel) -> Any:
@@ -114,6 +126,20 @@ def interpreted(written: TritonKernel) -> Any:
 def planned(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> Plan:
     """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first size is symbolic."""
     loops = lower(traced(fn, *args, dynamic=dynamic), supported, target=GPU)
+    verify(loops)
+    return schedule(loops, target=GPU)
+
+
+def planned_beside(fn: Callable[..., Any], *args: torch.Tensor) -> Plan:
+    """The GPU's plan of a function whose arguments of rank 0 are on the CPU, the others on a GPU that need not be
+    there."""
+    graph = fx.Graph()
+    graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
+    context = FakeContext()
+    fakes = [context.fake(a) for a in args]
+    fakes = [FakeTensor(f.meta, torch.device("cuda:0")) if a.dim() else f for f, a in zip(fakes, args)]
+    aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
+    loops = lower(aten, supported, target=GPU)
     verify(loops)
     return schedule(loops, target=GPU)
 

@@ -34,7 +34,7 @@ if not INTERPRETED:
 else:
     from ingot.codegen.triton import write_kernel
     from tests.codegen.triton import interpreter
-    from tests.codegen.triton.interpreter import planned, run
+    from tests.codegen.triton.interpreter import planned, planned_beside, run
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
 
@@ -119,6 +119,56 @@ def test_reductions(name: str, dim: int, steps: bool, request: pytest.FixtureReq
     x = draw(5, 7, 19)
     x[2, 3, 4] = torch.nan
     same(lambda x: REDUCTIONS[name](x, dim), x)
+
+
+def beside(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[int, int]:
+    """The GPU's plan of a function, whose arguments of rank 0 are on the CPU, gives what eager gives, what it writes
+    included; returns how many kernels it has there and here."""
+    plan = planned_beside(fn, *args)
+    given, expected_args = copied(args), copied(args)
+    found, expected = run(plan, given), fn(*expected_args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for a, b in zip([*found, *given], [*expected, *expected_args], strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        torch.testing.assert_close(a, b, equal_nan=True)
+    sides = [step.on_host for step in plan.steps if hasattr(step, "kernel")]
+    return sum(sides), len(sides) - sum(sides)
+
+
+NUMBERS = [torch.tensor(v, dtype=d) for v, d in (
+    (2.5, torch.float32), (-1 / 3, torch.float64), (1.5, torch.float16), (3, torch.int64), (-2, torch.int8),
+    (7, torch.uint8), (True, torch.bool), (False, torch.bool),
+)]  # fmt: skip
+
+
+@interpreted
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_numbers_on_the_cpu(number: torch.Tensor) -> None:
+    x = draw(5, 40)
+    assert beside(lambda x, n: x * n, x, number) == (0, 1)
+    assert beside(lambda x, n: torch.where(x > n, x.exp(), n), x, number) == (0, 1)
+    assert beside(lambda x, n: F.pad(torch.where(x > 0, n, x), (1, 2)), x, number) == (0, 1)
+
+
+@interpreted
+def test_what_is_computed_of_numbers_is_on_the_cpu() -> None:
+    x, step, rate = draw(5, 40), torch.tensor(3.0), torch.tensor(0.1, dtype=torch.float64)
+
+    def update(x: torch.Tensor, step: torch.Tensor, rate: torch.Tensor) -> Any:
+        before = x * step
+        step += 1
+        x.sub_(rate / (1 - 0.9**step) * x.sign())
+        return before, step * 2, rate.sqrt()
+
+    assert beside(update, x, step, rate) == (3, 1)
+
+
+@interpreted
+def test_copies_from_side_to_side() -> None:
+    x, n = draw(5, 40), torch.tensor(0.5)
+    copy = torch.ops.aten._to_copy.default
+    assert beside(lambda x, n: (copy(n, device=x.device), copy(n, device=x.device).exp()), x, n) == (0, 2)
+    assert beside(lambda x, n: (copy(x.exp().sum(), device=n.device) + n) * x, x, n) == (1, 2)
 
 
 @interpreted

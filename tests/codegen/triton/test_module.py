@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from ingot.schedule.plan import KernelStep, Plan
 if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from tests.codegen.triton.interpreter import planned
+from tests.codegen.triton.interpreter import planned, planned_beside
 
 DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
 HOPPER = Gpu("cuda", 90)
@@ -198,3 +199,14 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available", lambda: False)
     with pytest.raises(Unsupported, match="Triton is not installed"):
         compile_kernels(steps(planned(lambda x: x + 1, torch.randn(8))), HOPPER)
+
+
+def test_a_number_of_the_cpus_is_given_by_value() -> None:
+    for number in (torch.tensor(2.0), torch.tensor(0.5, dtype=torch.float16), torch.tensor(True), torch.tensor(3)):
+        plan = planned_beside(lambda x, n: x * n, torch.randn(100), number)
+        (step,) = steps(plan)
+        compiled = compile_kernels([step], HOPPER)
+        head = compiled.binary(step.kernel).assembly.split(".entry")[1].split(")")[0]
+        found = re.findall(r"\.param .*?\.[bufs](\d+) .*_param_\d+(?:\[(\d+)\])?", head)
+        bits = [int(width) * int(count or 1) for width, count in found]
+        assert bits[:3] == [64, 8 * number.itemsize, 64]

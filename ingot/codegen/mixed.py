@@ -1,0 +1,52 @@
+"""The code of a GPU's program that computes numbers on the CPU besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.codegen.llvm.module import CompiledKernels as HostKernels
+from ingot.codegen.triton.kernel import TritonKernel
+from ingot.codegen.triton.module import Binary
+from ingot.codegen.triton.module import CompiledKernels as DeviceKernels
+from ingot.loops.expr import Expr
+from ingot.loops.ir import Fault
+from ingot.schedule.kernel import AttentionKernel, Kernel
+from ingot.schedule.plan import KernelStep
+
+
+class MixedKernels:
+    """Answers as the GPU's kernels do, and for those `on_host` as the CPU's."""
+
+    def __init__(self, device: DeviceKernels, host: HostKernels, steps: list[KernelStep]) -> None:
+        self.device, self.host = device, host
+        self._on_host = {step.kernel for step in steps if step.on_host}
+        self.seconds = {k: device.seconds.get(k, 0) + host.seconds.get(k, 0) for k in device.seconds | host.seconds}
+
+    def written(self, kernel: Kernel) -> TritonKernel:
+        return self.device.written(kernel)
+
+    def binary(self, kernel: Kernel) -> Binary:
+        return self.device.binary(kernel)
+
+    def wide(self, kernel: Kernel) -> Binary | None:
+        return self.device.wide(kernel)
+
+    def address(self, kernel: Kernel | AttentionKernel) -> int:
+        return self.host.address(kernel)
+
+    def scratch_bytes(self, kernel: Kernel | AttentionKernel) -> Expr:
+        return self.host.scratch_bytes(kernel)
+
+    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
+        return self.host.errors(kernel)
+
+    def ir(self, kernel: Kernel | AttentionKernel) -> str:
+        made: Any = self.host if kernel in self._on_host else self.device
+        return made.ir(kernel)
+
+    def assembly(self) -> str:
+        return f"{self.host.assembly()}\n\n{self.device.assembly()}"
+
+    @property
+    def function_count(self) -> int:
+        return self.host.function_count + self.device.function_count

@@ -1,0 +1,64 @@
+"""Numbers on the CPU beside a GPU's tensors: which nodes of a graph are computed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from ingot.errors import Unsupported
+
+_CPU = torch.device("cpu")
+
+
+def device_of(graph: torch.fx.Graph) -> tuple[torch.device, str]:
+    """The device of a graph's tensors, and where it is first seen; a GPU where there are CPU tensors besides. Raises
+    Unsupported for any other two devices."""
+    found: dict[torch.device, str] = {}
+    for node in graph.nodes:
+        for tensor in _tensors(node):
+            found.setdefault(tensor.device, node.meta.get("where", ""))
+    others = [device for device in found if device != _CPU]
+    if len(others) > 1 or (len(found) > 1 and others[0].type != "cuda"):
+        raise Unsupported(f"tensors on several devices: {', '.join(map(str, found))}", [*found.values()][1], skip=True)
+    device = next(iter(others or found), _CPU)
+    return device, found.get(device, "")
+
+
+def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """The nodes whose values are on the CPU, in a graph of a GPU's. Numbers are computed there, and tensors of any size
+    copied; raises Unsupported where more is."""
+    device, _ = device_of(graph)
+    if device == _CPU:
+        return frozenset()
+    found = set()
+    for node in graph.nodes:
+        tensors = list(_tensors(node))
+        if not tensors or any(t.device != _CPU for t in tensors):
+            continue
+        found.add(node)
+        if node.op != "call_function" or node.target is torch.ops.aten._to_copy.default:
+            continue
+        if "binds" in node.meta or any(not _is_number(t) for n in (node, *node.all_input_nodes) for t in _tensors(n)):
+            what = f"{node.target} of tensors on the CPU, beside those on {device}"
+            raise Unsupported(what, node.meta.get("where", ""), skip=True)
+    return frozenset(found)
+
+
+def moves(node: torch.fx.Node, hosts: frozenset[torch.fx.Node]) -> bool:
+    """Whether a node takes tensors, other than numbers, from one side to the other."""
+    if node in hosts:
+        return any(n not in hosts and any(True for _ in _tensors(n)) for n in node.all_input_nodes)
+    return any(not _is_number(t) for n in node.all_input_nodes if n in hosts for t in _tensors(n))
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    return all(isinstance(n, int) and n == 1 for n in tensor.shape)
+
+
+def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    value = node.meta.get("val")
+    for part in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(part, torch.Tensor):
+            yield part
