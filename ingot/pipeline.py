@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 from ingot.capture import Captured
-from ingot.codegen import triton
 from ingot.codegen.llvm import compile_kernels, prepack
-from ingot.codegen.mixed import MixedKernels
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.gradients import places_for, wants_gradients, windows_of, with_history
@@ -22,7 +20,7 @@ from ingot.graph.differentiation import new_leaves
 from ingot.loops import ops
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
-from ingot.loops.target import CPU, GPU
+from ingot.loops.target import CPU, GPU, Target
 from ingot.loops.verify import verify
 from ingot.native import _native
 from ingot.options import Options
@@ -33,15 +31,23 @@ from ingot.runtime.training import WithLeaves, WithWindows
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan
 
-# By the type of a device: what it is asked, and the scalar ops that there is code for.
-TARGETS = {"cpu": (CPU, ops.supported), "cuda": (GPU, triton.supported)}
+DEVICES = ("cpu", "cuda")
+
+
+def _target(device: torch.device) -> tuple[Target, Callable[[str, torch.dtype], bool]]:
+    """What is asked of a device, and of which scalar ops there is code for it."""
+    if device.type == "cpu":
+        return CPU, ops.supported
+    from ingot.codegen import triton  # what is for GPUs is imported for them
+
+    return GPU, triton.supported
 
 
 def _device(graph: torch.fx.Graph) -> torch.device:
     """The device of all tensors of a graph, or the GPU where some are on the CPU. Raises Unsupported for other two
     devices, and for one that there is no code for."""
     device, where = device_of(graph)
-    if device.type not in TARGETS or (device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"):
+    if device.type not in DEVICES or (device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"):
         raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
     if device.type == "cuda" and torch.version.hip:
         raise Unsupported("a tensor on an AMD GPU", where, skip=True)
@@ -85,7 +91,7 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
     aten = compilation.aten
     compilation.rewrites += aten.rewrites
     device = _device(aten.graph)
-    target, supported = TARGETS[device.type]
+    target, supported = _target(device)
     machine = machine_of(device) if options.mode == "reduce-overhead" else None
     frugal = frugal or machine is not None or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
     with stage(compilation, "lower"):
@@ -113,6 +119,9 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
 def _machine_code(plan: Plan, device: torch.device) -> Any:
     if device.type == "cpu":
         return compile_kernels(plan.kernels, [symbol for symbol, *_ in plan.graph.symbols])
+    from ingot.codegen import triton
+    from ingot.codegen.mixed import MixedKernels
+
     major, minor = torch.cuda.get_device_capability(device)
     steps = [step for step in plan.steps if isinstance(step, KernelStep)]
     launched = [step for step in steps if not step.on_host]

@@ -55,11 +55,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ingot.codegen.triton.module import Binary, CompiledKernels
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
@@ -67,6 +66,9 @@ from ingot.loops.postfix import postfix
 from ingot.native import _native
 from ingot.schedule.kernel import AttentionKernel, Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+
+if TYPE_CHECKING:
+    from ingot.codegen.triton.module import Binary, CompiledKernels
 
 # Ops whose entry point in torch takes the same arguments as their overloads, and is reached sooner: an overload object
 # parses its arguments in Python and again in pybind, half a microsecond more.
