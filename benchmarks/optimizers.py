@@ -1,4 +1,4 @@
-"""Optimizer steps beside torch's: `python -m benchmarks.optimizers [KIND ...] [--tensors N] [--peers ...]`.
+"""Optimizer steps beside torch's: `python -m benchmarks.optimizers [KIND ...] [--device cuda] [--peers ...]`.
 
 A step of an optimizer of many parameters is compiled as a function. The peers take turns in one process: torch's loop
 over the parameters, its foreach and its fused form, torch.compile, and Ingot (which compiles the loop). The figures are
@@ -37,13 +37,17 @@ FORMS: dict[str, dict[str, bool]] = {
 }
 
 
-def stepping(kind: str, peer: str, count: int) -> Callable[[], Any]:
-    """A step of `count` parameters that have gradients, as a peer runs it."""
+def parameters_with_gradients(count: int, device: str) -> list[nn.Parameter]:
     torch.manual_seed(0)
-    parameters = [nn.Parameter(torch.randn(SHAPES[k % len(SHAPES)])) for k in range(count)]
-    for p in parameters:
+    made = [nn.Parameter(torch.randn(SHAPES[k % len(SHAPES)], device=device)) for k in range(count)]
+    for p in made:
         p.grad = torch.randn_like(p)
-    optimizer = KINDS[kind](parameters, **FORMS[peer])
+    return made
+
+
+def stepping(kind: str, peer: str, count: int, device: str = "cpu") -> Callable[[], Any]:
+    """A step of `count` parameters that have gradients, as a peer runs it."""
+    optimizer = KINDS[kind](parameters_with_gradients(count, device), **FORMS[peer])
 
     def step() -> None:
         optimizer.step()
@@ -56,14 +60,21 @@ def stepping(kind: str, peer: str, count: int) -> Callable[[], Any]:
 
 
 def seconds(call: Callable[[], Any]) -> float:
+    on_gpu = torch.cuda.is_initialized()
+    if on_gpu:
+        torch.cuda.synchronize()
     start = time.perf_counter()
     call()
+    if on_gpu:
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
-def side_by_side(kind: str, peers: Sequence[str], count: int, rounds: int) -> dict[str, list[float]]:
+def side_by_side(
+    kind: str, peers: Sequence[str], count: int, rounds: int, device: str = "cpu"
+) -> dict[str, list[float]]:
     """The seconds of each peer's steps, in turns."""
-    calls = {peer: stepping(kind, peer, count) for peer in peers}
+    calls = {peer: stepping(kind, peer, count, device) for peer in peers}
     for call in calls.values():
         for _ in range(3):  # the first makes the state
             call()
@@ -86,22 +97,19 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float,
     return of(pairs), drawn[10], drawn[-11]
 
 
-def launches(kind: str, count: int) -> int:
+def launches(kind: str, count: int, device: str = "cpu") -> int:
     """Ingot's kernels and library calls for a step after the first."""
     import ingot
 
-    torch.manual_seed(0)
-    parameters = [nn.Parameter(torch.randn(SHAPES[k % len(SHAPES)])) for k in range(count)]
-    for p in parameters:
-        p.grad = torch.randn_like(p)
-    optimizer = KINDS[kind](parameters, foreach=False)
+    optimizer = KINDS[kind](parameters_with_gradients(count, device), foreach=False)
     optimizer.step()
     return len(ingot.explain(lambda: optimizer.step())().kernels)
 
 
-def first_calls(kind: str, count: int, times: int) -> list[float]:
+def first_calls(kind: str, count: int, times: int, device: str = "cpu") -> list[float]:
     """Seconds of the first call, each in a fresh process with torch imported and the optimizer made."""
     command = [sys.executable, "-m", "benchmarks.optimizers", kind, "--tensors", str(count), "--first"]
+    command += ["--device", device]
     return [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(times)]
 
 
@@ -111,23 +119,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tensors", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--peers", nargs="*", choices=list(FORMS), default=["loop", "foreach", "fused"])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--first", action="store_true", help="time one first call in this process")
     given = parser.parse_args(argv)
     kinds = given.kinds or list(KINDS)
     if given.first:
-        print(seconds(stepping(kinds[0], "ingot", given.tensors)))
+        print(seconds(stepping(kinds[0], "ingot", given.tensors, given.device)))
         return 0
-    table = Table(title=f"a step over {given.tensors} parameters, {torch.get_num_threads()} threads")
+    table = Table(title=f"a step over {given.tensors} parameters, {given.device}, {torch.get_num_threads()} threads")
     for title in ("optimizer", "peer", "ms", "its time over Ingot's", "launches", "first call, s"):
         table.add_column(title, justify="left" if title in ("optimizer", "peer") else "right")
     for kind in kinds:
         peers = list(dict.fromkeys([*given.peers, "ingot"]))
-        taken = side_by_side(kind, peers, given.tensors, given.rounds)
+        taken = side_by_side(kind, peers, given.tensors, given.rounds, given.device)
         for peer, times in taken.items():
             row = [kind, peer, f"{statistics.median(times) * 1e3:.3f}"]
             if peer == "ingot":
-                first = statistics.median(first_calls(kind, given.tensors, 3))
-                row += ["", str(launches(kind, given.tensors)), f"{first:.2f}"]
+                first = statistics.median(first_calls(kind, given.tensors, 3, given.device))
+                row += ["", str(launches(kind, given.tensors, given.device)), f"{first:.2f}"]
             else:
                 middle, low, high = ratio(times, taken["ingot"])
                 row += [f"{middle:.2f} ({low:.2f} to {high:.2f})", "", ""]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -93,6 +94,8 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
     device = _device(aten.graph)
     target, supported = _target(device)
     machine = machine_of(device) if options.mode == "reduce-overhead" else None
+    if machine is not None:
+        target = replace(target, shares_launches=False)  # a table of buffers is made for each call
     frugal = frugal or machine is not None or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)

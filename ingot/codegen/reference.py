@@ -472,9 +472,14 @@ def _run_stage(
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def run_plan(plan: Plan, inputs: Sequence[torch.Tensor], run: Callable[..., None] = run_kernel) -> list[Any]:
-    """Run a plan's steps in order, every kernel by `run`, but for what a GPU's plan leaves to the CPU; outputs as
-    `run_graph` gives them. Very slow."""
+def run_plan(
+    plan: Plan,
+    inputs: Sequence[torch.Tensor],
+    run: Callable[..., None] = run_kernel,
+    run_parts: Callable[..., None] | None = None,
+) -> list[Any]:
+    """Run a plan's steps in order, every kernel by `run`, or `run_parts` with the arrays and the points of each part,
+    but for what a GPU's plan leaves to the CPU; outputs as `run_graph` gives them. Very slow."""
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:
@@ -485,6 +490,15 @@ def run_plan(plan: Plan, inputs: Sequence[torch.Tensor], run: Callable[..., None
             if name not in memory:
                 memory[name] = new_storage(graph.buffers[name], sizes)
         begins = [offset.evaluate(sizes) for offset in step.offsets] or [0] * len(step.arguments)
-        arrays = {p.name: memory[name][k:] for p, name, k in zip(step.kernel.parameters, step.arguments, begins)}
-        (run_kernel if step.on_host else run)(step.kernel, arrays, sizes)
+        given = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
+        names, width = [p.name for p in step.kernel.parameters], len(step.kernel.parameters)
+        arrays = [dict(zip(names, given[k : k + width])) for k in range(0, len(given), width)]
+        ends = [extent.evaluate(sizes) for extent in step.parts]
+        if not step.parts:
+            (run_kernel if step.on_host else run)(step.kernel, arrays[0], sizes)
+        elif run_parts is not None and not step.on_host:
+            run_parts(step.kernel, arrays, ends)
+        else:
+            for part, end in zip(arrays, ends):
+                run_kernel(step.kernel, part, sizes, 0, end)
     return _outputs(graph, memory, sizes)

@@ -15,7 +15,7 @@ class Target:
     `measured`: `loops.lowering.cost` holds here.
     Of two tensors that are joined, a value of up to `cost_of_joining` scalar ops and loads is computed at each element
     of the other as well, rather than written to memory and read again: on a CPU no more than two plain loads.
-    `shares_launches`: one launch may run a kernel over many sets of buffers.
+    `shares_launches`: one launch may run a kernel over many sets of buffers; on a GPU those of short flat loops.
     `has_registers`: rows of scratch are values of a block of threads, and exist as long as they fit its registers.
 
     A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from `serial_elements`
@@ -51,7 +51,6 @@ GPU = Target(
     rounds_in_steps=False,
     measured=False,
     cost_of_joining=24,
-    shares_launches=False,
     has_registers=True,
     parallel_points=256,
     serial_elements=1 << 13,

@@ -22,6 +22,7 @@ static struct {
     int (*function_set)(void *function, int attribute, int value);
     int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                   unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
+    int (*copy)(void *target, const void *source, size_t bytes, void *stream);
     int (*error_text)(int error, const char **text);
 } driver;
 
@@ -52,6 +53,7 @@ static int find_driver(void) {
                    {&driver.module_function, "cuModuleGetFunction"},
                    {&driver.function_set, "cuFuncSetAttribute"},
                    {&driver.launch, "cuLaunchKernel"},
+                   {&driver.copy, "cuMemcpyHtoDAsync_v2"},
                    {&driver.error_text, "cuGetErrorString"}};
     if (driver.error_text != NULL)
         return 0;
@@ -144,6 +146,11 @@ int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, 
     int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared,
                                stream, parameters, NULL);
     return status ? failed(status, "cuLaunchKernel") : 0;
+}
+
+int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream) {
+    int status = driver.copy(target, source, bytes, stream);
+    return status ? failed(status, "cuMemcpyHtoDAsync") : 0;
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */

@@ -21,6 +21,8 @@ int ingot_cuda_begin(int device, void **stream);
 void ingot_cuda_end(void);
 
 /* Launches a kernel in `grid` blocks. 0, or -1 with an exception set. */
+/* Copies to the device what may be overwritten once this returns. 0, or -1 with an exception set. */
+int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream);
 int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream,
                       void **parameters);
 

@@ -332,7 +332,60 @@ static int launch(Program *program, Frame *frame, const Step *step) {
     return ingot_cuda_launch(form->kernel, grid, form->threads, form->shared, frame->stream, frame->pointers);
 }
 
-static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call, release, launch};
+/* Fills the table of a launch, and returns how many blocks there are. */
+static int64_t fill_table(const Program *program, const Frame *frame, const PartsStep *parts, int64_t *table) {
+    int width = parts->count / parts->parts;
+    int64_t blocks = 0;
+    for (int i = 0; i < parts->places; i++)
+        table[i] = INT64_MAX;
+    for (int i = 0; i < parts->parts; i++) {
+        int64_t *row = table + parts->places + (int64_t)i * (width + 2), extent = frame->values[parts->extents[i]];
+        row[0] = table[i] = blocks;
+        row[1] = extent;
+        for (int k = 0; k < width; k++) {
+            int number = parts->buffers[i * width + k];
+            const Geometry *geometry = &program->buffers[number].geometry;
+            row[k + 2] = (int64_t)(intptr_t)frame->data[number];
+            if (geometry->on_host)
+                memcpy(&row[k + 2], frame->data[number], (size_t)geometry->itemsize);
+        }
+        blocks += (extent + parts->points - 1) / parts->points;
+    }
+    return blocks;
+}
+
+/* The table lives in memory of the stream's, which torch may hand out again once the launch is queued. */
+static int launch_parts(Program *program, Frame *frame, const Step *step) {
+    static void *nothing;
+    const PartsStep *parts = &step->parts;
+    int64_t length = parts->places + (int64_t)parts->parts * (parts->count / parts->parts + 2), stride = 1;
+    int64_t bytes = length * (int64_t)sizeof(int64_t);
+    int64_t *table = PyMem_Malloc((size_t)bytes);
+    if (table == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int64_t blocks = fill_table(program, frame, parts, table);
+    IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride, &program->device};
+    void *address;
+    PyObject *memory = blocks ? ingot_allocate(&layout, NULL, &address) : NULL;
+    int status = blocks && memory == NULL ? -1 : 0;
+    if (memory != NULL)
+        status = ingot_cuda_copy(address, table, (size_t)bytes, frame->stream);
+    if (memory != NULL && status == 0) {
+        const LaunchForm *form = &parts->form;
+        frame->pointers[0] = &address;
+        for (int i = 0; i < form->hidden; i++)
+            frame->pointers[1 + i] = &nothing;
+        status = ingot_cuda_launch(form->kernel, blocks, form->threads, form->shared, frame->stream, frame->pointers);
+    }
+    Py_XDECREF(memory);
+    PyMem_Free(table);
+    return status;
+}
+
+static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call,
+                                                                         release,  launch,     launch_parts};
 
 static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
     switch (output->kind) {

@@ -294,6 +294,25 @@ static int read_launch(Program *program, PyObject *fields, Step *step) {
     return 0;
 }
 
+static int read_launch_parts(Program *program, PyObject *fields, Step *step) {
+    PartsStep *parts = &step->parts;
+    LaunchForm *form = &parts->form;
+    PyObject *name, *buffers, *extents, *kernel;
+    if (!PyArg_ParseTuple(fields, "OOOiiOiii", &name, &buffers, &extents, &parts->places, &parts->points, &kernel,
+                          &form->threads, &form->shared, &form->hidden) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &parts->count,
+                       &parts->buffers) < 0 ||
+        read_positions(program, extents, 0, value_count(program), "extents of parts", &parts->parts, &parts->extents) <
+            0 ||
+        read_form(program, kernel, 1, form) < 0)
+        return -1;
+    if (parts->parts < 1 || parts->parts > parts->places || parts->points < 1 || parts->count % parts->parts)
+        return malformed("parts of a launch", fields);
+    for (int i = 0; i < parts->count; i++)
+        program->buffers[parts->buffers[i]].needs_data = 1;
+    return 0;
+}
+
 static int read_binding(Program *program, PyObject *object, void *part) {
     Binding *binding = part;
     PyObject *value;
@@ -356,9 +375,9 @@ static int read_release(Program *program, PyObject *fields, Step *step) {
 }
 
 static int read_step(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release", "launch"};
-    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {read_allocate, read_kernel, read_call,
-                                                                              read_release, read_launch};
+    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release", "launch", "launch parts"};
+    static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {
+        read_allocate, read_kernel, read_call, read_release, read_launch, read_launch_parts};
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) < 2)
         return malformed("step", object);
     int kind = read_word(PyTuple_GET_ITEM(object, 0), kinds, STEP_KINDS, "kind of a step");

@@ -95,18 +95,26 @@ typedef struct {
     LaunchForm form, wide;
 } LaunchStep;
 
+/* The launch of a CUDA kernel over several sets of buffers: it is given a table of them, with `places` for the first
+   block of each, of `points` points. */
+typedef struct {
+    int count, *buffers, parts, *extents, places, points;
+    LaunchForm form;
+} PartsStep;
+
 typedef struct {
     int count, *buffers;
 } BufferList;
 
 typedef struct {
-    enum { STEP_ALLOCATE, STEP_KERNEL, STEP_CALL, STEP_RELEASE, STEP_LAUNCH, STEP_KINDS } kind;
+    enum { STEP_ALLOCATE, STEP_KERNEL, STEP_CALL, STEP_RELEASE, STEP_LAUNCH, STEP_PARTS, STEP_KINDS } kind;
     union {
         int buffer; /* STEP_ALLOCATE */
         KernelStep kernel;
         CallStep call;
         BufferList release;
         LaunchStep launch;
+        PartsStep parts;
     };
 } Step;
 

@@ -21,7 +21,8 @@ steps        ("allocate", buffer): a fresh tensor |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
              ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
-             the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more
+             the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more |
+             ("launch parts", buffers, extents, places, points, kernel, threads, shared, hidden)
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("alone", view): of memory that no other output
              shows, and so no view to autograd | ("copy", view) | ("int", value)
 arena        the position of the arena's size in bytes among the values
@@ -33,7 +34,9 @@ stages       (number, ...) of each expression: 0 where it follows from the input
 ===========  =====================================================================================================
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
-are its parameters; `grid` is the position of the number of its blocks, `shared` the bytes of shared memory of each.
+are its parameters, or, over several sets of buffers, a table of them (see `codegen.triton.kernel.TritonKernel`), with
+`places` for their first blocks, of `points` each; `grid` is the position of the number of its blocks, `shared` the
+bytes of shared memory of each.
 `parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty;
 `offsets`, which may be empty as well, say at which byte of each buffer its part of the memory begins.
 A kernel's `work` is nanoseconds per point on one core, unless `varying work` is the position of its picoseconds; `unit`
@@ -427,11 +430,20 @@ class _OnGpu(_Description):
         if step.on_host:
             return super().kernel(step)
         assert isinstance(step.kernel, Kernel)
+        if step.parts:
+            return self.parts(step, step.kernel)
         written, binary = self.compiled.written(step.kernel), self.compiled.binary(step.kernel)
         buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)
         described = "launch", buffers, sizes, self.value(written.grid), *self.form(binary)
         wide = self.compiled.wide(step.kernel)
         return described if wide is None else (*described, self.value(written.limit), *self.form(wide))
+
+    def parts(self, step: KernelStep, kernel: Kernel) -> tuple[Any, ...]:
+        """A launch over several sets of buffers."""
+        written, buffers = self.compiled.written(kernel), tuple(map(self.buffer, step.arguments))
+        points = dict(written.constants)["XBLOCK"]
+        form = self.form(self.compiled.binary(kernel))
+        return "launch parts", buffers, self.values(step.parts), written.table, points, *form
 
     def form(self, binary: Binary) -> tuple[Any, ...]:
         if binary not in self.loaded:

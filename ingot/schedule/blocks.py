@@ -43,6 +43,9 @@ class Blocks:
 def choose_blocks(kernel: Kernel) -> Blocks:
     """The blocks of a kernel, which depend on its sizes alone."""
     rows = [inner_size(stage) for stage in kernel.stages if stage.loops]
+    if not rows and kernel.table:
+        points = _at_most(FLAT, kernel.points.constant)
+        return Blocks(points, warps=max(1, min(4, points // 128)))
     if not rows:
         return Blocks(TILE, tile=TILE) if kernel.tile is not None else _flat(kernel.points.constant)
     beside = kernel.vector is not None

@@ -14,11 +14,14 @@ from dataclasses import replace
 from ingot.loops.expr import ZERO, Expr, loop_symbol
 from ingot.loops.ir import LoopGraph, Origin, View
 from ingot.loops.target import Target
+from ingot.schedule.blocks import power_of_two
 from ingot.schedule.build import map_indices
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep
 
 MOST_EARLY = 1 << 16  # bytes of temporaries that launches may make earlier than needed, in one batch
+ON_GPU = 1 << 20  # points of a launch on a GPU that costs more than it does ...
+FEWEST, MOST = 4, 512  # ... how many of them make up for a table of their buffers, and how many a block looks through
 LONGEST = 1 << 40  # stands for the extent of a loop whose length does not show in the code
 
 Step = KernelStep | LibraryStep
@@ -26,17 +29,27 @@ Step = KernelStep | LibraryStep
 
 def side_by_side(steps: Sequence[Step], graph: LoopGraph, target: Target) -> list[Step]:
     """The steps with equal launches put together where their order allows it, each at the place of the first."""
-    batches = _Batches(graph, target.shares_launches)
+    batches = _Batches(graph, target)
     for step in steps:
         batches.add(step)
-    return [_joined(members) for members in batches.members]
+    return [step for members in batches.members for step in _together(members, target)]
+
+
+def _together(members: Sequence[Step], target: Target) -> list[Step]:
+    """The steps that are put at one place, in as few launches as the device takes them."""
+    if not target.has_registers or not isinstance(members[0], KernelStep) or members[0].on_host:
+        return [_joined(members)]
+    if len(members) < FEWEST:
+        return list(members)
+    parts = [members[k : k + MOST] for k in range(0, len(members), MOST)]
+    return [_joined(part, table=True) for part in parts]
 
 
 class _Batches:
     """`members[k]` are the steps that run at place k."""
 
-    def __init__(self, graph: LoopGraph, shared: bool) -> None:
-        self.graph, self._shared = graph, shared
+    def __init__(self, graph: LoopGraph, target: Target) -> None:
+        self.graph, self.target = graph, target
         self._returned = {view.buffer for view in graph.outputs if isinstance(view, View)}
         self.members: list[list[Step]] = []
         self._open: dict[tuple[Kernel, bool], int] = {}  # by the kernel, and whether the CPU runs it
@@ -50,7 +63,8 @@ class _Batches:
         waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
         shape = _shape(step) if isinstance(step, KernelStep) and not waits else None
         beside = isinstance(step, KernelStep) and step.on_host
-        place = self._open.get((shape, beside)) if shape is not None and (self._shared or beside) else None
+        shared = shape is not None and (beside or self._shares(step))
+        place = self._open.get((shape, beside)) if shape is not None and shared else None
         if place is None or not self._may_move(place, reads, writes):
             place = len(self.members)
             self.members.append([])
@@ -63,6 +77,14 @@ class _Batches:
             self._written[name] = max(place, self._written.get(name, -1))
         for name in (*reads, *writes):
             self._touched[name] = max(place, self._touched.get(name, -1))
+
+    def _shares(self, step: Step) -> bool:
+        """Whether a launch may be one with others on the device."""
+        if not self.target.shares_launches or not self.target.has_registers:
+            return self.target.shares_launches
+        assert isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
+        small = step.extent.constant is not None and 0 < step.extent.constant <= ON_GPU
+        return small and _is_flat(step.kernel) and all(p.length is not None for p in step.kernel.parameters)
 
     def _may_move(self, place: int, reads: Sequence[str], writes: Sequence[str]) -> bool:
         """Whether a step can run at a place behind which others have been put. It does not write an input before what
@@ -130,8 +152,8 @@ def _of_any_length(kernel: Kernel) -> Kernel:
     return replace(kernel, loops=(new,), stages=stages, vector=new)
 
 
-def _joined(members: Sequence[Step]) -> Step:
-    """One launch for all, with the code of the longest of them."""
+def _joined(members: Sequence[Step], table: bool = False) -> Step:
+    """One launch for all, with the code of the longest of them, which finds the buffers in a `table` on a GPU."""
     if len(members) == 1:
         return members[0]
     launches = [step for step in members if isinstance(step, KernelStep)]
@@ -146,5 +168,10 @@ def _joined(members: Sequence[Step]) -> Step:
     offsets = begins if any(step.offsets for step in launches) else ()
     parts = tuple(step.extent for step in launches)
     extent = sum(parts[1:], parts[0])
+    if table:
+        largest = [max(known, key=lambda e: (e and e.constant) or 0) for known in lengths]
+        parameters = tuple(p._replace(length=e) for p, e in zip(longest.kernel.parameters, largest))
     kernel = replace(longest.kernel, parameters=parameters)
+    if table and isinstance(kernel, Kernel):
+        kernel = replace(kernel, table=power_of_two(len(launches)))
     return KernelStep(kernel, arguments, extent, longest.work, parts, offsets, longest.on_host)

@@ -129,6 +129,8 @@ class Kernel:
     `tile` is the last loop before `vector` where some loads are contiguous along it and not along `vector`: code
     generation transposes those in blocks of the two loops. The stages then have no loops of their own.
 
+    A GPU's kernel with a `table` runs over up to that many sets of buffers in one launch, and finds its points there.
+
     With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its blocks besides.
     """
 
@@ -142,6 +144,7 @@ class Kernel:
     vector: Symbol | None = None
     tile: Symbol | None = None
     product: Product | None = None
+    table: int = 0
 
     @property
     def points(self) -> Expr:

@@ -31,7 +31,11 @@ _NO_AXES: frozenset[str] = frozenset()
 class TritonKernel:
     """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes`, in
     `grid` blocks of `warps` warps; `constants` are its block sizes. Index arithmetic and sizes are in 32 bits if it is
-    `short`, else in 64; with a `limit`, that is right as long as it is less than SHORT."""
+    `short`, else in 64; with a `limit`, that is right as long as it is less than SHORT.
+
+    With a `table` it takes the address of one instead, of 64-bit integers: the first block of each set of buffers, in
+    `table` places, of which those that are left over hold the largest integer; and a row for each set, of its first
+    block, its number of points, and the address, or the number, of each parameter."""
 
     name: str
     source: str
@@ -43,6 +47,7 @@ class TritonKernel:
     asserts: bool
     short: bool = False
     limit: Expr | None = None
+    table: int = 0
 
 
 class Value(NamedTuple):
@@ -98,7 +103,8 @@ class _Writer:
             touched |= loads | stores
             stored |= stores
             self.stage(stage)
-        arguments = [p.name for p in self.kernel.parameters] + list(self.sizes.values())
+        names = ["table"] if self.kernel.table else [p.name for p in self.kernel.parameters]
+        arguments = names + list(self.sizes.values())
         constants = [f"{block}: tl.constexpr" for block in self.constants]
         where = [f"    # {self.kernel.origin.where}"] if self.kernel.origin.where else []
         head = f"def {name}({', '.join([*arguments, *constants])}):"
@@ -112,6 +118,7 @@ class _Writer:
             self.blocks.warps,
             self.asserts,
             self.short,
+            table=self.kernel.table,
         )
 
     def line(self, text: str) -> None:
@@ -127,6 +134,8 @@ class _Writer:
 
     def outer(self) -> None:
         """The points of this block."""
+        if self.kernel.table:
+            return self.in_table()
         block = "tl.program_id(0)" if self.short else "tl.program_id(0).to(tl.int64)"
         self.constants["XBLOCK"] = self.blocks.points
         if not self.blocks.tile:
@@ -151,6 +160,22 @@ class _Writer:
         if rest:
             self.line(f"z = block // ({_factor(across)} * {_factor(down)})")
             self.split("z", "", rest)
+
+    def in_table(self) -> None:
+        """The points of this block, of one of many sets of buffers, and where that is."""
+        self.constants |= {"XBLOCK": self.blocks.points, "PARTS": self.kernel.table}
+        number = "tl.int32" if self.short else "tl.int64"
+        self.line("block = tl.program_id(0)")
+        self.line("part = tl.sum((tl.load(table + tl.arange(0, PARTS)) <= block).to(tl.int32), 0) - 1")
+        self.line(f"row = table + PARTS + part * {len(self.kernel.parameters) + 2}")
+        self.line(f"x = (block - tl.load(row)).to({number}) * XBLOCK + tl.arange(0, XBLOCK)")
+        self.line(f"xmask = x < tl.load(row + 1).to({number})")
+        for k, p in enumerate(self.kernel.parameters, 2):
+            pointer = f"tl.pointer_type({ops.TYPES[p.dtype]})"
+            text = f"tl.load((row + {k}).to({pointer}))" if p.on_host else f"tl.load(row + {k}).to({pointer})"
+            self.line(f"{p.name} = {text}")
+        self.masks["x"] = "xmask"
+        self.split("x", "x", self.kernel.loops)
 
     def mask(self, axis: str, extent: Expr, block: int, name: str = "") -> None:
         """The mask of an axis; none where blocks fill its extent."""

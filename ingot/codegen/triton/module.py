@@ -134,7 +134,7 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
         written[kernel] = shapes[shape][0]
         if len(shapes[shape]) > 1:
             wide[kernel] = shapes[shape][1]
-        aligned = tuple(name not in unaligned for name in step.arguments)
+        aligned = () if step.parts else tuple(name not in unaligned for name in step.arguments)
         for made in shapes[shape]:
             _, before = different.get(made.source, (made, aligned))
             different[made.source] = made, tuple(a and b for a, b in zip(aligned, before))
@@ -222,9 +222,12 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
 
     pointers = {p.name: f"{'' if p.on_host else '*'}{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
     integer = "i32" if kernel.short else "i64"  # the native core gives addresses of 64 bits, of which these are the low
+    if kernel.table:
+        pointers = {"table": "*i64"}
     sizes = {f"size{k}": integer for k in range(len(kernel.sizes))}
     signature = {**pointers, **sizes, **{name: "constexpr" for name, _ in kernel.constants}}
     known = [k for k, p in enumerate(kernel.parameters) if not p.on_host and (not aligned or aligned[k])]
+    known = [0] if kernel.table else known
     attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in known}
     source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
     made, facts = _run_stages(source, GPUTarget(gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from examples.functions import FUNCTIONS
 from ingot.codegen.triton.module import available
-from ingot.schedule import blocks
+from ingot.schedule import blocks, horizontal
 from tests.codegen.test_reference import SHAPES
 from tests.loops.test_lowering import copies as copied
 
@@ -169,6 +169,39 @@ def test_copies_from_side_to_side() -> None:
     copy = torch.ops.aten._to_copy.default
     assert beside(lambda x, n: (copy(n, device=x.device), copy(n, device=x.device).exp()), x, n) == (0, 2)
     assert beside(lambda x, n: (copy(x.exp().sum(), device=n.device) + n) * x, x, n) == (1, 2)
+
+
+def updates(*args: torch.Tensor) -> torch.Tensor:
+    """Moves each first tensor of three by the second, as fast as the third says."""
+    for value, grad, rate in zip(args[::3], args[1::3], args[2::3]):
+        value.sub_(grad.sign() * (rate + 1))
+    return args[0]
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+def test_many_small_tensors_in_one_launch(dtype: torch.dtype) -> None:
+    """Several sizes, of a block and of more, and a number for each."""
+    args: list[torch.Tensor] = []
+    for k, shape in enumerate([(3, 5), (2100,), (1,), (64, 16), (7,), (1025,)]):
+        args += [draw(*shape, dtype=dtype), draw(*shape, dtype=dtype, seed=1), torch.tensor(k / 4, dtype=torch.float64)]
+    assert beside(updates, *args) == (1, 2)  # that of one element has no loop
+    assert beside(updates, *args[:9]) == (1, 3)  # too few to make up for a table
+    assert {kernel.table for kernel in planned_beside(updates, *args).kernels} == {0, 8}
+
+
+@interpreted
+def test_more_tensors_than_a_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horizontal, "MOST", 5)
+    args = [t for k in range(14) for t in (draw(k + 2), draw(k + 2, seed=1), torch.tensor(float(k)))]
+    assert beside(updates, *args) == (1, 3)
+
+
+@interpreted
+def test_large_tensors_are_launched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horizontal, "ON_GPU", 20)
+    args = [t for k in range(14) for t in (draw(2 * k + 2), draw(2 * k + 2, seed=1), torch.tensor(float(k)))]
+    assert beside(updates, *args) == (1, 1 + 4)
 
 
 @interpreted

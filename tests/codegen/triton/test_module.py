@@ -201,6 +201,20 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         compile_kernels(steps(planned(lambda x: x + 1, torch.randn(8))), HOPPER)
 
 
+@pytest.mark.parametrize("gpu", DEVICES, ids=str)
+def test_a_launch_over_many_tensors_compiles(gpu: Gpu) -> None:
+    def update(*parameters: torch.Tensor) -> torch.Tensor:
+        for p in parameters:
+            p.mul_(0.5)
+        return parameters[0]
+
+    plan = planned(update, *(torch.randn(k + 2) for k in range(20)))
+    (step,) = steps(plan)
+    compiled = compile_kernels([step], gpu)
+    assert len(step.parts) == 20 and compiled.written(step.kernel).table == 32
+    assert compiled.binary(step.kernel).image[:4] == b"\x7fELF"
+
+
 def test_a_number_of_the_cpus_is_given_by_value() -> None:
     for number in (torch.tensor(2.0), torch.tensor(0.5, dtype=torch.float16), torch.tensor(True), torch.tensor(3)):
         plan = planned_beside(lambda x, n: x * n, torch.randn(100), number)
