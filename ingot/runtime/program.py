@@ -65,6 +65,7 @@ import torch
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
+from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
 from ingot.native import _native
 from ingot.schedule.kernel import AttentionKernel, Kernel
@@ -83,6 +84,7 @@ _FASTER = {
         **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "logsumexp"), ("default", "out")),
         "scatter": ("src", "src_out", "value", "value_out"),
         **dict.fromkeys(("sort", "topk"), ("default",)),
+        **dict.fromkeys((name for name, _ in cost.FUNCTIONS if hasattr(torch, name)), ("default", "out")),
     }.items()
     for overload in overloads
 }

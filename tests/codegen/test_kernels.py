@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm.kernel import choose_unroll
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, as_expr, contiguous_strides, integer, loop_symbol, size_symbol
 from ingot.loops.ir import Body, Fault, Origin
@@ -396,3 +397,11 @@ def test_short_rows_are_computed_two_at_a_time(length, paired):
     assert launch(kernel, [x, apart], [(k, k + 1) for k in range(5)], compiled=compiled) == 0
     assert torch.equal(together, apart)
     torch.testing.assert_close(together, x.softmax(1))
+
+
+@pytest.mark.parametrize("kind, copies", [("sum", 4), ("prod", 2)])
+def test_products_have_few_accumulators(kind, copies):
+    """Each of them passes through denormal numbers, with which processors are slow, where all comes to nothing."""
+    j = loop_symbol("j", 1000)
+    reduces = stage((j,), body(lambda: ops.load("x", j, f32)), (), (Accumulate(kind, 0, "r", f32),))
+    assert choose_unroll((reduces,)) == copies

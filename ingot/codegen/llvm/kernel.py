@@ -74,7 +74,10 @@ def cost(stages: Sequence[Stage]) -> int:
 
 
 def choose_unroll(stages: Sequence[Stage]) -> int:
-    """Copies of the body in the main loop: more gain nothing once the processor's window is full, and cost time."""
+    """Copies of the body in the main loop: more gain nothing once the processor's window is full, and cost time. Few
+    where numbers are multiplied up: products that come to nothing pass through denormal ones, each copy's by itself."""
+    if any(r.kind == "prod" for s in stages for r in s.reductions):
+        return 2
     weight = cost(stages)
     return 4 if weight <= 16 else 2 if weight <= 60 else 1
 
