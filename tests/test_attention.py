@@ -305,6 +305,30 @@ def test_sizes_that_are_not_known_are_left_to_the_library():
     assert "extern" in [kernel.kind for kernel in report.kernels]
 
 
+@pytest.mark.parametrize("mask", ["none", "causal", "dense", "of a row"])
+def test_batches_and_lengths_may_be_symbols(mask):
+    def mixed(x, context):
+        batch, queries, features = x.shape
+        q = x.view(batch, queries, 2, features // 2).transpose(1, 2)
+        k, v = (c.unflatten(-1, (2, 16)).transpose(1, 2) for c in context.split(32, -1))
+        keys = torch.arange(k.shape[2])
+        added = {"dense": torch.outer(x[0, :, 0], keys), "of a row": keys[None] * 0.1}.get(mask)
+        return attention(q, k, v, added, is_causal=mask == "causal").transpose(1, 2).flatten(2)
+
+    compiled = ingot.compile(mixed, fullgraph=True)
+    for batch, queries, keys in [(2, 9, 7), (3, 20, 30), (2, 2, 2), (5, 130, 3), (2, 33, 129), (2, 3, 300)]:
+        x, context = r(batch, queries, 32), r(batch, keys, 64)
+        for dim in (0, 1):
+            ingot.mark_dynamic(x, dim)
+            ingot.mark_dynamic(context, dim)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, context), mixed(x, context), rtol=1e-5, atol=2e-6)
+    with torch.no_grad():
+        report = ingot.explain(compiled)(x, context)
+    assert len(report.compilations) == 1
+    assert "attention" in [kernel.name for kernel in report.kernels]
+
+
 def test_nan_and_infinity_stay_in_their_rows():
     q, k, v = (r(*size) for size in PLAIN)
     q[0, 0, 4], q[0, 1, 7, 3], v[1, 1, 9] = torch.nan, torch.inf, torch.inf

@@ -347,15 +347,16 @@ def _run_attention(
 ) -> None:
     step = attention_step(node)
     assert isinstance(step.kernel, AttentionKernel)
-    attend(step.kernel, [memory[name] for name in step.arguments])
+    attend(step.kernel, [memory[name] for name in step.arguments], sizes)
 
 
-def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor]) -> None:
+def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
     """Attention in double, from and to the flat arrays of the kernel's parameters."""
-    batches, heads, queries, keys, width, value_width = kernel.sizes
+    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
 
     def array(operand: Operand, heads: int, rows: int, columns: int) -> torch.Tensor:
-        return arrays[operand.parameter].as_strided((batches, heads, rows, columns), operand.strides, operand.offset)
+        strides, offset = [stride.evaluate(sizes) for stride in operand.strides], operand.offset.evaluate(sizes)
+        return arrays[operand.parameter].as_strided((batches, heads, rows, columns), strides, offset)
 
     shared = heads // kernel.key_heads
     query = array(kernel.query, heads, queries, width).double()
@@ -420,7 +421,7 @@ def run_kernel(
     `arrays` maps the name of each parameter to its flat memory, as `flat_storage` gives it.
     """
     if isinstance(kernel, AttentionKernel):
-        return attend(kernel, [arrays[p.name] for p in kernel.parameters])
+        return attend(kernel, [arrays[p.name] for p in kernel.parameters], sizes)
     if kernel.product is not None:
         return _run_product(kernel, kernel.product, arrays, sizes)
     extents = [s.extent.evaluate(sizes) for s in kernel.loops]  # type: ignore[union-attr]

@@ -56,7 +56,8 @@ def step_text(step: KernelStep | LibraryStep) -> str:
         begins = ["" if offset is ZERO else f"+{offset}" for offset in step.offsets or [ZERO] * len(step.arguments)]
         call = f"{kernel.name}({', '.join(map(str.__add__, step.arguments, begins))})"
         if isinstance(kernel, AttentionKernel):
-            shape = f"sizes {kernel.sizes} blocks of {kernel.query_block}{' causal' if kernel.causal else ''}"
+            sizes, causal = ", ".join(map(str, kernel.sizes)), " causal" if kernel.causal else ""
+            shape = f"sizes ({sizes}) blocks of {kernel.query_block}{causal}"
         else:
             loops = " ".join(f"{loop}<{loop.extent}" for loop in kernel.loops)
             shape = f"loops [{loops}] stages {len(kernel.stages)}"

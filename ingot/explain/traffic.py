@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.expr import ZERO, Expr, Symbol, product
 from ingot.loops.ir import Buffer, Library, LoopGraph, View, views_in
 from ingot.schedule.kernel import AttentionKernel, Kernel, Stage
 from ingot.schedule.plan import KernelStep, LibraryStep
@@ -19,7 +19,7 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
     if isinstance(step, LibraryStep):
         return library_bytes(step.node, graph, sizes)
     if isinstance(step.kernel, AttentionKernel):
-        return attention_bytes(step.kernel)
+        return attention_bytes(step.kernel, sizes)
     if step.parts:
         moved = [step_bytes(part, graph, sizes) for part in step.separate()]
         return sum(read for read, _ in moved), sum(written for _, written in moved)
@@ -59,11 +59,11 @@ def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str,
     )
 
 
-def attention_bytes(kernel: AttentionKernel) -> tuple[int, int]:
+def attention_bytes(kernel: AttentionKernel, sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of attention: each operand once."""
-    batches, heads, queries, keys, width, value_width = kernel.sizes
-    repeats = kernel.mask.strides if kernel.mask is not None else (0, 0, 0, 0)
-    mask = math.prod(n for n, stride in zip((batches, heads, queries, keys), repeats) if stride)
+    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+    repeats = kernel.mask.strides if kernel.mask is not None else (ZERO,) * 4
+    mask = math.prod(n for n, stride in zip((batches, heads, queries, keys), repeats) if stride is not ZERO)
     keys_and_values = batches * kernel.key_heads * keys * (width + value_width)
     read = batches * heads * queries * width + keys_and_values + (mask if kernel.mask is not None else 0)
     return 4 * read, 4 * batches * heads * queries * value_width

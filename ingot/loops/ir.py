@@ -261,7 +261,8 @@ class Library(Node):
 class Attention(Node):
     """target = softmax(scale * query @ key.T + mask) @ value, for each batch and head, in float32.
 
-    The views are (batch, head, row, column) with constant sizes, and a row lies in consecutive elements. Key and value
+    The views are (batch, head, row, column), with sizes above 0, of which heads and the widths of keys and values are
+    constant, and a row lies in consecutive elements. Key and value
     may have fewer heads, each for as many neighbouring ones of the query. The mask is (batch, head, query, key), with
     strides of 0 where it is broadcast, and is added, or, if it `replaces`, stands for the score where it is not NaN.
     With `causal`, query i sees keys up to i. A query that sees

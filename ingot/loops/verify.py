@@ -88,7 +88,8 @@ class _Check:
         for view, sizes in zip((*node.operands, node.target), expected, strict=True):
             self.window(view)
             self.require(view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}")
-            self.require(all((n.constant or 0) > 0 for n in sizes), "a size is not known, or 0")
+            self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
+            self.require(all(sizes[k].constant for k in (1, 3) if view is not node.mask), "heads or a width vary")
             self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
 
     def nest(self, node: Pointwise | Reduction) -> None:

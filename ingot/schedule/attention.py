@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ingot.loops.expr import integer
+from ingot.loops.expr import Expr
 from ingot.loops.ir import Attention, Buffer, View
 from ingot.schedule.kernel import AttentionKernel, Operand, Parameter
 from ingot.schedule.plan import KernelStep
 
 LANES = 16  # queries of a block are a multiple of this, which fills the widest vectors
 WIDEST = 4  # vectors of queries in a block, at most
-NANOSECONDS_PER_OPERATION = 1 / 120  # of one core, a multiplication and an addition counting as two
-NANOSECONDS_PER_WEIGHT = 0.5
+PICOSECONDS_PER_OPERATION = 1000 / 120  # of one core, a multiplication and an addition counting as two
+PICOSECONDS_PER_WEIGHT = 500
 
 
 def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxyType({})) -> KernelStep:
     """The launch that computes the node; the lengths of its parameters are those of `buffers`."""
-    batches, heads, queries, width = map(_int, node.query.sizes)
-    _, key_heads, keys, value_width = map(_int, node.value.sizes)
+    batches, heads, queries, width = node.query.sizes
+    _, key_heads, keys, value_width = node.value.sizes
     names = list(dict.fromkeys(v.buffer for v in (*node.operands, node.target)))
 
     def operand(view: View) -> Operand:
-        batch, head, row, column = map(_int, view.strides)
-        return Operand(names.index(view.buffer), (batch, head, row, column), _int(view.offset))
+        return Operand(names.index(view.buffer), view.strides, view.offset)
 
     kernel = AttentionKernel(
         "attention",
@@ -40,7 +39,7 @@ def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxy
             for k, name in enumerate(names)
         ),
         (batches, heads, queries, keys, width, value_width),
-        key_heads,
+        _int(key_heads),
         operand(node.query),
         operand(node.key),
         operand(node.value),
@@ -52,22 +51,25 @@ def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxy
         node.replaces,
         query_block(queries),
     )
-    weights = kernel.query_block * keys * (0.5 if node.causal else 1.0)
-    operations = 2 * weights * (width + value_width)
-    work: float = operations * NANOSECONDS_PER_OPERATION + weights * NANOSECONDS_PER_WEIGHT
-    return KernelStep(kernel, tuple(names), integer(batches * heads * kernel.blocks), work)
+    weights = kernel.query_block * (0.5 if node.causal else 1.0)  # for each key
+    operations = 2 * weights * (_int(width) + _int(value_width))
+    picoseconds = round(operations * PICOSECONDS_PER_OPERATION + weights * PICOSECONDS_PER_WEIGHT) * keys
+    work = picoseconds if picoseconds.constant is None else picoseconds.constant / 1000
+    return KernelStep(kernel, tuple(names), batches * heads * kernel.blocks, work)
 
 
-def query_block(queries: int) -> int:
+def query_block(queries: Expr) -> int:
     """How many queries make a block: wide ones do more with each key that is loaded, narrow ones fill up better."""
+    known = queries.constant
+    if known is None:
+        return LANES * WIDEST
 
     def cost(vectors: int) -> float:
-        return -(-queries // (LANES * vectors)) * (vectors + 0.4)
+        return -(-known // (LANES * vectors)) * (vectors + 0.4)
 
     return LANES * min(range(WIDEST, 0, -1), key=cost)
 
 
-def _int(size: object) -> int:
-    value = size.constant  # type: ignore[attr-defined]
-    assert value is not None
-    return value
+def _int(size: Expr) -> int:
+    assert size.constant is not None
+    return size.constant

@@ -164,22 +164,23 @@ class Operand(NamedTuple):
     begins, in elements."""
 
     parameter: int
-    strides: tuple[int, int, int, int]
-    offset: int
+    strides: tuple[Expr, ...]
+    offset: Expr
 
 
 @dataclass(frozen=True)
 class AttentionKernel:
     """A `loops.ir.Attention` node as a kernel of its own kind.
 
-    `sizes` are (batches, heads, queries, keys, width of a key, width of a value); a key's head serves
-    heads // key_heads neighbouring ones. A point of the parallel range is a block of `query_block` queries of one head.
+    `sizes` are (batches, heads, queries, keys, width of a key, width of a value), of which heads and widths are
+    constant; a key's head serves heads // key_heads neighbouring ones. A point of the parallel range is a block of
+    `query_block` queries of one head.
     """
 
     name: str
     origin: Origin
     parameters: tuple[Parameter, ...]
-    sizes: tuple[int, int, int, int, int, int]
+    sizes: tuple[Expr, ...]
     key_heads: int
     query: Operand
     key: Operand
@@ -193,6 +194,6 @@ class AttentionKernel:
     query_block: int
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Expr:
         """Blocks of queries in a head."""
-        return -(-self.sizes[2] // self.query_block)
+        return ceil_div(self.sizes[2], self.query_block)

@@ -14,7 +14,7 @@ import torch
 
 from ingot.codegen.llvm import compile_kernels
 from ingot.codegen.llvm.target import host, named
-from ingot.loops.expr import as_expr
+from ingot.loops.expr import as_expr, size_symbol
 from ingot.loops.ir import Attention, Origin, View
 from ingot.schedule.attention import attention_step, query_block
 from tests.codegen.harness import check, launch
@@ -38,7 +38,10 @@ def view(buffer, tensor):
     )  # fmt: skip
 
 
-def case(batches, heads, key_heads, queries, keys, width, value_width, mask=None, **options):
+BATCHES, QUERIES, KEYS = (size_symbol(name, 1) for name in ("batches", "queries", "keys"))
+
+
+def case(batches, heads, key_heads, queries, keys, width, value_width, mask=None, symbolic=False, **options):
     """A launch over one buffer (batch, token, feature) that holds queries, keys and values side by side, and its
     tensors."""
     torch.manual_seed(queries * 1000 + keys)
@@ -52,14 +55,22 @@ def case(batches, heads, key_heads, queries, keys, width, value_width, mask=None
     )
     out = torch.full((batches, queries, heads, value_width), 7.0)
     mask_view = None if mask is None else view("mask", mask[1].expand(batches, heads, queries, keys))
-    step = attention_step(
-        Attention(
-            "a", Origin(()), view("packed", query[:, :, :queries]), view("packed", key[:, :, :keys]),
-            view("packed", value[:, :, :keys]), mask_view, view("out", out.transpose(1, 2)), width**-0.5, **options,
-        )
-    )  # fmt: skip
+    views = [
+        view("packed", query[:, :, :queries]), view("packed", key[:, :, :keys]), view("packed", value[:, :, :keys]),
+        mask_view, view("out", out.transpose(1, 2)),
+    ]  # fmt: skip
+    if symbolic:
+        q, k, v, m, o = views
+        views = [of_sizes(q, QUERIES), of_sizes(k, KEYS), of_sizes(v, KEYS), m and of_sizes(m, QUERIES, KEYS)]
+        views.append(of_sizes(o, QUERIES))
+    step = attention_step(Attention("a", Origin(()), *views, width**-0.5, **options))
     tensors = {"packed": packed, "mask": None if mask is None else mask[0], "out": out}
     return step, [tensors[name] for name in step.arguments]
+
+
+def of_sizes(given, rows, columns=None):
+    """The view with symbols for the sizes of its batches and rows, and perhaps its columns."""
+    return replace(given, sizes=(BATCHES, given.sizes[1], rows, columns or given.sizes[3]))
 
 
 def masks(batches, heads, queries, keys):
@@ -87,22 +98,36 @@ def test_against_the_oracle(sizes, causal, mask):
     check(step.kernel, tensors, step.extent.constant)
 
 
+@pytest.mark.parametrize("mask, causal", [("none", True), ("dense", False), ("of one row", False)])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_of_symbolic_sizes(sizes, mask, causal):
+    batches, heads, _, queries, keys, _, _ = sizes
+    step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)[mask], symbolic=True, causal=causal)
+    values = {BATCHES: batches, QUERIES: queries, KEYS: keys}
+    check(step.kernel, tensors, step.extent.evaluate(values), values)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
+@pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("at_end", [True, False])
-def test_nothing_outside_of_the_arrays_is_touched(at_end):
+def test_nothing_outside_of_the_arrays_is_touched(at_end, symbolic):
     """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
-    program = f"from tests.codegen.test_attention import launch_between_guards as f; f({at_end}); print('alive')"
+    call = f"launch_between_guards({at_end}, {symbolic}); print('alive')"
+    program = f"from tests.codegen.test_attention import launch_between_guards; {call}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "alive\n", done.stderr[-2000:]
 
 
-def launch_between_guards(at_end):
+def launch_between_guards(at_end, symbolic):
     for sizes in SIZES:
         batches, heads, _, queries, keys, _, _ = sizes
-        step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)["dense"], causal=True)
+        mask = masks(batches, heads, queries, keys)["dense"]
+        step, tensors = case(*sizes, mask=mask, causal=True, symbolic=symbolic)
         guarded = [between_guards(t, at_end) for t in tensors]
-        everything = [(0, step.extent.constant)]
-        assert launch(step.kernel, tensors, everything) == 0 == launch(step.kernel, guarded, everything)
+        values = {BATCHES: batches, QUERIES: queries, KEYS: keys} if symbolic else {}
+        everything = [(0, step.extent.evaluate(values))]
+        for memory in (tensors, guarded):
+            assert launch(step.kernel, memory, everything, values) == 0
         out = step.arguments.index("out")
         assert torch.equal(tensors[out].view(torch.int32), guarded[out].view(torch.int32))
 
@@ -178,4 +203,4 @@ def test_kernels_equal_but_for_their_buffers_share_one_body():
 
 @pytest.mark.parametrize("queries, block", [(2, 16), (16, 16), (17, 32), (64, 64), (128, 64), (4096, 64)])
 def test_blocks_of_queries(queries, block):
-    assert query_block(queries) == block
+    assert query_block(as_expr(queries)) == block

@@ -17,16 +17,18 @@ from math import inf
 from ingot.codegen.llvm import math
 from ingot.codegen.llvm.emitter import Emitter, Value, Variable
 from ingot.codegen.llvm.kernel import Function
+from ingot.codegen.llvm.memory import Memory
 from ingot.codegen.llvm.target import Target
 from ingot.errors import OutOfBounds
-from ingot.loops.expr import integer
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
 from ingot.loops.ir import Fault
-from ingot.schedule.kernel import AttentionKernel, Operand
+from ingot.schedule.kernel import AttentionKernel, Operand, ceil_div
 
 CHUNK = 64  # keys
 UNROLL = 4  # steps of the features' loop written out
 MOST_VECTORS = {64: 4, 32: 2, 16: 4}  # of queries, or of a value's row, held at once: by the bytes of a register
 REGISTERS = {64: 32, 32: 16, 16: 32}
+_MANY = sys.maxsize
 
 
 def tile_rows(vectors: int, vector_bytes: int) -> int:
@@ -34,26 +36,35 @@ def tile_rows(vectors: int, vector_bytes: int) -> int:
     return max(1, min(16, (REGISTERS[vector_bytes] - 2 - vectors) // vectors))
 
 
-def emit_attention(kernel: AttentionKernel, target: Target, check_bounds: bool = False) -> Function:
-    """The LLVM function of attention. With `check_bounds`, an access outside of a buffer of known length reports
-    `OutOfBounds`."""
-    return _AttentionEmitter(kernel, target, check_bounds).function()
+def emit_attention(
+    kernel: AttentionKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
+) -> Function:
+    """The LLVM function of attention, whose size symbols are read from `sizes` at their position in `symbols`. With
+    `check_bounds`, an access outside of a buffer of known length reports `OutOfBounds`."""
+    return _AttentionEmitter(kernel, symbols, target, check_bounds).function()
 
 
 class _AttentionEmitter:
-    def __init__(self, kernel: AttentionKernel, target: Target, check_bounds: bool) -> None:
+    def __init__(
+        self, kernel: AttentionKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool
+    ) -> None:
         self.kernel, self.check_bounds = kernel, check_bounds
         self.faults: list[Fault] = []
         self.lanes = target.vector_bytes // 4
         self.bytes = target.vector_bytes
         # its blocks are made for the registers there are: LLVM finds how to walk through their rows
         self.e = Emitter(self.lanes, target.vector_bytes, most_followed=sys.maxsize)
-        _, self.heads, self.queries, self.keys, self.width, self.value_width = kernel.sizes
+        self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
+        _, heads, self.queries, self.keys, width, value_width = kernel.sizes
+        self.heads, self.width, self.value_width = _int(heads), _int(width), _int(value_width)
+        self.most_keys = _MANY if self.keys.constant is None else self.keys.constant
         self.vectors = min(MOST_VECTORS[self.bytes], kernel.query_block // self.lanes)
         self.block = self.vectors * self.lanes
         self.vector = f"<{self.lanes} x float>"
         self.mask_row = self.width + self.keys + 1
-        self.scratch_rows = self.mask_row + (self.keys if kernel.mask is not None and kernel.mask.strides[2] else 0)
+        self.turns_mask = kernel.mask is not None and kernel.mask.strides[2] is not ZERO
+        whole_tiles = self.keys if self.keys.constant is not None else ceil_div(self.keys, self.lanes) * self.lanes
+        self.scratch_rows = self.mask_row + (whole_tiles if self.turns_mask else ZERO)
 
     def function(self) -> Function:
         e, count = self.e, len(self.kernel.parameters)
@@ -67,15 +78,16 @@ class _AttentionEmitter:
         fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.faults)))
         text = (
             f"define internal i32 @KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
-            f"i64 %begin, i64 %end, ptr noalias %scratch) nounwind {{\n  {lines}\n  ret i32 0\n{fails}}}\n"
+            "ptr noalias %sizes, i64 %begin, i64 %end, ptr noalias %scratch) nounwind "
+            f"{{\n  {lines}\n  ret i32 0\n{fails}}}\n"
             "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
             "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
             f"{loads}  %status = call i32 @KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
-            "i64 %begin, i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 0\n}\n"
+            "ptr %sizes, i64 %begin, i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 0\n}\n"
         )
-        return Function(text, frozenset(e.declarations), tuple(self.faults), integer(self.scratch_bytes()))
+        return Function(text, frozenset(e.declarations), tuple(self.faults), self.scratch_bytes())
 
-    def scratch_bytes(self) -> int:
+    def scratch_bytes(self) -> Expr:
         return 4 * (self.block * self.scratch_rows + self.lanes * REGISTERS[self.bytes])
 
     # -- small things ------------------------------------------------------------------------------------------------
@@ -83,24 +95,25 @@ class _AttentionEmitter:
     def value(self, text: str, type: str) -> Value:
         return Value(self.e, text, type, 1, 0)
 
-    def number(self, value: int) -> Value:
-        return self.e.constant(value, "i64")
+    def number(self, value: int | Expr) -> Value:
+        return self.memory.index(as_expr(value))
 
     def smaller(self, a: Value, b: Value) -> Value:
         return self.e.intrinsic("smin", (a, b))
 
-    def scratch(self, row: int) -> Value:
+    def scratch(self, row: int | Expr) -> Value:
         """The address of a row of `block` floats in scratch: first the queries, then the scores, the sums, the mask."""
-        return self.e.pointer(self.value("%scratch", "ptr"), "float", row * self.block)
+        return self.e.pointer(self.value("%scratch", "ptr"), "float", self.number(row * self.block))
 
     def scratch_vector(self, number: int) -> Value:
         """The address of a vector behind the rows."""
         at = self.block * self.scratch_rows + number * self.lanes
-        return self.e.pointer(self.value("%scratch", "ptr"), "float", at)
+        return self.e.pointer(self.value("%scratch", "ptr"), "float", self.number(at))
 
     def at(self, operand: Operand, batch: Value, head: Value) -> Value:
         """The address of an operand's array for one batch and head."""
-        index = batch * operand.strides[0] + head * operand.strides[1] + operand.offset
+        of_batch, of_head = map(self.number, operand.strides[:2])
+        index = batch * of_batch + head * of_head + self.number(operand.offset)
         return self.e.pointer(self.value(f"%p{operand.parameter}", "ptr"), "float", index)
 
     def load(self, pointer: Value, aligned: bool = False) -> Value:
@@ -114,12 +127,14 @@ class _AttentionEmitter:
         text = self.e.argument(value, self.lanes)
         self.e.line(f"store {self.vector} {text}, ptr {pointer.text}, align {self.bytes if aligned else 4}")
 
-    def first_lanes(self, count: int) -> str:
+    def first_lanes(self, count: int | Value) -> str:
+        if isinstance(count, Value):
+            return self.e.compare("slt", self.e.iota("i64"), count).text
         return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(self.lanes)) + ">"
 
-    def load_first(self, pointer: Value, count: int) -> Value:
+    def load_first(self, pointer: Value, count: int | Value) -> Value:
         """The first `count` elements, zeros in the other lanes."""
-        if count == self.lanes:
+        if not isinstance(count, Value) and count == self.lanes:
             return self.load(pointer)
         name = f"llvm.masked.load.v{self.lanes}f32.p0"
         self.e.declare(self.vector, name, f"ptr, i32, <{self.lanes} x i1>, {self.vector}")
@@ -134,17 +149,18 @@ class _AttentionEmitter:
         text = f"{self.vector} {value.text}, ptr {pointer.text}, i32 4, <{self.lanes} x i1> {self.first_lanes(count)}"
         return self.e.line(f"call void @{name}({text})")
 
-    def check(self, operand: Operand, pointer: Value, count: int = 1) -> Value:
+    def check(self, operand: Operand, pointer: Value, count: int | Value = 1) -> Value:
         """`pointer`; where bounds are checked, `count` elements from there on must be within the operand's buffer."""
         length = self.kernel.parameters[operand.parameter].length
-        if not self.check_bounds or length is None or length.constant is None:
+        if not self.check_bounds or length is None:
             return pointer
         e, buffer = self.e, self.value(f"%p{operand.parameter}", "ptr")
         fault = Fault(OutOfBounds, f"a kernel touches memory outside of its buffer {buffer.text[1:]}")
         if fault not in self.faults:
             self.faults.append(fault)
-        offset = e.cast("ptrtoint", pointer, "i64") - e.cast("ptrtoint", buffer, "i64") + 4 * (count - 1)
-        first, last = (e.compare("uge", at, 4 * length.constant) for at in (offset - 4 * (count - 1), offset))
+        offset = e.cast("ptrtoint", pointer, "i64") - e.cast("ptrtoint", buffer, "i64")
+        bytes_ = self.number(4 * length)
+        first, last = (e.compare("uge", at, bytes_) for at in (offset, offset + 4 * (count - 1)))
         fine = e.name("fine")
         e.line(f"br i1 {(first | last).text}, label %fail{self.faults.index(fault)}, label %{fine}, !prof !0")
         e.line(f"{fine}:")
@@ -155,8 +171,8 @@ class _AttentionEmitter:
     def point(self, point: Value) -> None:
         """A block of the schedule's, in pieces that fit the registers."""
         e, kernel = self.e, self.kernel
-        first = e.binary("urem", point, kernel.blocks) * kernel.query_block
-        outer = e.binary("udiv", point, kernel.blocks)
+        blocks = self.number(kernel.blocks)
+        first, outer = e.binary("urem", point, blocks) * kernel.query_block, e.binary("udiv", point, blocks)
         head, batch = e.binary("urem", outer, self.heads), e.binary("udiv", outer, self.heads)
         end = self.smaller(first + kernel.query_block, self.number(self.queries))
         with e.loop(first, end, self.block, sure=True, known_once=self.block == kernel.query_block) as start:
@@ -169,30 +185,33 @@ class _AttentionEmitter:
         seen = self.number(self.keys)
         if kernel.causal:
             seen = self.smaller(seen, first + self.block)
-        self.transpose(kernel.query, self.at(kernel.query, batch, head), first, self.width, self.scratch(0))
+        self.transpose(kernel.query, self.at(kernel.query, batch, head), first, kernel.sizes[4], self.scratch(0))
         mask = None
         if kernel.mask is not None:
             mask = self.at(kernel.mask, batch, head)
-            if kernel.mask.strides[2]:
+            if self.turns_mask:
                 self.transpose(kernel.mask, mask, first, self.keys, self.scratch(self.mask_row))
         largest = self.scores(self.at(kernel.key, batch, key_head), mask, first, seen)
         self.exponentials(largest, seen)
         self.products(self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen)
 
-    def transpose(self, operand: Operand, source: Value, first: Value, columns: int, target: Value) -> None:
+    def transpose(self, operand: Operand, source: Value, first: Value, columns: Expr, target: Value) -> None:
         """`block` rows of the operand's array at `source` from row `first` on, of `columns` elements each, to rows of
         `block` elements. The last row of all stands for those behind it."""
-        e, lanes, last, stride = self.e, self.lanes, self.number(self.queries - 1), operand.strides[2]
+        e, lanes, last, stride = self.e, self.lanes, self.number(self.queries - 1), self.number(operand.strides[2])
         with e.loop(self.number(0), self.number(self.block), lanes, sure=True, known_once=self.vectors == 1) as group:
             rows = [e.pointer(source, "float", self.smaller(first + group + k, last) * stride) for k in range(lanes)]
 
-            def tile(column: Value, count: int) -> None:
+            def tile(column: Value, count: int | Value) -> None:
                 pointers = [self.check(operand, e.pointer(row, "float", column), count) for row in rows]
                 loaded = [self.load_first(pointer, count) for pointer in pointers]
-                for k, turned in enumerate(self.transposed(loaded)[:count]):
+                for k, turned in enumerate(self.transposed(loaded)[: count if isinstance(count, int) else lanes]):
                     self.store(turned, e.pointer(target, "float", (column + k) * self.block + group))
 
-            self.steps(columns, lanes, tile)
+            if columns.constant is not None:
+                return self.steps(columns.constant, lanes, tile)
+            with e.loop(self.number(0), self.number(columns), lanes, sure=True) as column:
+                tile(column, self.smaller(self.number(columns) - column, self.number(lanes)))
 
     def steps(self, count: int, step: int, body: Callable[[Value, int], None]) -> None:
         """`body(start, length)` for pieces of `step`, and the rest as a last piece."""
@@ -232,27 +251,32 @@ class _AttentionEmitter:
         for variable in largest:
             variable.store(e.constant(-inf, "float"))
 
-        def tile(key: Value, rows: int) -> None:
-            sums = self.score_tile(e.pointer(keys, "float", key * self.kernel.key.strides[2]), rows)
-            for r, row in enumerate(sums):
-                for v, total in enumerate(row):
-                    score = self.finished_score(total, mask, first, key + r, v)
-                    self.store(score, self.weight(key + r, v))
-                    largest[v].store(e.intrinsic("maxnum", (largest[v].load(), score)))
-
-        rows = min(tile_rows(self.vectors, self.bytes), self.keys)
+        rows, stride = min(tile_rows(self.vectors, self.bytes), self.most_keys), self.kernel.key.strides[2]
+        step = self.number(stride)
         with e.loop(self.number(0), seen, rows, sure=True) as key:
-            tile(self.smaller(key, self.number(self.keys - rows)), rows)
+            if self.keys.constant is not None:
+                key = self.smaller(key, self.number(self.keys - rows))
+                numbers = [key + r for r in range(rows)]
+                begins = [(e.pointer(keys, "float", key * step), stride * r) for r in range(rows)]
+            else:  # there may be fewer than a tile has rows: the last key stands for those behind it
+                numbers = [self.smaller(key + r, self.number(self.keys - 1)) for r in range(rows)]
+                begins = [(e.pointer(keys, "float", number * step), ZERO) for number in numbers]
+            sums = self.score_tile(begins)
+            for number, row in zip(numbers, sums):
+                for v, total in enumerate(row):
+                    score = self.finished_score(total, mask, first, number, v)
+                    self.store(score, self.weight(number, v))
+                    largest[v].store(e.intrinsic("maxnum", (largest[v].load(), score)))
         return [variable.load() for variable in largest]
 
     def weight(self, key: Value, vector: int) -> Value:
         """The address of a vector of scores."""
         return self.e.pointer(self.scratch(self.width), "float", key * self.block + vector * self.lanes)
 
-    def score_tile(self, keys: Value, rows: int) -> list[list[Value]]:
-        """The products of `rows` keys with the block's queries."""
-        e, stride, queries = self.e, self.kernel.key.strides[2], self.scratch(0)
-        sums = [[e.variable("float", self.lanes) for _ in range(self.vectors)] for _ in range(rows)]
+    def score_tile(self, keys: list[tuple[Value, Expr]]) -> list[list[Value]]:
+        """The products of keys, which begin so far behind an address, with the block's queries."""
+        e, queries = self.e, self.scratch(0)
+        sums = [[e.variable("float", self.lanes) for _ in range(self.vectors)] for _ in keys]
         for row in sums:
             for variable in row:
                 variable.store(e.constant(0.0, "float"))
@@ -261,8 +285,8 @@ class _AttentionEmitter:
             for u in range(count):
                 at = e.pointer(queries, "float", (start + u) * self.block)
                 query = [self.load(e.pointer(at, "float", v * self.lanes), aligned=True) for v in range(self.vectors)]
-                for r, row in enumerate(sums):
-                    pointer = e.pointer(e.pointer(keys, "float", start), "float", r * stride + u)
+                for (address, behind), row in zip(keys, sums):
+                    pointer = e.pointer(e.pointer(address, "float", start), "float", self.number(behind + u))
                     key = self.load_scalar(self.check(self.kernel.key, pointer))
                     for variable, vector in zip(row, query):
                         variable.store(e.fma(key, vector, variable.load()))
@@ -274,11 +298,11 @@ class _AttentionEmitter:
         e, kernel = self.e, self.kernel
         score = total * kernel.scale
         if mask is not None and kernel.mask is not None:
-            if kernel.mask.strides[2]:
+            if self.turns_mask:
                 row = e.pointer(self.scratch(self.mask_row), "float", key * self.block + vector * self.lanes)
                 added = self.load(row, aligned=True)
             else:
-                pointer = e.pointer(mask, "float", key * kernel.mask.strides[3])
+                pointer = e.pointer(mask, "float", key * self.number(kernel.mask.strides[3]))
                 added = self.load_scalar(self.check(kernel.mask, pointer))
             score = e.select(e.compare("uno", added, added), score, added) if kernel.replaces else score + added
         if kernel.causal:
@@ -315,7 +339,7 @@ class _AttentionEmitter:
         """The keys in pieces of `CHUNK`: what is summed over one is added to what the others gave, as long chains of
         additions round badly."""
         e = self.e
-        with e.loop(self.number(0), seen, CHUNK, sure=True, known_once=self.keys <= CHUNK) as start:
+        with e.loop(self.number(0), seen, CHUNK, sure=True, known_once=self.most_keys <= CHUNK) as start:
             yield start, self.smaller(start + CHUNK, seen)
 
     def zero_variable(self) -> Variable:
@@ -342,9 +366,9 @@ class _AttentionEmitter:
     def product_tile(
         self, values: Value, target: Value, first: Value, query: Value, rows: int, count: int, seen: Value
     ) -> None:
-        e, strides = self.e, (self.kernel.value.strides[2], self.kernel.target.strides[2])
+        e, strides = self.e, [self.number(o.strides[2]) for o in (self.kernel.value, self.kernel.target)]
         pieces = [min(self.lanes, count - start) for start in range(0, count, self.lanes)]
-        several = self.keys > CHUNK
+        several = self.most_keys > CHUNK
         totals = [[self.scratch_vector(r * len(pieces) + v) for v in range(len(pieces))] for r in range(rows)]
         for pointer in itertools.chain(*totals) if several else ():
             self.store(e.constant(0.0, "float"), pointer)
@@ -362,7 +386,7 @@ class _AttentionEmitter:
                         variable.store(e.fma(weight, vector, variable.load()))
             for variable, pointer in zip(itertools.chain(*sums), itertools.chain(*totals)) if several else ():
                 self.store(self.load(pointer, aligned=True) + variable.load(), pointer)
-        shares = e.pointer(weights, "float", self.keys * self.block)
+        shares = e.pointer(weights, "float", self.number(self.keys * self.block))
         for r, row in enumerate(sums):
             share = self.load_scalar(e.pointer(shares, "float", r))
             line = self.smaller(first + query + r, self.number(self.queries - 1)) * strides[1]
@@ -370,3 +394,8 @@ class _AttentionEmitter:
                 total = self.load(totals[r][v], aligned=True) if several else variable.load()
                 pointer = e.pointer(e.pointer(target, "float", line), "float", v * self.lanes)
                 self.store_first(total * share, self.check(self.kernel.target, pointer, n), n)
+
+
+def _int(size: Expr) -> int:
+    assert size.constant is not None
+    return size.constant

@@ -127,7 +127,7 @@ def compile_kernels(
 
 def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> Function:
     if isinstance(kernel, AttentionKernel):
-        return emit_attention(kernel, target, check_bounds)
+        return emit_attention(kernel, symbols, target, check_bounds)
     emit = emit_kernel if kernel.product is None else emit_contraction
     return emit(kernel, symbols, target, check_bounds)
 

@@ -1,5 +1,5 @@
-"""Attention in float32 becomes a kernel of its own kind; other dtypes, and sizes that are not known, are library
-calls."""
+"""Attention in float32 becomes a kernel of its own kind; other dtypes, and heads and widths that are not known, are
+library calls."""
 
 from __future__ import annotations
 
@@ -86,17 +86,22 @@ def attention(
     given = [query, key, value, *([mask] if mask is not None else [])]
     if any(t.dtype is not torch.float32 for t in given):
         raise NotLowered("attention of another dtype")
-    if any(not n.constant for t in given for n in t.sizes) or any(
-        n.constant is None for t in given for n in t.strides
-    ):
-        raise NotLowered("attention of sizes that are not known, or 0")
+    if any((n.bounds[0] or 0) < 1 for t in given for n in t.sizes):
+        raise NotLowered("attention of sizes that may be 0")
+    if any(t.sizes[k].constant is None for t in (query, key, value) for k in (1, 3)):
+        raise NotLowered("attention of heads or widths that are not known")
+    scores = (*query.sizes[:3], key.sizes[2])
+    if mask is not None and any(n is not ONE and n is not size for n, size in zip(mask.sizes[::-1], scores[::-1])):
+        raise NotLowered("attention with a mask of which it is not known whether it is broadcast")
+    if key.sizes[2] is not value.sizes[2] or any(t.sizes[0] is not query.sizes[0] for t in (key, value)):
+        raise NotLowered("attention of sizes that are not known to be equal")
     if mask is not None and mask.sizes[-1] is ONE and key.sizes[2] is not ONE:
         raise NotLowered("a mask that is the same for all keys")
     if query.sizes[2] is ONE:
         raise NotLowered("attention of one query: nothing shares the keys that are loaded")
     if out.strides[3] is not ONE and out.sizes[3] is not ONE:
         raise NotLowered("attention with another layout of the result")
-    window = None if mask is None else _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
+    window = None if mask is None else _mask(lw, mask, scores)
     q, k, v = (_rows(lw, t) for t in (query, key, value))
     target = lw.new_buffer(out, out.strides)
     result = View(target, out.sizes, out.strides, ZERO, out.dtype)
