@@ -36,6 +36,16 @@ def test_a_step_holds_no_more_memory_than_in_eager(name: str) -> None:
     assert found["ingot"] <= found["eager"]
 
 
+def test_losses_are_those_of_a_training_and_of_several_where_one_misses_the_bound(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = training.loss("gan", 1)
+    assert found == training.losses("gan", [0]) and training.within(found) and found["last"] != found["first"]
+    missed = {"ingot": 1.0, "eager": 0.1}
+    monkeypatch.setattr(training, "losses", lambda name, turns: {**missed, "turns": [*turns]})
+    assert training.loss("gan", 1)["turns"] == list(range(training.DRAWS))
+
+
 def test_what_misses_its_bound_is_marked() -> None:
     def shown(**found: Any) -> list[str]:
         columns: dict[str, dict[str, Any]] = {column: {} for column in training.COLUMNS}
