@@ -20,7 +20,7 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
-from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext
+from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 
 _CPU = torch.device("cpu")
 _ADDRESSING = {
@@ -91,15 +91,26 @@ _MOST_KEPT = 1 << 14
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format))
 
 
-def look_of(fake: FakeTensor) -> int | None:
-    """A number that fakes have in common whose sizes, strides, offset, dtype and device are equal; None if symbolic."""
-    if fake.look is None and not meta.is_symbolic(fake.meta):
+def look_of(fake: FakeTensor) -> int:
+    """A number that fakes have in common whose sizes, strides, offset, dtype and device are equal: of those with
+    symbolic ones, within one capture."""
+    if fake.look is None:
         t = fake.meta
-        if len(_looks) >= _MOST_KEPT:
-            _looks.clear()
-        seen = t.shape, t.stride(), t.storage_offset(), t.dtype, fake.device, t.is_conj(), t.is_neg()
-        fake.look = _looks.setdefault(seen, next(_numbers))
+        known = _looks
+        place: tuple[Any, ...] = t.shape, t.stride(), t.storage_offset()
+        shapes = _context_of(t)
+        if shapes is not None:
+            known, place = shapes.looks, (*map(to_expr, (*t.shape, *t.stride(), t.storage_offset())),)
+        if len(known) >= _MOST_KEPT:
+            known.clear()
+        fake.look = known.setdefault((place, t.dtype, fake.device, t.is_conj(), t.is_neg()), next(_numbers))
     return fake.look
+
+
+def _context_of(t: torch.Tensor) -> ShapeContext | None:
+    """Where the symbols are from that tell how a tensor lies, if there are any."""
+    numbers = (*t.shape, *t.stride(), t.storage_offset())
+    return next((n.node.context for n in numbers if isinstance(n, torch.SymInt)), None)
 
 
 def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[FakeTensor]) -> bool:
@@ -108,10 +119,7 @@ def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[FakeTensor]) -
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
-            look = look_of(value)
-            if look is None:
-                return False
-            key.append(look)
+            key.append(look_of(value))
             fakes.append(value)
             continue
         key.append(kind)
@@ -133,23 +141,25 @@ def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[FakeTensor]) -
 class Made(NamedTuple):
     """What a fake with memory of its own is like."""
 
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    sizes: tuple[int | torch.SymInt, ...]
+    strides: tuple[int | torch.SymInt, ...]
     dtype: torch.dtype
     device: torch.device
     look: int
 
     @classmethod
     def like(cls, fake: Any, given: Iterable[FakeTensor]) -> Self | None:
-        """Of a result; None for what is no fake, is symbolic, wants gradients, or lies in memory that was given."""
-        if type(fake) is not FakeTensor or (look := look_of(fake)) is None:
+        """Of a result; None for what is no fake, wants gradients, or lies in memory that was given."""
+        if type(fake) is not FakeTensor:
             return None
         t = fake.meta
-        if t.storage_offset() or t.is_conj() or t.is_neg() or storage_key(fake) in map(storage_key, given):
+        if not isinstance(t.storage_offset(), int) or t.storage_offset() or t.is_conj() or t.is_neg():
+            return None
+        if storage_key(fake) in map(storage_key, given):
             return None
         if fake.requires_grad:
             return None
-        return cls(tuple(t.shape), t.stride(), t.dtype, fake.device, look)
+        return cls(tuple(t.shape), t.stride(), t.dtype, fake.device, look_of(fake))
 
     def another(self) -> FakeTensor:
         t = torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device="meta")
@@ -174,9 +184,11 @@ def run_fake(
     described: list[Any] = [op, len(args)]
     key = None
     if tell_apart(args, described, fakes) and (not kwargs or tell_apart(_flat(kwargs), described, fakes)) and fakes:
-        known = _results.get(key := (torch.get_default_dtype(), *described))
+        key = torch.get_default_dtype(), *described
+        known = _results.get(key) or (shapes.results.get(key) if shapes is not None else None)
         if known is not None and (shapes is None or not shapes.unbacked.roots):
             return known.another()
+    asked = shapes.asked if shapes is not None else ()
     seen: list[torch.Tensor] = []
     inner = tuple([_unwrap(a, seen) for a in args])
     inner_kwargs = {k: _unwrap(v, seen) for k, v in kwargs.items()} if kwargs else kwargs
@@ -202,9 +214,14 @@ def run_fake(
         raise EagerRaises(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     result = _wrap(result, device)
     if key is not None and rule is None and by_look in meta.BY_LOOK and (made := Made.like(result, fakes)) is not None:
-        if len(_results) >= _MOST_KEPT:
-            _results.clear()
-        _results[key] = made
+        known_here = _results
+        if any(_context_of(fake.meta) is not None for fake in fakes):
+            if shapes is None or shapes.asked != asked:
+                return result
+            known_here = shapes.results
+        if len(known_here) >= _MOST_KEPT:
+            known_here.clear()
+        known_here[key] = made
     return result
 
 

@@ -76,9 +76,8 @@ class Results:
 
     def _state(self) -> tuple[Any, ...]:
         """What a call that need not be made again leaves as it is."""
-        context, shapes = self.context, self.context.shapes
-        unbacked = shapes.unbacked
-        return context.draws, len(context.addressed), len(shapes.guards), len(unbacked.roots), len(unbacked.checks)
+        context = self.context
+        return context.draws, len(context.addressed), *context.shapes.asked
 
 
 class _Argument(NamedTuple):
@@ -157,9 +156,7 @@ class Repeats:
     def _state(self) -> tuple[Any, ...]:
         """The last node, and what a call that is to be repeated leaves as it is."""
         recorder = self.recorder
-        shapes = recorder.context.shapes
-        found = [len(shapes.guards), len(shapes.unbacked.roots), len(shapes.unbacked.checks)]
-        return recorder.graph._root.prev, len(recorder.constants), *found
+        return recorder.graph._root.prev, len(recorder.constants), *recorder.context.shapes.asked
 
     def _learnt(
         self,

@@ -91,9 +91,13 @@ class ShapeContext:
         self.hints: dict[Symbol, int] = {}
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
         self._several: dict[Symbol, Expr | int] = {}  # by those that guards say are not 1: what is so in proofs
+        self.learnt = 0  # how often either of these has changed
+        self._proofs: dict[tuple[Expr, str, Expr], bool | None] = {}  # what `proved` has said since
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
         self.unbacked = Unbacked()
+        self.looks: dict[Any, int] = {}  # see `fakes.look_of`
+        self.results: dict[Any, Any] = {}  # and what ops gave on fakes of these looks
         self.where = ""
         self.closed = False
 
@@ -104,6 +108,11 @@ class ShapeContext:
         self.hints[symbol] = hint
         self.sources[symbol] = (name, dim)
         return torch.SymInt(SizeNode(symbol, self))
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """What is as it was if nothing has been asked since that the sizes do not decide by themselves."""
+        return len(self.guards), len(self.unbacked.roots), len(self.unbacked.checks)
 
     def within(self, size: int, bounds: Bounds) -> bool:
         """Whether a size can be a symbol of these bounds."""
@@ -166,6 +175,12 @@ class ShapeContext:
 
     def proved(self, left: Expr, relation: str, right: Expr) -> bool | None:
         """Whether a relation holds for all values of the symbols, or for none; None where it depends on them."""
+        question = left, relation, right
+        if question not in self._proofs:
+            self._proofs[question] = self._prove(left, relation, right)
+        return self._proofs[question]
+
+    def _prove(self, left: Expr, relation: str, right: Expr) -> bool | None:
         left, right = (self.simplified(e).substitute(self._several) for e in (left, right))
         if _PROVE[relation](left, right):
             return True
@@ -212,12 +227,14 @@ class ShapeContext:
                 left, right = known.left.substitute(one), known.right.substitute(one)
                 if _PROVE[negated](*((right, left) if swapped else (left, right))):
                     self._several[symbol] = size_symbol(f"{symbol.name}''", 2, symbol.upper)
+                    self._learn()
 
     def require(self, left: Expr, relation: str, right: Expr) -> None:
         """Have a relation between sizes that the data decide checked at run time, and rely on it."""
         found = self.unbacked.require(Check(left, relation, right, self.where))
         if found:
             self._pinned = substituted(self._pinned, found)
+            self._learn()
             self.hints.update((s, USUAL_SIZE) for e in found.values() for s in e.symbols if s not in self.hints)
 
     def _pin(self, left: Expr, right: Expr) -> None:
@@ -229,6 +246,11 @@ class ShapeContext:
         if isinstance(symbol, Symbol) and symbol not in value.symbols:
             self._pinned = {s: as_expr(e).substitute({symbol: value}) for s, e in self._pinned.items()}
             self._pinned[symbol] = value
+            self._learn()
+
+    def _learn(self) -> None:
+        self.learnt += 1
+        self._proofs.clear()
 
     def constants(self) -> Iterator[tuple[Symbol, int, str]]:
         """The symbols that guards have pinned to a value: each with that, and the user's line that needed it."""
@@ -310,12 +332,15 @@ class SizeNode(_Node):
     """The node of a SymInt."""
 
     def __init__(self, expr: Expr, context: ShapeContext) -> None:
-        self._expr = expr
+        self._expr = self._simple = expr
         self.context = context
+        self._learnt = 0  # when `_simple` was simplified
 
     @property
     def expr(self) -> Expr:
-        return self.context.simplified(self._expr)
+        if self._learnt != self.context.learnt:
+            self._simple, self._learnt = self.context.simplified(self._expr), self.context.learnt
+        return self._simple
 
     @property
     def first(self) -> Expr:

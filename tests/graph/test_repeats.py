@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import ingot
+from ingot.compiler import Compiler
 from ingot.graph import repeats
 from tests.graph.tracing import same
 
@@ -80,14 +81,32 @@ def drawn(x, y):
     return torch.rand_like(x), torch.rand_like(x), torch.rand_like(y)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("fn", [chain, written, aliased, views, made, one_or_two, numbers, lists, casts, copied])
 @torch.no_grad()
-def test_what_is_repeated_is_as_eager_has_it(fn):
+def test_what_is_repeated_is_as_eager_has_it(fn, dynamic):
     torch.manual_seed(0)
-    given = [torch.randn(4, 4) for _ in range(2)]
-    ours, eager = [[t.clone() for t in given] for _ in range(2)]
-    result, expected = ingot.compile(fn, fullgraph=True)(*ours), fn(*eager)
-    torch.testing.assert_close((ours, result), (eager, expected))
+    compiled = ingot.compile(fn, fullgraph=True, dynamic=dynamic)
+    for size in (4, 6):
+        given = [torch.randn(size, size) for _ in range(2)]
+        ours, eager = [[t.clone() for t in given] for _ in range(2)]
+        result, expected = compiled(*ours), fn(*eager)
+        torch.testing.assert_close((ours, result), (eager, expected))
+
+
+@torch.no_grad()
+def test_what_is_repeated_has_symbols_of_its_own():
+    """Tensors of unlike symbols are told apart, also where these are equal in the first call."""
+
+    def fn(x, y):
+        return [t.exp().sum(0) * t.shape[0] for t in (x, y, x)]
+
+    compiled = ingot.compile(fn, fullgraph=True, dynamic=True)
+    for shapes in (((4, 4), (4, 4)), ((5, 3), (2, 7))):
+        given = [torch.randn(shape) for shape in shapes]
+        torch.testing.assert_close(compiled(*given), fn(*given))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 1
 
 
 @torch.no_grad()
@@ -108,7 +127,8 @@ def test_signs_of_zeros_are_told_apart():
     assert negative.signbit().all()
 
 
-def test_a_call_is_run_once(monkeypatch):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_call_is_run_once(monkeypatch, dynamic):
     runs = []
     learnt = repeats.Repeats._learnt
 
@@ -123,7 +143,10 @@ def test_a_call_is_run_once(monkeypatch):
             x = (x * 0.5).sin_().add(1.0)
         return x
 
-    same(steps, torch.randn(5))
+    if dynamic:
+        ingot.compile(steps, dynamic=True)(torch.randn(5))
+    else:
+        same(steps, torch.randn(5))
     assert 3 <= len(runs) <= 4  # the input is told apart from what is made
 
 
