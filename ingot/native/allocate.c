@@ -173,10 +173,14 @@ static PyObject *allocate_pooled(const IngotLayout *layout, IngotPool *pool, int
 }
 
 PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data) {
-    int64_t bytes = pool ? ingot_layout_bytes(layout) : 0;
-    if (bytes < POOLED_FROM || bytes > POOLED_TO)
-        return allocate_fresh(layout, data);
-    return allocate_pooled(layout, pool, bytes, data);
+    const int64_t bytes = ingot_layout_bytes(layout);
+    const bool on_cpu = layout->device == NULL || layout->device->type == 0;
+    if (pool && bytes >= POOLED_FROM && bytes <= POOLED_TO)
+        return allocate_pooled(layout, pool, bytes, data);
+    PyObject *tensor = allocate_fresh(layout, data);
+    if (tensor != NULL && on_cpu && bytes >= POOLED_FROM)
+        ask_for_huge_pages(*data, bytes);
+    return tensor;
 }
 
 void ingot_pool_clear(IngotPool *pool) {
