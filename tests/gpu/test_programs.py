@@ -275,7 +275,7 @@ def test_threads() -> None:
     assert len(found) == 200 and all(torch.allclose(a, expected, atol=1e-5) for a in found)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8], ids=str)
 def test_numbers_on_the_cpu(dtype: torch.dtype) -> None:
     def fn(x: torch.Tensor, n: torch.Tensor) -> Any:
         total = x.exp().sum().to("cpu")
@@ -299,7 +299,6 @@ def test_gradients_beside_numbers_on_the_cpu() -> None:
 def test_tensors_that_are_brought_to_the_device() -> None:
     x, y = draw(30, 40), torch.arange(1200.0).reshape(30, 40)
     same(lambda x, y: (x * y.to("cuda"), y.cuda()[:3]), x, y)
-    same(lambda x, at: x[at] * 2, x, torch.tensor([3, 1, 3]))
     same(lambda x: ((x * 2).cpu(), x + 1), x)
 
 
@@ -309,7 +308,7 @@ def test_arithmetic_on_several_devices_in_a_call_is_eagers() -> None:
 
     x, y = draw(10), torch.ones(10)
     assert all(map(torch.equal, ingot.compile(fn)(x, y), fn(x, y)))
-    with pytest.raises(ingot.Unsupported, match="tensors on the CPU, beside those on cuda:0"):
+    with pytest.raises(ingot.GraphBreakError, match="tensors on the CPU, beside those on cuda:0"):
         ingot.compile(fn, fullgraph=True)(x, y)
 
 
