@@ -147,3 +147,17 @@ def test_writes_of_arguments_without_elements_are_seen_by_autograd() -> None:
     compiled = ingot.compile(function)
     for size in (0, 2, 5, 0):
         torch.testing.assert_close(outcome(compiled, size), outcome(function, size))
+
+
+@pytest.mark.parametrize("part", [lambda y: y, lambda y: y[:1]])
+def test_results_that_share_memory_and_are_all_detached_have_no_history(part: Callable[[Tensor], Tensor]) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = part(x * 2)
+        return y.detach(), y.detach(), x**3
+
+    x = torch.ones(2, 3, requires_grad=True)
+    found, expected = ingot.compile(function)(x), function(x)
+    assert [t.requires_grad for t in found] == [t.requires_grad for t in expected]
+    found[0].add_(1)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[1], expected[1] + 1)

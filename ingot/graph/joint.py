@@ -241,14 +241,14 @@ def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[
             bases[k] = 0
     for shown in made.values():
         if len({id(outputs[k]) for k in shown}) > 1:
-            has_history = any(outputs[k].requires_grad for k in shown)
+            base = recorder.tracked(outputs[shown[0]]).base.fake
             for k in shown:
                 spec = recorder.output(outputs[k])
-                spec = replace(spec, tracked=spec.tracked or not has_history)
+                spec = replace(spec, tracked=spec.tracked or not base.requires_grad)
                 windows.append(Window(k, ("output", len(bases)), spec))
                 bases[k] = 0
-            base = recorder.tracked(outputs[shown[0]]).base.fake
-            if has_history and not base.requires_grad:  # memory that an operation made for itself, as rot90 does
+            if not base.requires_grad and any(outputs[k].requires_grad for k in shown):
+                # memory that an operation made for itself, as rot90 does
                 raise Unsupported("results of one operation share memory that has no history of its own")
             bases.append(base)
     return bases, tuple(windows)
