@@ -146,9 +146,9 @@ def mark_dynamic(
     tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
 ) -> None:
     """Have a tensor's size along `dim` (or several) be a symbol in what is compiled for it, from the first call on; so
-    one compilation serves all sizes from `min` (2, if None or less) to `max` (None: any).
+    one compilation serves all sizes from `min` (1, if None or less) to `max` (None: any).
 
-    Sizes 0 and 1 are compiled for, and so is a size whose value the program needs: the report says where. Say it before
+    A size of 0 is compiled for, and so is a size whose value the program needs: the report says where. Say it before
     the first call with the tensor; it holds of this tensor object, not of its copies and views, and does nothing under
     `dynamic=False`.
 

@@ -124,7 +124,10 @@ def _second_derivatives(
     compilation: Compilation,
     compile_program: Compile,
 ) -> Callable[..., Sequence[Any]]:
-    """The program of the graph of gradients that somebody wants to differentiate."""
+    """The program of the graph of gradients that somebody wants to differentiate. It is for sizes above 1 where these
+    are symbols: further questions about them cannot be guarded, as the forward has run."""
+    tensors = ((k, fake) for k, fake in enumerate(fakes) if isinstance(fake, torch.Tensor))
+    sizes = [(k, d) for k, fake in tensors for d, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)]
     made = Compilation(f"{compilation.name}, gradients", compilation.where)
     assert compilation.backward is not None
     compilation.backward.backward = made
@@ -132,17 +135,19 @@ def _second_derivatives(
         try:
             if torch.is_anomaly_enabled():  # which looks at the values
                 raise Unsupported("anomalies are to be detected")
-            program = with_history(gradients, fakes, context, made, compile_program)
-            if not made.aten.checks:
+            with context.shapes.above_one():
+                program = with_history(gradients, fakes, context, made, compile_program)
+            if not made.aten.checks and not sizes:
                 return program
-            if made.aten.mutations or any(draws(node.target) for node in made.aten.graph.nodes):
+            drawn = any(draws(node.target) for node in made.aten.graph.nodes)
+            if made.aten.checks and (made.aten.mutations or drawn):
                 raise Unsupported(f"{made.aten.checks[0]} is checked where eager could not go on")
         except Exception as problem:  # the forward has run: eager's operations, one by one
             made.skipped, program = _reason(problem), None
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
         try:
-            if program is not None:
+            if program is not None and all(inputs[k].shape[d] != 1 for k, d in sizes):
                 return program(*inputs)
         except RuntimeError:  # a check of sizes, or what eager raises as well
             pass

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.errors import Unsupported
-from ingot.graph import symbolic_views
+from ingot.graph import geometry, symbolic_views
 from ingot.graph.meta import tensors_in
 
 aten = torch.ops.aten
+_FLASH = 1  # what torch calls the fused kernel among the ways to compute attention
 State = tuple[Tensor, ...]
 Cell = Callable[..., State]
 
@@ -170,6 +171,44 @@ def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
 
 _instead_of(Tensor.reshape)(symbolic_views.reshaped)
 _instead_of(torch.reshape)(lambda input, shape: symbolic_views.reshaped(input, shape))
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
+
+
+@_instead_of(F.linear)
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Rows with gaps between them are one matrix where they can be. torch's own asks whether the sizes are 1."""
+    plain = input.dim() < 3 or geometry.surely_plain(input)
+    if plain or weight.dim() != 2 or (bias is not None and bias.dim() != 1):
+        return torch._C._nn.linear(input, weight, bias)  # type: ignore[attr-defined, no-any-return]
+    rows = symbolic_views.reshaped(input, math.prod(input.shape[:-1]), input.shape[-1])
+    product = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
+    return product.view(*input.shape[:-1], weight.shape[0])
+
+
+@_instead_of(F.scaled_dot_product_attention)
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Of a mask torch asks whether it is one for all of a batch, before it asks whether there is one for each."""
+    mask, rest = attn_mask, (dropout_p, is_causal)
+    if mask is not None and mask.dim() == query.dim() == 4 and query.device.type == "cpu":
+        masks, batch = mask.shape[0], query.shape[0]
+        each = not geometry.is_one(masks) and geometry.at_hand(masks) == geometry.at_hand(batch)
+        if each and geometry.expect_same(masks, batch):
+            first = mask[:1]
+            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+                choice = torch._fused_sdp_choice(
+                    query, key, value, first, *rest, scale=scale, enable_gqa=enable_gqa
+                )
+            if choice == _FLASH:
+                if mask.dtype is torch.bool:
+                    mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -math.inf)
+                flash = aten._scaled_dot_product_flash_attention_for_cpu
+                return flash(query, key, value, *rest, attn_mask=mask, scale=scale)[0]  # type: ignore[no-any-return]
+    return F.scaled_dot_product_attention(query, key, value, mask, *rest, scale=scale, enable_gqa=enable_gqa)
 
 
 # -- resampling --------------------------------------------------------------------------------------------------------

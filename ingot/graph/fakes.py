@@ -390,8 +390,8 @@ class FakeContext(Mode):
     ) -> FakeTensor:
         """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
 
-        Sizes of `dynamic_dims` become symbols, unless they are 0 or 1, or not within
-        `bounds`; `name` is what the shape guards call the tensor.
+        Sizes of `dynamic_dims` become symbols, unless they are 0 or not within `bounds`; `name` is what the shape
+        guards call the tensor.
         Raises Unsupported for what is not a plain strided tensor.
         """
         known = self._fakes.get(id(tensor))

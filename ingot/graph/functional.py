@@ -202,6 +202,9 @@ def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the strides of sizes above 1 are surely the same."""
     return all(
-        x == y for size, x, y in zip(a.shape, a.stride(), b.stride()) if not (isinstance(size, int) and size <= 1)
+        geometry.surely_same(x, y)
+        for size, x, y in zip(a.shape, a.stride(), b.stride())
+        if not (isinstance(size, int) and size <= 1)
     )

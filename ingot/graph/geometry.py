@@ -85,6 +85,12 @@ def _follows(sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iter
     return True
 
 
+def surely_contiguous(t: torch.Tensor) -> bool:
+    """`is_contiguous` whatever symbols stand for: nothing is asked of them."""
+    symbolic = any(isinstance(size, torch.SymInt) for size in (*t.shape, *t.stride()))
+    return is_in_order(t.shape, t.stride()) if symbolic else t.is_contiguous()
+
+
 def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether the elements cover one block of memory exactly once."""
     if any(isinstance(size, int) and size == 0 for size in sizes):
@@ -210,9 +216,66 @@ def _is_spread(size: Size, other: Size) -> bool:
     return True
 
 
+# Strides of a fresh result are asked for as if symbols were above 1: it is dense either way, and which way it is found
+# out decides no more than the strides of sizes of 1.
+
+
+def _differ(a: Size, b: Size) -> bool:
+    """Whether two strides differ for all sizes above 1."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a != b
+    context = (a if isinstance(a, torch.SymInt) else b).node.context
+    return context.proved(to_expr(a), "!=", to_expr(b), above_one=True) is True
+
+
+def _same_strides(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    return not any(map(_differ, a, b)) and same_sizes(a, b)
+
+
+def _is_less(a: Size, b: Size) -> bool:
+    """Whether a stride is less than another."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    context, x, y = (a if isinstance(a, torch.SymInt) else b).node.context, to_expr(a), to_expr(b)
+    for less, more, answer in ((x, y, True), (y, x, False)):
+        if context.proved(less, "<", more, above_one=True) and context.proved(less, "<=", more):
+            return answer
+    return bool(a < b)
+
+
+def _lies_in_order(sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iterable[int]) -> bool:
+    step: Size = 1
+    for d in fastest_first:
+        size, stride = sizes[d], strides[d]
+        if is_one(size):
+            continue
+        if not surely_same(stride, step):
+            if _differ(stride, step):
+                return False
+            if size == 1:
+                continue
+            if stride != step:
+                return False
+        step = step * size
+    return True
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    if not any(isinstance(size, torch.SymInt) for size in t.shape):
+        return t.is_contiguous()
+    return is_empty(t) or _lies_in_order(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
+
+
+def _has_no_gaps(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
+    if not any(isinstance(size, torch.SymInt) for size in sizes):
+        return is_dense(sizes, strides)
+    order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
+    return any(isinstance(size, int) and size == 0 for size in sizes) or _lies_in_order(sizes, strides, order)
+
+
 def preserved(t: torch.Tensor) -> tuple[Size, ...]:
     """Strides of `empty_like(t)`: the same if dense, else dense in the order of t's strides."""
-    return t.stride() if t.is_contiguous() or is_dense(t.shape, t.stride()) else elementwise(t.shape, [t])
+    return t.stride() if _is_plain(t) or _has_no_gaps(t.shape, t.stride()) else elementwise(t.shape, [t])
 
 
 def elementwise(
@@ -225,12 +288,12 @@ def elementwise(
     if all(map(surely_plain, operands)):
         return contiguous(shape)
     if not with_number and all(same_sizes(t.shape, shape) for t in operands):
-        if all(t.is_contiguous() for t in operands):
+        if all(map(_is_plain, operands)):
             return contiguous(shape)
         if len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
             return channels_last(shape)
         first = operands[0].stride()
-        if all(same_sizes(t.stride(), first) for t in operands) and is_dense(shape, first):
+        if all(_same_strides(t.stride(), first) for t in operands) and _has_no_gaps(shape, first):
             return tuple(first)
     return ordered(shape, _dimension_order(shape, [_spread(shape, t) for t in operands]))
 
@@ -252,9 +315,9 @@ def _dimension_order(shape: Sequence[Size], strides: list[list[Size]]) -> list[i
         for s in strides:
             if (isinstance(s[a], int) and s[a] == 0) or (isinstance(s[b], int) and s[b] == 0):
                 continue
-            if s[a] < s[b]:
+            if _is_less(s[a], s[b]):
                 return -1
-            if s[a] > s[b] or shape[a] > shape[b]:
+            if _is_less(s[b], s[a]) or shape[a] > shape[b]:
                 return 1
         return 0
 

@@ -82,9 +82,9 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
     step, run, filled = strides[-1], 1, 1
     for d in range(len(old) - 1, -1, -1):
         run = run * old[d]
-        if d > 0 and geometry.surely_same(strides[d - 1], run * step):
+        if d > 0 and (geometry.surely_same(strides[d - 1], run * step) or geometry.is_one(old[d - 1])):
             continue
-        if d > 0 and (_is_one(old[d - 1]) or strides[d - 1] == run * step):
+        if d > 0 and not _fills(new[: v + 1], filled, run) and (_is_one(old[d - 1]) or strides[d - 1] == run * step):
             continue
         while v >= 0 and (d == 0 or _goes_on(filled, run, new[v])):
             result[v] = filled * step
@@ -97,12 +97,22 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
     return result if v < 0 else None
 
 
+def _fills(sizes: Sequence[Any], filled: Any, run: Any) -> bool:
+    """Whether the last of a view's sizes surely fill a run, of which `filled` elements are: it may end there, whether
+    or not it goes on, as what a stride of a size of 1 is does not matter."""
+    for size in reversed(sizes):
+        if geometry.surely_same(filled, run):
+            return True
+        filled = filled * size
+    return geometry.surely_same(filled, run)
+
+
 def _goes_on(filled: Any, run: Any, size: Any) -> bool:
     """Whether the next size of a view belongs to a run, of which it has `filled` elements. What may be full already is
     not asked where the next size is 1, or it is not full now: if there is nothing more to fill, the rest of them are 1,
     and belong there too."""
     if geometry.surely_same(filled, run):
-        return _is_one(size)
+        return geometry.is_one(size)
     return geometry.at_hand(size) == 1 or geometry.at_hand(filled) != geometry.at_hand(run) or bool(filled != run)
 
 
@@ -110,12 +120,9 @@ def _is_one(size: Any) -> bool:
     return bool(size == 1)
 
 
-def _takes_one(size: Any) -> bool:
-    """Whether one element is expanded to one. Where the data decide that, the stride of the others does as well."""
-    return not is_decided_by_data(size) and _is_one(size)
-
 
 def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
+    """Elements repeated a symbol's times have a stride of 0, also where that is 1: there it does not matter."""
     missing = len(sizes) - t.dim()
     out_sizes, strides = list(sizes), [0] * len(sizes)
     for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
@@ -124,10 +131,10 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
             if not kept and not expected(sizes[d] == size):
                 raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
-        elif _takes_one(sizes[d]):
+        elif geometry.is_one(sizes[d]):
             strides[d] = stride
     for d in reversed(range(missing)):
-        if _takes_one(sizes[d]):
+        if geometry.is_one(sizes[d]):
             strides[d] = out_sizes[d + 1] * strides[d + 1] if d + 1 < len(sizes) else 1
     return out_sizes, strides, t.storage_offset()
 

@@ -7,6 +7,7 @@ decided by the sizes at hand (the hints) and kept as a guard, on which the compi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,13 +50,16 @@ class Bounds(NamedTuple):
     upper: int | None = None
 
 
-ANY_SIZE = Bounds(2)
-"""What a symbolic size is: 0 and 1 are compiled for, since they decide what broadcasts."""
+ANY_SIZE = Bounds(1)
+"""What a symbolic size is: 0 is compiled for. Where it matters whether a size is 1, as in what broadcasts, that is a
+question, which leaves a guard; so no proof may take it for more."""
 
 INTEGERS = (-(1 << 62), 1 << 62)
 """What integers that are computed with may be: kernels have 64 bits, and add sizes and indices to them."""
 
 _ASKS_TWICE = "c10/core/Contiguity.h"
+_SUMS_UP = "torch/csrc/autograd/input_metadata.cpp", "ATen/ExpandUtils.h"
+"""torch's code that asks with an answer that does in general: see TruthNode._in_general."""
 
 _DECIDE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b,
@@ -92,7 +96,7 @@ class ShapeContext:
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
         self._several: dict[Symbol, Expr | int] = {}  # by those that guards say are not 1: what is so in proofs
         self.learnt = 0  # how often either of these has changed
-        self._proofs: dict[tuple[Expr, str, Expr], bool | None] = {}  # what `proved` has said since
+        self._proofs: dict[tuple[Expr, str, Expr, bool], bool | None] = {}  # what `proved` has said since
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
         self.unbacked = Unbacked()
@@ -173,15 +177,19 @@ class ShapeContext:
         """The value of the expression in the present call."""
         return e.evaluate(self.hints)
 
-    def proved(self, left: Expr, relation: str, right: Expr) -> bool | None:
-        """Whether a relation holds for all values of the symbols, or for none; None where it depends on them."""
-        question = left, relation, right
+    def proved(self, left: Expr, relation: str, right: Expr, above_one: bool = False) -> bool | None:
+        """Whether a relation holds for all values of the symbols (`above_one`: those above 1), or for none; None where
+        it depends on them."""
+        question = left, relation, right, above_one
         if question not in self._proofs:
-            self._proofs[question] = self._prove(left, relation, right)
+            self._proofs[question] = self._prove(*question)
         return self._proofs[question]
 
-    def _prove(self, left: Expr, relation: str, right: Expr) -> bool | None:
+    def _prove(self, left: Expr, relation: str, right: Expr, above_one: bool) -> bool | None:
         left, right = (self.simplified(e).substitute(self._several) for e in (left, right))
+        if above_one:
+            several = {symbol: _above_one(symbol) for symbol in left.symbols | right.symbols if symbol.lower == 1}
+            left, right = left.substitute(several), right.substitute(several)
         if _PROVE[relation](left, right):
             return True
         negated, swapped = _NOT[relation]
@@ -226,8 +234,20 @@ class ShapeContext:
                 one = {**self._several, symbol: 1}
                 left, right = known.left.substitute(one), known.right.substitute(one)
                 if _PROVE[negated](*((right, left) if swapped else (left, right))):
-                    self._several[symbol] = size_symbol(f"{symbol.name}''", 2, symbol.upper)
+                    self._several[symbol] = _above_one(symbol)
                     self._learn()
+
+    @contextlib.contextmanager
+    def above_one(self) -> Iterator[None]:
+        """Take all sizes to be above 1 in proofs: whoever relies on these looks at the sizes himself."""
+        several = self._several
+        self._several = {**{s: _above_one(s) for s in self.hints if s.lower == 1}, **several}
+        self._learn()
+        try:
+            yield
+        finally:
+            self._several = several
+            self._learn()
 
     def require(self, left: Expr, relation: str, right: Expr) -> None:
         """Have a relation between sizes that the data decide checked at run time, and rely on it."""
@@ -268,6 +288,11 @@ class ShapeContext:
         value = self.hint(e)
         self.holds(e, "==", integer(value))
         return value
+
+
+def _above_one(symbol: Symbol) -> Symbol:
+    """The symbol of a size that is not 0 or 1."""
+    return size_symbol(f"{symbol.name}''", 2, symbol.upper)
 
 
 def to_expr(value: Any) -> Expr:
@@ -454,8 +479,11 @@ class SizeNode(_Node):
             answer = self.context.proved(left, relation, right)
             return default if answer is None else answer
 
+        def at_hand() -> bool:
+            return _DECIDE[relation](self.context.hint(left), self.context.hint(right))
+
         known = functools.partial(self.context.proved, left, relation, right)
-        return TruthNode(decide, f"{left} {relation} {right}", lambda: decide(True), decide_unless, known)
+        return TruthNode(decide, f"{left} {relation} {right}", lambda: decide(True), decide_unless, known, at_hand)
 
     def eq(self, other: SizeNode) -> TruthNode:
         return self._relation(self.expr, "==", other.expr)
@@ -600,7 +628,8 @@ class FractionNode(_Node):
 class TruthNode(_Node):
     """The node of a SymBool: a question that is decided when a bool is asked for. `expect` decides one where eager
     raises an error unless the answer is yes, `unless(default)` one where either answer is right, and the default does
-    for sizes that the data decide. `known` is the answer where it follows from algebra, and None elsewhere."""
+    for sizes that the data decide. `known` is the answer where it follows from algebra, and None elsewhere, `at_hand`
+    that of the present call where it is one relation."""
 
     def __init__(
         self,
@@ -609,10 +638,12 @@ class TruthNode(_Node):
         expect: Callable[[], bool] | None = None,
         unless: Callable[[bool], bool] | None = None,
         known: Callable[[], bool | None] = lambda: None,
+        at_hand: Callable[[], bool | None] = lambda: None,
     ) -> None:
         self._decide = decide
         self._text = text
         self.known = known
+        self._at_hand = at_hand
         self._expect = expect or decide
         self._unless = unless or (lambda default: decide())
 
@@ -636,21 +667,24 @@ class TruthNode(_Node):
     guard_size_oblivious = guard_bool
 
     def guard_or_false(self, file: Any = "", line: int = 0) -> bool:
-        return self._unless_asked_again(False, file)
+        return self._in_general(False, file)
 
     statically_known_true = guard_or_false
 
     def guard_or_true(self, file: Any = "", line: int = 0) -> bool:
-        return self._unless_asked_again(True, file)
+        return self._in_general(True, file)
 
-    def _unless_asked_again(self, default: bool, file: Any) -> bool:
+    def _in_general(self, default: bool, file: Any) -> bool:
         """torch asks whether a tensor is contiguous twice: for what is certain, and if that is not enough, all of it as
         one question. The first asks of each size whether it is 1, which does not matter where strides are as they
-        should be."""
-        if str(file).endswith(_ASKS_TWICE):
-            answer = self.known()
-            return default if answer is None else answer
-        return self._unless(default)
+        should be. Of a gradient's size it asks whether it is 1 before it compares it with its input's: one that is the
+        input's is not summed up, and one of an input of size 1 is, whether it is 1 or not."""
+        if not str(file).endswith((_ASKS_TWICE, *_SUMS_UP)):
+            return self._unless(default)
+        answer = self.known()
+        if answer is None and str(file).endswith(_SUMS_UP) and self._at_hand() is not default:
+            return self._unless(default)
+        return default if answer is None else answer
 
     def expect_true(self, file: Any = "", line: int = 0) -> bool:
         return self._expect()

@@ -38,7 +38,7 @@ def test_arithmetic_gives_expressions() -> None:
 
 def test_what_follows_from_algebra_leaves_no_guard() -> None:
     context, (n, m) = sizes(6, 4)
-    assert n * m == m * n and n > 1 and n + 1 != n and n * 2 >= n and not n == 0 and n <= n
+    assert n * m == m * n and n > 0 and n + 1 != n and n * 2 >= n and not n == 0 and n <= n
     assert context.guards == []
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.loops.own_ops import attention
@@ -159,7 +160,7 @@ class _Match:
         while len(node.users) == 1 and _plain(node):
             user = next(iter(node.users))
             if user.target is aten.bmm.default and user.args[0] is node and user.args[1] is not node:
-                return user if _value(node).is_contiguous() else None
+                return user if geometry.surely_contiguous(_value(node)) else None
             if not _keeps_order(user):
                 return None
             node = user
@@ -178,7 +179,7 @@ class _Match:
         swapped = (turned.target is aten.transpose.int and {d % 4 for d in turned.args[1:]} == {1, 2}) or (  # type: ignore
             turned.target is aten.permute.default and [d % 4 for d in turned.args[1]] == [0, 2, 1, 3]  # type: ignore
         )
-        fits = tuple(_value(split).shape) == shape and swapped and _value(copied).is_contiguous()
+        fits = tuple(_value(split).shape) == shape and swapped and geometry.surely_contiguous(_value(copied))
         return (copied, True) if fits else (product, False)
 
     # -- what precedes it --------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ class _Match:
                 self.scale *= _SCALES[node.target](number)
                 node = _node(node.args[0])
             elif node.target in _STRIDED | _REORDERS_NOTHING:
-                if not _keeps_order(node) or not _value(node).is_contiguous():
+                if not _keeps_order(node) or not geometry.surely_contiguous(_value(node)):
                     return False
                 node = _node(node.args[0])
             else:
@@ -405,7 +406,7 @@ def _keeps_order(node: Node) -> bool:
     if not isinstance(source, Node) or not _plain(node) or _value(node).numel() != _value(source).numel():
         return False
     if node.target in _REORDERS_NOTHING:
-        return _value(source).is_contiguous() and _value(node).is_contiguous()
+        return geometry.surely_contiguous(_value(source)) and geometry.surely_contiguous(_value(node))
     return node.target in _STRIDED
 
 

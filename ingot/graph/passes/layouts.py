@@ -166,7 +166,7 @@ def _is_tokens(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
         return False
     value = node.meta["val"]
-    if not isinstance(value, torch.Tensor) or value.dim() != 3 or value.is_contiguous():
+    if not isinstance(value, torch.Tensor) or value.dim() != 3 or geometry.surely_contiguous(value):
         return False
     return any("layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == _shape(node))
 

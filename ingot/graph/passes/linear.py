@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 
@@ -63,7 +64,7 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
     repeats = right.target is aten.expand.default and right.args[0].meta["val"].dim() == 2  # type: ignore[union-attr]
     weight = transposed(right.args[0]) if repeats else None  # type: ignore[union-attr]
     value = x.meta["val"]  # type: ignore[union-attr]
-    if weight is None or not (str(value.shape[0]) == "1" or value.is_contiguous()):
+    if weight is None or not (str(value.shape[0]) == "1" or geometry.surely_contiguous(value)):
         return False  # the rows of several batches are no matrix
     replaced, args = node, [x, weight]
     user = next(iter(node.users)) if len(node.users) == 1 else None
@@ -102,7 +103,7 @@ def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
     assert isinstance(source, torch.fx.Node)
     value: FakeTensor = source.meta["val"]
     keeps = value.dim() > 2 and str(value.shape[-1]) == str(x.meta["val"].shape[-1])
-    return source if keeps and value.is_contiguous() else None
+    return source if keeps and geometry.surely_contiguous(value) else None
 
 
 def _unflattening_user(node: torch.fx.Node, source: torch.fx.Node) -> torch.fx.Node | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.ownership import is_view
@@ -97,6 +98,6 @@ def _taken_apart(node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     (whole,) = wholes
     value = whole.meta["val"]
-    same = value.is_contiguous() and node.meta["val"].is_contiguous() and value.dim() > 1
+    same = geometry.surely_contiguous(value) and geometry.surely_contiguous(node.meta["val"]) and value.dim() > 1
     places = [part.args[2] if part.args[0] is whole and part.target is aten.select.int else None for part in parts]
     return whole if same and places == list(range(len(parts))) and len(parts) == value.shape[0] else None
