@@ -16,7 +16,6 @@ from ingot.graph import geometry, symbolic_views
 from ingot.graph.meta import tensors_in
 
 aten = torch.ops.aten
-_FLASH = 1  # what torch calls the fused kernel among the ways to compute attention
 State = tuple[Tensor, ...]
 Cell = Callable[..., State]
 
@@ -189,26 +188,14 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @_instead_of(F.scaled_dot_product_attention)
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    """Of a mask torch asks whether it is one for all of a batch, before it asks whether there is one for each."""
-    mask, rest = attn_mask, (dropout_p, is_causal)
-    if mask is not None and mask.dim() == query.dim() == 4 and query.device.type == "cpu":
-        masks, batch = mask.shape[0], query.shape[0]
-        each = not geometry.is_one(masks) and geometry.at_hand(masks) == geometry.at_hand(batch)
-        if each and geometry.expect_same(masks, batch):
-            first = mask[:1]
-            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
-                choice = torch._fused_sdp_choice(
-                    query, key, value, first, *rest, scale=scale, enable_gqa=enable_gqa
-                )
-            if choice == _FLASH:
-                if mask.dtype is torch.bool:
-                    mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -math.inf)
-                flash = aten._scaled_dot_product_flash_attention_for_cpu
-                return flash(query, key, value, *rest, attn_mask=mask, scale=scale)[0]  # type: ignore[no-any-return]
-    return F.scaled_dot_product_attention(query, key, value, mask, *rest, scale=scale, enable_gqa=enable_gqa)
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
+) -> Tensor:
+    """A mask that is one for all of a batch, or for all queries, is one for each: torch asks whether there is one."""
+    mask = attn_mask
+    if mask is not None and mask.dim() == query.dim() == 4 and mask.dtype is not torch.bool and not mask.requires_grad:
+        sizes = (query.shape[0], mask.shape[1], query.shape[2], key.shape[2])
+        mask = mask.expand([size if geometry.is_one(own) else own for own, size in zip(mask.shape, sizes)])
+    return F.scaled_dot_product_attention(query, key, value, mask, *rest, **named)
 
 
 # -- resampling --------------------------------------------------------------------------------------------------------
