@@ -215,16 +215,35 @@ def capture_continuation(
 def _capture(
     enter: Enter, options: Options, continuations: Continuations | None, data_dependent_sizes: bool
 ) -> Captured:
+    """A program that asks whether it is compiled hears yes, unless that leads it to an error, as eager's answer may
+    not."""
+
+    def capture(end: Unsupported | None) -> Captured:
+        return _capture_to(end, enter, options, continuations, data_dependent_sizes, says_compiling)
+
+    says_compiling = True
+    try:
+        return _capture_to_a_break(capture, options, continuations)
+    except EagerRaises as reason:
+        if not reason.asked_compiling:
+            raise
+    says_compiling = False
+    return _capture_to_a_break(capture, options, continuations)
+
+
+def _capture_to_a_break(
+    capture: Callable[[Unsupported | None], Captured], options: Options, continuations: Continuations | None
+) -> Captured:
     """Where something cannot be captured, starts over and ends before it: no half-done instruction is ever undone."""
     try:
-        return _capture_to(None, enter, options, continuations, data_dependent_sizes)
+        return capture(None)
     except Unsupported as reason:
         if reason.step is None or reason.skip or options.fullgraph or continuations is None:
             raise
         broken = reason
     while True:
         try:
-            return _capture_to(broken, enter, options, continuations, data_dependent_sizes)
+            return capture(broken)
         except Unsupported as reason:
             if reason is not broken and reason.step is not None and broken.step is not None:
                 if reason.step < broken.step:  # it has to be broken earlier
@@ -242,11 +261,13 @@ def _capture_to(
     options: Options,
     continuations: Continuations | None,
     data_dependent_sizes: bool,
+    says_compiling: bool,
 ) -> Captured:
     """Captures to the end of the function or, given a reason to break the graph, to that place."""
     guards = GuardSet()
     guards.add_global_state()
     session = Session(guards, GraphRecorder(FakeContext(data_dependent_sizes), options.dynamic, not options.is_native))
+    session.says_compiling = says_compiling
     if end is not None:
         session.stop_at = end.step
     restore_modes = snapshot()
@@ -265,9 +286,11 @@ def _capture_to(
         assert isinstance(raised.value, ExceptionValue)
         reason = EagerRaises(f"the program raises {raised.value.message()}", raised.where, skip=True)
         reason.guards = guards
+        reason.asked_compiling = session.asked_compiling
         raise reason from None
     except Unsupported as reason:
         reason.guards = guards
+        reason.asked_compiling = session.asked_compiling
         reason.skip = reason.skip or session.graph.in_one_piece
         if reason.step is None and end is None:
             reason.step = session.broken_at

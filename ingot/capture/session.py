@@ -92,6 +92,8 @@ class Session(Semantics):
         self.stop_at: int | None = None  # the number of instructions after which capture ends in a graph break
         self.varying: Varying = frozenset()
         self.continues = False  # whether it begins behind a graph break
+        self.says_compiling = True  # to a program that asks whether it is compiled
+        self.asked_compiling = False
         self.watched = False  # whether weak references may have been made to what variables hold
         self.effects = Effects()
         self._by_source: dict[Source, Value] = {}

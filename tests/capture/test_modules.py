@@ -13,6 +13,7 @@ import ingot
 from ingot.capture import capture_call
 from ingot.options import Options
 from tests.helpers import assert_same, rerun, run_captured, same
+from tests.tracked import Tracked
 
 
 class Attention(nn.Module):
@@ -220,3 +221,16 @@ def test_replaced_weight_of_an_lstm_is_seen():
     module.weight_ih_l0 = nn.Parameter(torch.randn(16, 8))
     with torch.no_grad():
         assert_same(rerun(captured, module, SEQUENCE), module(SEQUENCE))
+
+
+def test_a_program_that_fails_for_being_compiled_hears_that_it_is_not():
+    def fn(x, scale=None):
+        if not torch.compiler.is_compiling():
+            scale = x.abs().amax()
+        return x * scale[None]
+
+    tracked = Tracked(fn, fullgraph=True)
+    with torch.no_grad():
+        tracked(torch.randn(5))
+    with pytest.raises(TypeError):
+        ingot.compile(lambda x: (torch.compiler.is_compiling(), x + None))(torch.ones(2))

@@ -48,7 +48,7 @@ _STATE_QUERIES = frozenset(
 _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.jit.is_scripting: False,
     torch.jit.is_tracing: False,
-    torch.compiler.is_compiling: True,
+    torch.compiler.is_compiling: True,  # where `Session.says_compiling`
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
     overrides.has_torch_function: False,
@@ -122,7 +122,10 @@ class StateQuery(BuiltinValue):
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if self.object is torch.compiler.is_compiling:
             asker = session.frames[-1].function.namespace.get("__name__", "")
-            return ConstantValue(not asker.startswith(_ASKS_AS_EAGER))
+            if asker.startswith(_ASKS_AS_EAGER):
+                return ConstantValue(False)
+            session.asked_compiling = True
+            return ConstantValue(session.says_compiling)
         if self.object in _CONSTANT_ANSWERS:
             return ConstantValue(_CONSTANT_ANSWERS[self.object])
         known = [session.known(a) for a in args]
