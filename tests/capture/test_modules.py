@@ -234,3 +234,24 @@ def test_a_program_that_fails_for_being_compiled_hears_that_it_is_not():
         tracked(torch.randn(5))
     with pytest.raises(TypeError):
         ingot.compile(lambda x: (torch.compiler.is_compiling(), x + None))(torch.ones(2))
+
+
+def test_a_module_moved_to_where_it_is():
+    def fn(x):
+        return layer.to(torch.float32).to(x.device)(x)
+
+    layer = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2).eval())
+    tracked = Tracked(fn, fullgraph=True)
+    with torch.no_grad():
+        assert tracked(torch.ones(2, 3)) == 1
+    assert tracked(torch.ones(2, 3)) == 1
+    assert layer[0].weight.dtype is torch.float32
+
+
+def test_a_module_moved_to_another_dtype():
+    def fn(layer, x):
+        layer.to(torch.float64)
+        return layer(x)
+
+    with torch.no_grad():
+        Tracked(fn)(nn.Linear(3, 2), torch.ones(2, 3, dtype=torch.float64))

@@ -16,6 +16,7 @@ from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
+from ingot.graph.fakes import look_of, storage_key
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
 
@@ -131,6 +132,14 @@ class TensorValue(Value):
         written = None if fields is None else fields.read(name)
         return written or session.realize(session.wrap(tensor.grad, AttrSource(self.source, name, "slot")))
 
+    def _is_data(self, value: Value) -> bool:
+        """Whether a value shows the same elements of the same memory, so that to take it for `data` changes nothing:
+        `module.to(...)` does so for parameters that are there already."""
+        if not isinstance(value, TensorValue) or storage_key(self.fake) != storage_key(value.fake):
+            return False
+        look = look_of(self.fake)
+        return value is self or look is not None and look == look_of(value.fake)
+
     def _set_gradient(self, session: Session, value: Value) -> None:
         """Sets `grad`, where autograd would take that."""
         value = session.realize(value)
@@ -171,6 +180,8 @@ class TensorValue(Value):
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if name == "grad" and self.fake.is_leaf:
             return self._set_gradient(session, value)
+        if name == "data" and self._is_data(session.realize(value)):
+            return None
         if not find_missing(torch.Tensor, name):
             raise session.unsupported(f"side effect: Tensor.{name} is set")
         if self.source is None:
