@@ -26,9 +26,9 @@ class Unsupported(IngotError):
 
     `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in `ingot.reasons` where
     none is given. `skip`: no graph break can help, so the whole region runs in eager. `symbolic`: sizes that are no
-    symbols may be compiled. `asked_compiling`: the program has asked whether it is compiled. `guards` are the facts that
-    led there, set by capture, so that the decision holds for as long as they do. `step` is the number of the instruction
-    that the graph can be broken before: the one that failed, unless set earlier.
+    symbols may be compiled. `asked_compiling`: the program has asked whether it is compiled. `guards` are the facts
+    that led there, set by capture, so that the decision holds for as long as they do. `step` is the number of the
+    instruction that the graph can be broken before: the one that failed, unless set earlier.
     """
 
     def __init__(self, reason: str, where: str = "", hint: str = "", *, skip: bool = False) -> None:

@@ -249,9 +249,12 @@ def test_a_module_moved_to_where_it_is():
 
 
 def test_a_module_moved_to_another_dtype():
-    def fn(layer, x):
+    def fn(x):
         layer.to(torch.float64)
         return layer(x)
 
+    layer, x = nn.Linear(3, 2), torch.ones(2, 3, dtype=torch.float64)
     with torch.no_grad():
-        Tracked(fn)(nn.Linear(3, 2), torch.ones(2, 3, dtype=torch.float64))
+        result = ingot.compile(fn)(x)
+        assert layer.weight.dtype is torch.float64
+        torch.testing.assert_close(result, layer(x))
