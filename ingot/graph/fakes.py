@@ -83,6 +83,15 @@ def storage_key(fake: torch.Tensor) -> int:
     return fake.meta.untyped_storage()._cdata
 
 
+def shows_the_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two fakes show the same elements of the same memory; False where symbols leave that open."""
+    assert isinstance(a, FakeTensor) and isinstance(b, FakeTensor)
+    if a is b:
+        return True
+    look = look_of(a)
+    return look is not None and look == look_of(b) and storage_key(a) == storage_key(b)
+
+
 # -- calls that are alike ----------------------------------------------------------------------------------------------
 
 _looks: dict[Any, int] = {}

@@ -16,7 +16,7 @@ from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
-from ingot.graph.fakes import look_of, storage_key
+from ingot.graph.fakes import shows_the_same
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
 
@@ -135,10 +135,7 @@ class TensorValue(Value):
     def _is_data(self, value: Value) -> bool:
         """Whether a value shows the same elements of the same memory, so that to take it for `data` changes nothing:
         `module.to(...)` does so for parameters that are there already."""
-        if not isinstance(value, TensorValue) or storage_key(self.fake) != storage_key(value.fake):
-            return False
-        look = look_of(self.fake)
-        return value is self or look is not None and look == look_of(value.fake)
+        return isinstance(value, TensorValue) and shows_the_same(self.fake, value.fake)
 
     def _set_gradient(self, session: Session, value: Value) -> None:
         """Sets `grad`, where autograd would take that."""
