@@ -32,6 +32,7 @@ from ingot.capture.values.containers import (
     SliceValue,
     TupleValue,
 )
+from ingot.capture.values.contexts import TokenValue, make_token
 from ingot.capture.values.deques import DequeIterator, DequeValue
 from ingot.capture.values.exceptions import ExceptionValue, TracebackValue
 from ingot.capture.values.functions import (
@@ -262,6 +263,12 @@ class Results:
         if value.handled is not None or INHERITED in value.frame.stack:
             raise self.session.unsupported("a generator that stands in an except block is alive at the end of a graph")
         return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
+
+    def _token(self, value: TokenValue) -> Recipe:
+        if not value.can_be_made:
+            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
+        before = [] if value.before is NULL else [value.before]
+        return Call(make_token, self._items([value.variable, *before]))
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
@@ -506,6 +513,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     BuiltinObject: Results._builtin_object,
     IdentityNumber: Results._identity_number,
     TracebackValue: Results._traceback,
+    TokenValue: Results._token,
     DictObject: Results._mapping,
     AttributesDict: Results._attributes_dict,
     OwnItems: Results._own_items,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, Source
+from ingot.capture.sources import AttrSource, DerivedSource, Source
 from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.wrap import wraps
@@ -30,15 +30,21 @@ def _content(variable: Any) -> Any:
 
 
 class ContextVariable(Value):
-    """A contextvars.ContextVar. `content` is what it holds now, None while nobody has asked."""
+    """A contextvars.ContextVar. `content` is what it holds now, None while nobody has asked; `held` what it holds for
+    real once the operations so far are done; `tokens` are those of calls of `set` since then; `resets` the tokens that
+    are there for real, or will be, by which it has been reset since then."""
 
-    __slots__ = ("content", "object")
+    __slots__ = ("content", "held", "object", "resets", "tokens", "was_reset")
     is_shared = True
 
     def __init__(self, object_: Any, source: Source) -> None:
         super().__init__(source)
         self.object = object_
         self.content: Value | None = None
+        self.held: Value | None = None
+        self.tokens: list[TokenValue] = []
+        self.resets: list[TokenValue | OutsideToken] = []
+        self.was_reset = False
 
     def python_type(self) -> type:
         return contextvars.ContextVar
@@ -61,7 +67,7 @@ class ContextVariable(Value):
             is_set = _is_set(self.object)
             session.guard(DerivedSource(self.source, _is_set), Kind.EQUALS, is_set)
             held = DerivedSource(self.source, _content)
-            self.content = session.wrap(self.object.get(), held) if is_set else NULL
+            self.content = self.held = session.wrap(self.object.get(), held) if is_set else NULL
         return self.content
 
     def method_get(self, session: Session, default: Value | None = None) -> Value:
@@ -77,14 +83,20 @@ class ContextVariable(Value):
 
     def method_set(self, session: Session, value: Value) -> Value:
         token = TokenValue(self, self.read(session))
+        self.tokens.append(token)
         self._write(session, value)
         return token
 
     def method_reset(self, session: Session, token: Value) -> Value:
-        if not isinstance(token, TokenValue) or token.variable is not self or token.used:
+        self.read(session)
+        if isinstance(token, TokenValue) and token in self.tokens:
+            self.tokens.remove(token)
+        elif isinstance(token, (TokenValue, OutsideToken)) and token.resets(self) and not self.tokens:
+            self.resets.append(token)
+            token.is_used = self.was_reset = True
+        else:
             raise session.unsupported(f"{self.describe()} is reset by another token")
-        token.used = True
-        self._write(session, token.before)
+        self._write(session, token.content(session))
         return NONE
 
     def _write(self, session: Session, value: Value) -> None:
@@ -92,23 +104,36 @@ class ContextVariable(Value):
         self.content = value
 
     def operations(self) -> Iterable[Operation]:
-        """What sets the variable, unless it holds again what it held before."""
+        """What makes the variable hold what it should, if it does not, and tokens that may be used later: in order, so
+        that each remembers what was there before it."""
+        for token in self.resets:
+            yield Operation(contextvars.ContextVar.reset, (self, token))
+            self.held = token.before
+        self.resets.clear()
         content = self.content
-        if content is None or content is NULL:
-            return []
-        if content.source is DerivedSource(self.source, _content):  # type: ignore[arg-type]
-            return []
-        return [Operation(contextvars.ContextVar.set, (self, content))]
+        if content is None or content is NULL or content is self.held and not self.tokens:
+            return
+        yield Operation(_set_at_last, (self, *self.tokens, content))
+        for made in self.tokens:
+            made.is_made = True
+        self.tokens.clear()
+        self.held = content
+
+
+def _set_at_last(variable: Any, *tokens_and_content: Any) -> None:
+    variable.set(tokens_and_content[-1])
 
 
 class TokenValue(Value):
-    """What ContextVar.set() gives."""
+    """What ContextVar.set() gives. `before` is what the variable held; `is_made`: it will be there for real."""
 
-    __slots__ = ("before", "used", "variable")
+    __slots__ = ("before", "is_made", "is_possible", "is_used", "variable")
 
     def __init__(self, variable: ContextVariable, before: Value) -> None:
         super().__init__()
-        self.variable, self.before, self.used = variable, before, False
+        self.variable, self.before = variable, before
+        self.is_made = self.is_used = False
+        self.is_possible = before is not NULL or not variable.was_reset  # see `make_token`
 
     def python_type(self) -> type:
         return contextvars.Token
@@ -119,6 +144,73 @@ class TokenValue(Value):
         if name == "old_value" and self.before is not NULL:
             return session.realize(self.before)
         return super().get_attribute(session, name)
+
+    def resets(self, variable: ContextVariable) -> bool:
+        """Whether the variable may be reset by it for real."""
+        return variable is self.variable and self.is_made and not self.is_used
+
+    def content(self, session: Session) -> Value:
+        """What the variable holds then."""
+        return self.before
+
+    @property
+    def can_be_made(self) -> bool:
+        """Whether `make_token` gives it."""
+        waits = self in self.variable.tokens and self.variable.content is not NULL
+        return self.is_possible and (self.is_made or waits)
+
+
+def make_token(variable: Any, *before: Any) -> Any:
+    """A token that remembers what a variable held before, or that it held nothing: that must still be so."""
+    for content in before:
+        variable.set(content)
+    return variable.set(None)
+
+
+class OutsideToken(Value):
+    """A token of a call of `set` that came before the region, alive behind a graph break."""
+
+    __slots__ = ("before", "is_used", "object")
+
+    def __init__(self, object_: Any, source: Source) -> None:
+        super().__init__(source)
+        self.object = object_
+        self.before: Value = NULL
+        self.is_used = _is_used(object_)
+
+    def python_type(self) -> type:
+        return contextvars.Token
+
+    def identity(self) -> Any:
+        return self.object
+
+    def resets(self, variable: ContextVariable) -> bool:
+        """Whether the variable may be reset by it."""
+        return variable.object is self.object.var and not self.is_used
+
+    def content(self, session: Session) -> Value:
+        """What the variable holds then."""
+        assert self.source is not None
+        for fact in (_is_used, _remembers):
+            session.guard(DerivedSource(self.source, fact), Kind.EQUALS, fact(self.object))
+        session.guard(AttrSource(self.source, "var", "slot"), Kind.IDENTITY, self.object.var)
+        if _remembers(self.object):
+            self.before = session.wrap(self.object.old_value, AttrSource(self.source, "old_value", "slot"))
+        return self.before
+
+
+def _is_used(token: Any) -> bool:
+    return repr(token).startswith("<Token used")
+
+
+def _remembers(token: Any) -> bool:
+    return token.old_value is not contextvars.Token.MISSING
+
+
+@wraps(contextvars.Token)
+def wrap_token(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, contextvars.Token)
+    return OutsideToken(object_, source)
 
 
 @wraps(contextvars.ContextVar)
