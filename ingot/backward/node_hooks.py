@@ -125,7 +125,8 @@ def _found_places() -> _Places:
 
 def _python_node(sequence: int) -> int:
     """A pointer, or a pointer and what counts its users, is the last that such an object holds."""
-    function = _Plain.apply(torch.zeros(1, requires_grad=True)).grad_fn
+    y = _Plain.apply(torch.zeros(1, requires_grad=True))  # only it keeps the node alive, before torch 2.13
+    function = y.grad_fn
     function._set_sequence_nr(0x1A60_7000_1A61)
     size = torch._C._FunctionBase.__basicsize__  # type: ignore[attr-defined]
     for offset in (size - _WORD, size - 2 * _WORD):

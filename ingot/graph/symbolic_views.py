@@ -131,12 +131,21 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
             if not kept and not expected(sizes[d] == size):
                 raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
-        elif geometry.is_one(sizes[d]):
+            continue
+        _refuse_negative(sizes[d])
+        if geometry.is_one(sizes[d]):
             strides[d] = stride
     for d in reversed(range(missing)):
+        _refuse_negative(sizes[d])
         if geometry.is_one(sizes[d]):
             strides[d] = out_sizes[d + 1] * strides[d + 1] if d + 1 < len(sizes) else 1
     return out_sizes, strides, t.storage_offset()
+
+
+def _refuse_negative(size: Any) -> None:
+    """Raises where an integer, which may be anything, is no size."""
+    if size < 0:
+        raise EagerRaises("expand to a negative size: eager raises")
 
 
 def _permute(t: Tensor, dims: Sequence[int]) -> Window:
