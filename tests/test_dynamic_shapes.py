@@ -659,3 +659,16 @@ def test_a_computed_size_that_is_1_is_broadcast(turned: bool) -> None:
     for shape in ((3, 3, 8), (6, 4, 5), (2, 5, 4)):
         x = torch.rand(shape) + 1
         torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3,)])
+def test_no_negative_size_is_served(shape: tuple[int, ...]) -> None:
+    def function(x: Tensor, k: int) -> Tensor:
+        return x.expand(k, 3).sum(0) * 0 + 1
+
+    tracked = Tracked(function)
+    with torch.no_grad():
+        for k in (2, 5, 7, 0, 1):
+            tracked(torch.ones(shape), k)
+        with pytest.raises(RuntimeError):
+            tracked.compiled(torch.ones(shape), -2)
