@@ -47,7 +47,7 @@ test-gpu: $(STAMP)
 
 bench-gpu: $(STAMP)
 	$(RUN) -m benchmarks.gpu
-	$(RUN) -m benchmarks.gpu_graphs
+	$(RUN) -m benchmarks.gpu_models
 
 # torch comes first and alone, so that nothing else can choose its version.
 $(STAMP): constraints.txt pyproject.toml setup.py $(BUILT_FROM)
