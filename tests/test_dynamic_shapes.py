@@ -672,3 +672,36 @@ def test_no_negative_size_is_served(shape: tuple[int, ...]) -> None:
             tracked(torch.ones(shape), k)
         with pytest.raises(RuntimeError):
             tracked.compiled(torch.ones(shape), -2)
+
+
+def laid_differently(x: Tensor) -> Tensor:
+    return x.t().reshape(x.shape)
+
+
+def joined(x: Tensor) -> Tensor:
+    return x.t().reshape(-1)
+
+
+@pytest.mark.parametrize("function", [laid_differently, joined])
+@pytest.mark.parametrize("computed", [False, True])
+def test_what_reshapes_to_a_view_where_a_size_is_1(function: Callable[[Tensor], Tensor], computed: bool) -> None:
+    """Writes to the result show in the argument in the same calls as in eager."""
+
+    def program(x: Tensor) -> Tensor:
+        function(x[: (x.shape[0] + 1) // 2] if computed else x).add_(1)
+        return x * 2
+
+    tracked = Tracked(program, dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for shape in ((5, 4), (1, 4), (4, 1), (2, 5), (1, 1), (3, 7), (1, 9)):
+            tracked(torch.randn(shape))
+    assert tracked.count <= 5
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_padding_by_an_integer_of_either_sign(order: tuple[int, ...]) -> None:
+    """What only takes away is a copy, which lies as its argument does; what adds lies in order."""
+    tracked = Tracked(lambda x, k: F.pad(x, (0, k)), dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for shape, k in (((4, 5, 6), 1), ((4, 5, 6), -2), ((7, 4, 5), 0), ((3, 6, 8), 3), ((3, 8, 6), -1)):
+            tracked(torch.randn([shape[d] for d in order]).permute(*sorted(range(3), key=order.__getitem__)), k)

@@ -202,3 +202,9 @@ def test_backward_of_dropout(dtype: torch.dtype) -> None:
     """The mask is multiplied first, which keeps the signs of eager's zeros, of integers too."""
     grad, kept = torch.tensor([-8, -7, 6, 5, 0]).to(dtype), torch.tensor([False, True, False, True, True])
     check(lambda g, k: torch.ops.aten.native_dropout_backward(g, k, 1.1), grad, kept)
+
+
+@pytest.mark.parametrize("copied", [torch.diagonal_copy, torch.diag, lambda x: torch.as_strided_copy(x, (1,), (7,))])
+def test_strides_of_a_copied_view_of_one_element(copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(9, 1)
+    assert ingot.compile(copied)(x).stride() == copied(x).stride() == (1,)

@@ -27,8 +27,8 @@ def _copy_of(view: OpOverload) -> Callable[..., Any]:
     def rule_(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         result = view(x, *args, **kwargs)
         if isinstance(result, Tensor):
-            return result.clone()
-        return tuple(part.clone() for part in result)
+            return result.clone(memory_format=torch.contiguous_format)
+        return tuple(part.clone(memory_format=torch.contiguous_format) for part in result)
 
     return rule_
 

@@ -452,7 +452,7 @@ def pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     sizes = list(t.shape)
     for i in range(len(amounts) // 2):
         sizes[-1 - i] = sizes[-1 - i] + amounts[2 * i] + amounts[2 * i + 1]
-    if all(isinstance(n, int) and n <= 0 for n in amounts):  # a copy of a part
+    if not geometry.surely_contiguous(t) and all(n <= 0 for n in amounts):  # a copy of a part
         return _fresh(sizes, t.dtype, geometry.preserved(t.as_strided(sizes, t.stride())))
     return _fresh(sizes, t.dtype, geometry.suggested(t, sizes))
 

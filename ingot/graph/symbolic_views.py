@@ -76,6 +76,7 @@ def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
 def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]) -> list[Any] | None:
     """Strides of a view, found by matching runs of dimensions that lie in order; None if there are none."""
     result: list[Any] = [1] * len(new)
+    assumed: list[tuple[Any, Any, Any]] = []  # of which nothing was asked: see _goes_on
     if not old:
         return result
     v = len(new) - 1
@@ -86,15 +87,20 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
             continue
         if d > 0 and not _fills(new[: v + 1], filled, run) and (_is_one(old[d - 1]) or strides[d - 1] == run * step):
             continue
-        while v >= 0 and (d == 0 or _goes_on(filled, run, new[v])):
+        while v >= 0 and (d == 0 or _goes_on(filled, run, new[v], assumed)):
             result[v] = filled * step
             filled = filled * new[v]
             v -= 1
         if d > 0 and not geometry.surely_same(filled, run) and filled != run:
-            return None
+            break
         if d > 0:
             step, run, filled = strides[d - 1], 1, 1
-    return result if v < 0 else None
+    else:
+        if v < 0:
+            return result
+    for filled, run, size in assumed:
+        _ = filled != run or _is_one(size)  # as it is now: a guard
+    return None
 
 
 def _fills(sizes: Sequence[Any], filled: Any, run: Any) -> bool:
@@ -107,13 +113,17 @@ def _fills(sizes: Sequence[Any], filled: Any, run: Any) -> bool:
     return geometry.surely_same(filled, run)
 
 
-def _goes_on(filled: Any, run: Any, size: Any) -> bool:
+def _goes_on(filled: Any, run: Any, size: Any, assumed: list[tuple[Any, Any, Any]]) -> bool:
     """Whether the next size of a view belongs to a run, of which it has `filled` elements. What may be full already is
-    not asked where the next size is 1, or it is not full now: if there is nothing more to fill, the rest of them are 1,
-    and belong there too."""
+    not asked where the next size is 1, or it is not full now, but put down as `assumed`: in a view, which fills its
+    runs, there is nothing more to fill then, so the rest of them are 1 and belong there too. Where there is no view, it
+    has to be asked."""
     if geometry.surely_same(filled, run):
         return geometry.is_one(size)
-    return geometry.at_hand(size) == 1 or geometry.at_hand(filled) != geometry.at_hand(run) or bool(filled != run)
+    if geometry.at_hand(size) == 1 or geometry.at_hand(filled) != geometry.at_hand(run):
+        assumed.append((filled, run, size))
+        return True
+    return bool(filled != run)
 
 
 def _is_one(size: Any) -> bool:
