@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,9 +173,9 @@ class Trial:
         self.twin = {name: p.detach().clone() for name, p in self.compiled.model.named_parameters()}
         self.follows = OPTIMIZERS[optimizer](list(self.twin.values()))
 
-    def run(self, row: Row) -> None:
+    def run(self, row: Row, calls: Sequence[str] = CALLS) -> None:
         """All steps."""
-        for number, kind in enumerate(CALLS):
+        for number, kind in enumerate(calls):
             row.steps += 1
             try:
                 self._compare(row, varied(self.inputs, kind), number)
