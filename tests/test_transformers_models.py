@@ -133,6 +133,7 @@ def test_the_summary():
         Row("c", "crashed", "why"), Row("d", "eager fails"),
     ]  # fmt: skip
     text = summary(rows)
-    for line in ("4 models", "1 right", "1 wrong: b", "1 crashed: c", "1 eager fails", "2 no rule for g  (a: /x/y.py:3 in f)"):
+    reason = "2 no rule for g  (a: /x/y.py:3 in f)"
+    for line in ("4 models", "1 right", "1 wrong: b", "1 crashed: c", "1 eager fails", reason):
         assert line in text
     assert "1 without a graph: b" in text and "in the first call: b" in text

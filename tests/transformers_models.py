@@ -37,7 +37,7 @@ from ingot.explain.report import Report
 from tests import transformers_small, zoo_training
 from tests.op_outcome import Different, text
 from tests.transformers_small import EagerFails, NotBuilt
-from tests.zoo_training import EPS, ERROR_FLOOR, Trial, check_each, problem, seed_numpy
+from tests.zoo_training import EPS, ERROR_FLOOR, Trial, check_each, problem, redrawn, seed_numpy
 
 OUTCOMES = ("right", "wrong", "crashed", "no result in time", "eager fails", "cannot be built small")
 ERROR_RATIO, DRAWS = 1.5, 5  # of all results together: against eager's error; draws of inputs that it is averaged over
@@ -143,20 +143,6 @@ def same_program(its: Outcome, exact: Outcome) -> bool:
         return False
     pairs = [pair for pair in zip(its.results, exact.results) if pair[0].is_floating_point()]
     return error([t for t, _ in pairs], [t for _, t in pairs]) < APART
-
-
-def redrawn(given: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The inputs with other numbers: floating ones scaled, words in another order."""
-    order = torch.Generator().manual_seed(seed)
-
-    def one(name: str, t: Any) -> Any:
-        if not isinstance(t, torch.Tensor) or not seed:
-            return t
-        if t.is_floating_point():
-            return t * (1 - seed / 64)
-        return t[:, torch.randperm(t.shape[1], generator=order)] if name == "input_ids" and t.dim() == 2 else t
-
-    return {name: one(name, t) for name, t in given.items()}
 
 
 def infer(row: Row, model: nn.Module, given: dict[str, Any]) -> None:

@@ -186,7 +186,7 @@ class Trial:
         pairs = [self._errors(row, inputs, number, check_parts=True)]
         for seeds in SEEDS:
             others = range(len(pairs), seeds)
-            pairs += [self._errors(row, rescaled(inputs, 1 - k / 64), number + 100 * k) for k in others]
+            pairs += [self._errors(row, redrawn(inputs, k), number + 100 * k) for k in others]
             ratio = statistics.fmean(mine for mine, _ in pairs) / statistics.fmean(bound for _, bound in pairs)
             if ratio <= 1:
                 break
@@ -253,11 +253,14 @@ def check_each(ours: Tensors, eagers: Tensors, exact: Tensors) -> None:
             raise Different(f"{name} is {my_error:.1e} from float64's, eager's {its_error:.1e}, of {e.norm():.1e}")
 
 
-def rescaled(inputs: Inputs, factor: float) -> Inputs:
-    """The inputs with other numbers, that round otherwise."""
-    return {
-        name: t * factor if isinstance(t, torch.Tensor) and t.is_floating_point() else t for name, t in inputs.items()
-    }
+def redrawn(inputs: Inputs, k: int) -> Inputs:
+    """The inputs with other numbers, that round otherwise: floating ones scaled, words in another order."""
+    def one(name: str, t: Any) -> Any:
+        if not isinstance(t, torch.Tensor) or not k:
+            return t
+        return t * (1 - k / 64) if t.is_floating_point() else t.roll(k, -1) if name == "input_ids" else t
+
+    return {name: one(name, t) for name, t in inputs.items()}
 
 
 def problem(error: Exception | None) -> str:
