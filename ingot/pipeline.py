@@ -16,7 +16,7 @@ from ingot.codegen.llvm import compile_kernels, prepack
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.gradients import places_for, wants_gradients, windows_of, with_history
-from ingot.graph import trace
+from ingot.graph import trace_alike
 from ingot.graph.differentiation import new_leaves
 from ingot.loops import ops
 from ingot.loops.lowering import lower
@@ -69,7 +69,7 @@ def compile_graph(
         run = with_history(graph, fakes, captured.context, compilation, frugal)
     else:
         with stage(compilation, "trace"):
-            aten = compilation.aten = trace(graph, fakes, captured.context, frozen)
+            aten = compilation.aten = trace_alike(graph, fakes, captured.context, frozen)
         run = _program(compilation, options)
         detached = [
             (k, ("input", spec.position), spec)

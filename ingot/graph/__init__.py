@@ -2,6 +2,7 @@
 
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.parts import trace_alike
 from ingot.graph.record import trace
 from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
 
@@ -15,4 +16,5 @@ __all__ = [
     "storage_key",
     "to_expr",
     "trace",
+    "trace_alike",
 ]

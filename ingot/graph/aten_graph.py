@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -53,12 +53,23 @@ def _known_alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(to_expr(x) is to_expr(y) for x, y in zip(a, b))
 
 
+class Copy(NamedTuple):
+    """A part of a program that is like one in the graph: which input, and which output, takes the place of which. It
+    reads the other inputs of that part as well."""
+
+    inputs: dict[int, int]
+    outputs: dict[int, int]
+
+
 class AtenGraph:
     """A `torch.fx.Graph` of ATen ops without side effects, and how its values reach the caller.
 
     Nodes: placeholders (in input order), get_attr (`constants` by name), call_function of OpOverloads or
     operator.getitem, each with `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]`
     (the user's line). The output node holds (output nodes, values of mutated inputs).
+
+    `copies` are parts of the program that are not in the graph, since they are like one that is: a list for each of
+    these. An output of a copy has the spec of what it is like.
     """
 
     def __init__(
@@ -73,6 +84,7 @@ class AtenGraph:
         self.constants = constants
         self.shapes = shapes
         self.seconds: dict[str, float] = {}  # by pass
+        self.copies: list[list[Copy]] = []
         self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
         self._mutated = [position for position, _ in mutations]
@@ -150,11 +162,18 @@ class AtenGraph:
                 lines += [f"    {b.symbol} = {_bound(node, b)}" for b in node.meta.get("binds", ())]
         for position, node in self.mutations:
             lines.append(f"    {self.inputs[position].name}.copy_({node.name})")
-        lines.append(f"    return [{', '.join(map(_window, self.outputs))}]")
+        copied = {k for copies in self.copies for copy in copies for k in copy.outputs.values()}
+        shown = [_window(spec) if k not in copied else "..." for k, spec in enumerate(self.outputs)]
+        for copies in self.copies:
+            for copy in copies:
+                pairs = (f"{inputs[k].name} for {inputs[j].name}" for j, k in copy.inputs.items())
+                lines.append(f"    # and the same with {', '.join(pairs)}")
+        lines.append(f"    return [{', '.join(shown)}]")
         return "\n".join(lines)
 
     def function(self) -> Callable[..., list[Any]]:
         """`code()` made into a function: the graph run by eager, op by op."""
+        assert not self.copies
         scope: dict[str, Any] = {
             "torch": torch,
             "aten": torch.ops.aten,

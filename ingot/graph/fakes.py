@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch._ops import OpOverload
+from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
@@ -119,9 +120,9 @@ def _context_of(t: torch.Tensor) -> ShapeContext | None:
     return next((n.node.context for n in numbers if isinstance(n, torch.SymInt)), None)
 
 
-def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[FakeTensor]) -> bool:
+def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[Any]) -> bool:
     """Adds to `key` what tells a call with these arguments from any whose tensors lie otherwise or whose other
-    arguments differ, and its tensors to `fakes`. False where that cannot be said."""
+    arguments differ, and its tensors (or the nodes that stand for them) to `fakes`. False where that cannot be said."""
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
@@ -129,6 +130,9 @@ def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[FakeTensor]) -
             fakes.append(value)
             continue
         key.append(kind)
+        if kind is Node:
+            fakes.append(value)
+            continue
         if kind in _PLAIN:
             key.append(value)
         elif kind is float:

@@ -96,6 +96,17 @@ def trace(
 
 def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any]) -> list[Any]:
     """Run the captured graph node by node on `inputs`, the recorder's own; the flat list of its outputs."""
+    output = next(iter(reversed(gm.graph.nodes)))
+    if output.op != "output":
+        raise CompilerBug("trace", "the captured graph has no output")
+    values = values_of(gm, recorder, gm.graph.nodes, inputs)
+    return list(flat(torch.fx.map_arg(output.args[0], values.__getitem__)))
+
+
+def values_of(
+    gm: torch.fx.GraphModule, recorder: Recorder, nodes: Iterable[Any], inputs: Sequence[Any]
+) -> dict[torch.fx.Node, Any]:
+    """What becomes of some nodes of the captured graph, run on the recorder's inputs."""
     values: dict[torch.fx.Node, Any] = {}
     remaining = iter(inputs)
     repeats = Repeats(recorder)
@@ -103,7 +114,7 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
     def value_of(node: torch.fx.Node) -> Any:
         return values[node]
 
-    for node in gm.graph.nodes:
+    for node in nodes:
         recorder.where = recorder.context.shapes.where = node.meta.get("where", "")
         recorder.region = node.meta.get("region")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
@@ -118,18 +129,17 @@ def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any
                 values[node] = repeats.run(node.target, apart(getattr(type(args[0]), node.target)), args, kwargs)
             elif node.op == "call_module":
                 values[node] = gm.get_submodule(node.target)(*args, **kwargs)
-            else:
-                return list(_flat(args[0]))
         except Unsupported as reason:
             reason.where = reason.where or recorder.where
             raise
-    raise CompilerBug("trace", "the captured graph has no output")
+    return values
 
 
-def _flat(tree: Any) -> Iterable[Any]:
+def flat(tree: Any) -> Iterable[Any]:
+    """What nested lists and tuples hold."""
     if isinstance(tree, (list, tuple)):
         for item in tree:
-            yield from _flat(item)
+            yield from flat(item)
     else:
         yield tree
 

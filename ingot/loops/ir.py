@@ -332,6 +332,8 @@ class LoopGraph:
     `mutated` names the inputs that the program writes, those among them that have no elements.
     `addressed` names the inputs of which elements are counted from where their storage begins, by as_strided: these may
     lie before or behind the input's own.
+    `copies` are parts of the program that are like a part of the graph, a list for each such part: the inputs and
+    outputs that take the place of others in it. The graph has no nodes for them.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -345,6 +347,7 @@ class LoopGraph:
     mutated: set[str] = field(default_factory=set)
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
+    copies: list[list[dict[str, str]]] = field(default_factory=list)
 
     @property
     def bound(self) -> frozenset[Symbol]:

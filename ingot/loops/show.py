@@ -38,6 +38,8 @@ def show(graph: LoopGraph) -> str:
         lines.append(f"size {symbol} = {given}")
     for node in graph.nodes:
         lines += ["", *show_node(node, graph)]
+    for name, new in (pair for copies in graph.copies for copy in copies for pair in copy.items()):
+        lines += ["", f"the same with {new} for {name}"]
     lines += ["", f"return {', '.join(_value(o) for o in graph.outputs)}"]
     return "\n".join(lines)
 

@@ -47,6 +47,8 @@ def verify(graph: LoopGraph, stage: str = "lower") -> None:
             check.require(name in ready, f"{name} is read before it is written")
         check.run()
         ready.update(node.writes())
+    for names in (names for copies in graph.copies for names in copies):
+        ready |= {new for name, new in names.items() if name in ready}
     for output in graph.outputs:
         if isinstance(output, View) and output.buffer not in ready:
             raise CompilerBug(stage, f"{output.buffer} is returned but never written")

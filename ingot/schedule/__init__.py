@@ -12,6 +12,7 @@ from ingot.schedule.attention import attention_step
 from ingot.schedule.blocks import keeps_rows
 from ingot.schedule.build import build_kernel
 from ingot.schedule.contraction import build_contraction
+from ingot.schedule.copies import with_copies
 from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import Group, fuse
@@ -37,6 +38,7 @@ def schedule(
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
     steps = [_step(g, graph, own, CPU if g.on_host else target) for g, own in zip(groups, internal)]
+    steps, graph = with_copies(steps, graph)
     steps = _with_unique_names(side_by_side(steps, graph, target))
     places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal)
     return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)

@@ -59,7 +59,7 @@ class _Batches:
         self._failing = -1  # the last place where an error may be raised
 
     def add(self, step: Step) -> None:
-        reads, writes = _accesses(step)
+        reads, writes = accesses(step)
         waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
         shape = _shape(step) if isinstance(step, KernelStep) and not waits else None
         beside = isinstance(step, KernelStep) and step.on_host
@@ -106,7 +106,7 @@ class _Batches:
         return True
 
 
-def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
+def accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
     """The buffers that a step reads and writes."""
     if isinstance(step, LibraryStep):
         return sorted(step.node.reads()), list(step.node.writes())

@@ -123,7 +123,7 @@ def _renamed_contraction(node: Contraction, final: Any) -> Contraction:
     return replace(node, left=left, right=right, target=final(node.target))
 
 
-def _renamed_library(node: Library, final: Any) -> Library:
+def renamed_library(node: Library, final: Any) -> Library:
     def put(tree: Any) -> Any:
         if isinstance(tree, View):
             return replace(tree, buffer=final(tree.buffer))
@@ -148,5 +148,5 @@ _RENAMED: dict[type, Any] = {
     Scan: _renamed_compute,
     Contraction: _renamed_contraction,
     Attention: _renamed_attention,
-    Library: _renamed_library,
+    Library: renamed_library,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -65,6 +66,13 @@ class Lowering:
         buffer = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", device, self.on_host)
         self.graph.buffers[name] = buffer
         return name
+
+    def another(self, name: str) -> str:
+        """A new buffer like one that there is."""
+        new = f"t{self._count}"
+        self._count += 1
+        self.graph.buffers[new] = replace(self.graph.buffers[name], name=new)
+        return new
 
     def node_name(self) -> str:
         return f"n{len(self.graph.nodes)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -287,18 +288,34 @@ class _Walk:
         graph = self.lw.graph
         self.lw.origin = Origin(("output",))
         owners: dict[str, Any] = {}
-        outputs: list[View | Expr] = []
-        for spec in self.aten.outputs:
-            node = getattr(spec, "node", None)
-            self.stand_beside(node)
-            outputs.append(self.output(spec, node, owners) if node is not None else _to_expr(spec.value))
+        outputs: dict[int, View | Expr] = {}
+        copied = {k for copies in self.aten.copies for copy in copies for k in copy.outputs.values()}
+        for k, spec in enumerate(self.aten.outputs):
+            if k not in copied:
+                node = getattr(spec, "node", None)
+                self.stand_beside(node)
+                outputs[k] = self.output(spec, node, owners) if node is not None else _to_expr(spec.value)
         there = [(k, n) for k, n in self.aten.mutations if n in self.hosts]
         here = [(k, n) for k, n in self.aten.mutations if n not in self.hosts]
         for finals in (here, there):  # what is here may read numbers from there
             self.stand_beside(finals[0][1] if finals else None)
             self.write_back([(graph.inputs[position], self.values[node]) for position, node in finals])
         graph.mutated = {graph.inputs[position] for position, _ in self.aten.mutations}
-        graph.outputs = outputs
+        graph.copies = [[self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies]
+        graph.outputs = [outputs[k] for k in range(len(outputs))]
+
+    def copy(self, copy: Any, outputs: dict[int, View | Expr]) -> dict[str, str]:
+        """What takes the place of which buffer in a part that is like one in the graph."""
+        graph = self.lw.graph
+        names = {graph.inputs[old]: graph.inputs[new] for old, new in copy.inputs.items()}
+        graph.mutated |= {names[name] for name in graph.mutated & names.keys()}
+        for old, new in copy.outputs.items():
+            view = outputs[old]
+            assert isinstance(view, View)
+            if view.buffer not in names:
+                names[view.buffer] = self.lw.another(view.buffer)
+            outputs[new] = replace(view, buffer=names[view.buffer])
+        return names
 
     def output(self, spec: Any, node: torch.fx.Node, owners: dict[str, Any]) -> View:
         """The window that is returned; a fresh value gets a buffer that nothing else shares."""
