@@ -107,6 +107,8 @@ class Session(Semantics):
         """Puts a frame that is about to run on the stack."""
         if len(self.frames) >= sys.getrecursionlimit():
             raise self.unsupported("the calls are nested too deeply", skip=True)
+        users = not self.is_trusted(frame.function.namespace.get("__name__", ""))
+        frame.users = frame if users else self.frames[-1].users if self.frames else None
         self.frames.append(frame)
 
     def leave(self, count: int) -> None:
@@ -131,10 +133,8 @@ class Session(Semantics):
     @property
     def user_frame(self) -> InterpreterFrame | None:
         """The innermost frame of the user's own code."""
-        for frame in reversed(self.frames):
-            if not self.is_trusted(frame.function.namespace.get("__name__", "")):
-                return frame
-        return self.frames[-1] if self.frames else self.left
+        frames = self.frames
+        return (frames[-1].users or frames[-1]) if frames else self.left
 
     def is_trusted(self, module: str | None) -> bool:
         """Whether a module is torch's or Python's own, which nobody is expected to change under way."""

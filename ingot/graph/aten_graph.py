@@ -97,7 +97,8 @@ class AtenGraph:
     @property
     def outputs(self) -> list[OutputSpec]:
         nodes = self._output.args[0][0]  # type: ignore[index]
-        return [replace(spec, node=node) for spec, node in zip(self._specs, nodes)]  # type: ignore[arg-type]
+        pairs = zip(self._specs, nodes)  # type: ignore[arg-type]
+        return [spec if spec.node is node else replace(spec, node=node) for spec, node in pairs]
 
     @property
     def mutations(self) -> list[tuple[int, torch.fx.Node]]:

@@ -175,11 +175,12 @@ def _traced(
     for node, fake in zip(inputs, fakes):
         node.meta.update(val=fake, where="")
     joined = _Joined(whole, inputs, len(returned))
+    order = {node: k for k, node in enumerate(gm.graph.nodes)}
+    modes = [node for node in order if node.target is torch._C._set_grad_enabled]
     for first, *others in kinds:
-        calls = set(first.calls)
         read = {n for node in first.calls for n in node.all_input_nodes}
-        places = [k for k, node in enumerate(placeholders) if node in read]
-        nodes = [n for n in gm.graph.nodes if n in calls or n in read or n.target is torch._C._set_grad_enabled]
+        places = sorted(order[n] for n in read if n.op == "placeholder")  # which come first
+        nodes = sorted({*first.calls, *read, *modes}, key=order.__getitem__)
         part = _traced_part(gm, nodes, [fakes[k] for k in places], [returned[k] for k in first.outputs], context)
         if not _is_apart(part, {k for k, place in enumerate(places) if place in first.inputs}):
             return None

@@ -8,6 +8,7 @@ is a small SSA program (`Body`), a contraction of two arrays, or a call to a lib
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -53,9 +54,14 @@ class Buffer:
     @property
     def length(self) -> Expr:
         """Elements from the first to the last, gaps included; 0 when a size is 0."""
-        if any(s.constant == 0 for s in self.sizes):
-            return ZERO
-        return sum((stride * (size - 1) for size, stride in zip(self.sizes, self.strides)), ONE)
+        return _length(self.sizes, self.strides)
+
+
+@lru_cache(1 << 12)  # buffers of one layout are many
+def _length(sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
+    if any(s.constant == 0 for s in sizes):
+        return ZERO
+    return sum((stride * (size - 1) for size, stride in zip(sizes, strides)), ONE)
 
 
 class Instruction(NamedTuple):

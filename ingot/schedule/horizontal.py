@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ingot.loops.expr import ZERO, Expr, loop_symbol
 from ingot.loops.ir import LoopGraph, Origin, View
@@ -52,31 +53,41 @@ class _Batches:
         self.graph, self.target = graph, target
         self._returned = {view.buffer for view in graph.outputs if isinstance(view, View)}
         self.members: list[list[Step]] = []
-        self._open: dict[tuple[Kernel, bool], int] = {}  # by the kernel, and whether the CPU runs it
+        self._open: dict[tuple[int, bool], int] = {}  # by id of what kernels share, and whether the CPU runs it
         self._early: dict[int, int] = defaultdict(int)
         self._written: dict[str, int] = {}  # the last place that writes a buffer ...
         self._touched: dict[str, int] = {}  # ... and that touches it
         self._failing = -1  # the last place where an error may be raised
+        self._shapes: dict[int, tuple[Any, Kernel | None]] = {}  # by id of a kernel: many steps share one
+        self._alike: dict[Kernel, Kernel] = {}
 
     def add(self, step: Step) -> None:
         reads, writes = accesses(step)
         waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
-        shape = _shape(step) if isinstance(step, KernelStep) and not waits else None
+        shape = self._shape_of(step) if isinstance(step, KernelStep) and not waits else None
         beside = isinstance(step, KernelStep) and step.on_host
         shared = shape is not None and (beside or self._shares(step))
-        place = self._open.get((shape, beside)) if shape is not None and shared else None
+        place = self._open.get((id(shape), beside)) if shape is not None and shared else None
         if place is None or not self._may_move(place, reads, writes):
             place = len(self.members)
             self.members.append([])
         self.members[place].append(step)
         if shape is not None:
-            self._open[shape, beside] = place
+            self._open[id(shape), beside] = place
         if shape is None or _may_fail(shape):
             self._failing = place
         for name in writes:
             self._written[name] = max(place, self._written.get(name, -1))
         for name in (*reads, *writes):
             self._touched[name] = max(place, self._touched.get(name, -1))
+
+    def _shape_of(self, step: KernelStep) -> Kernel | None:
+        """One object for all steps whose kernels are equal."""
+        kernel = step.kernel
+        if id(kernel) not in self._shapes:
+            shape = _shape(step)
+            self._shapes[id(kernel)] = kernel, shape and self._alike.setdefault(shape, shape)
+        return self._shapes[id(kernel)][1]
 
     def _shares(self, step: Step) -> bool:
         """Whether a launch may be one with others on the device."""

@@ -8,8 +8,10 @@ temporaries own theirs as well, and inputs that nobody else holds die with their
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ingot.loops.expr import Expr, integer
 from ingot.loops.ir import Buffer, LoopGraph, View
@@ -139,18 +141,14 @@ def _peak(
     steps: Sequence[Step], graph: LoopGraph, alive: dict[str, Life], places: dict[str, Place], arena_bytes: Expr
 ) -> Expr:
     """Inputs and arena, plus the most that outputs and library results take at any step."""
-    base = arena_bytes
-    for name in graph.inputs:
-        if name not in alive:
-            base = base + buffer_bytes(graph.buffers[name])
-    changes: list[Expr] = [ZERO] * (len(steps) + 2)  # what is held at each step beside the step before
+    held = [buffer_bytes(graph.buffers[name]) for name in graph.inputs if name not in alive]
+    base = sum((size * count for size, count in Counter(held).items()), arena_bytes)
+    changes: list[Expr | int] = [0] * (len(steps) + 2)  # what is held at each step beside the step before
     for name, life in alive.items():
         if places[name].kind != "arena":
-            size = buffer_bytes(graph.buffers[name])
+            known = buffer_bytes(graph.buffers[name])
+            size = known if known.constant is None else known.constant  # numbers are added faster
             changes[life.first] += size
             changes[life.last + 1] -= size
-    total = most = ZERO
-    for change in changes:
-        total = total + change
-        most = max(most, total, key=estimate)
-    return base + most
+    held_at = list(accumulate(changes))
+    return base + max(held_at, key=lambda size: size if isinstance(size, int) else estimate(size))
