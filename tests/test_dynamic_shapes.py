@@ -333,6 +333,19 @@ def test_gradients_of_what_libraries_have_kernels_for(name: str) -> None:
     assert len(made) == 2 and all(c.backward.skipped is None for c in made)
 
 
+@pytest.mark.parametrize("train", (False, True))
+@pytest.mark.parametrize("settings", ({}, {"num_layers": 2, "batch_first": True, "bidirectional": True}), ids=str)
+def test_recurrent_layers_without_gradients(settings: dict[str, Any], train: bool) -> None:
+    layer = nn.LSTM(6, 5, **settings).train(train)
+    compiled = ingot.compile(layer, fullgraph=True)
+    with torch.no_grad():
+        for shape in ((4, 3, 6), (7, 2, 6), (2, 5, 6)):
+            x = torch.randn(shape)
+            assert_same(compiled(x), layer(x), 1e-5)
+    made = Compiler.of(compiled).compilations
+    assert all(c.skipped is None for c in made)
+
+
 def test_gradients_of_some_outputs() -> None:
     function = lambda x: (x.sin(), x.cos() * x.shape[0])  # noqa: E731
     compiled = ingot.compile(function, fullgraph=True)
