@@ -50,11 +50,9 @@ CONFIGS = {
     | {"hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1},
     "its widths": DEPTHS | COUNTS | IMAGES,
     "its widths and images": DEPTHS | COUNTS,
-    "its widths and sizes": DEPTHS,
-    "default": {},
 }
 """Which numbers of a config are replaced, in the order in which this is tried."""
-MOST = 80_000_000
+MOST = 40_000_000
 """Parameters that a model may have."""
 BATCH, LENGTH = 2, 12
 
@@ -84,14 +82,45 @@ def find(config: Any, *names: str, default: Any = None) -> Any:
     return default
 
 
+PARTS: dict[str, dict[str, Any]] = {
+    "attn_layer_indices": {"attn_layer_indices": [1]},
+    "vocabulary_map": {"vocabulary_map": {"<image>": 4}},
+    "prediction_length": {"prediction_length": 4, "context_length": 8},
+    "mamba_n_heads": {"mamba_n_heads": 8, "mamba_d_head": 8},
+    "topk_group": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "use_timm_backbone": {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None},
+}
+"""What else is replaced, where a config has the first of the names."""
+
+
 def shrink(config: Any, numbers: dict[str, int]) -> None:
     """Replace these numbers in a config and those that it holds."""
     for part in nested(config):
+        without_timm(part)
+    for part in nested(config):
         shrink_layers(part, numbers)
+        for name, further in PARTS.items():
+            if name in vars(part):
+                for other, value in further.items():
+                    set_quietly(part, other, value)
         for name, value in list(vars(part).items()):
             if name in numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
                 set_quietly(part, name, type(value)(numbers[name]))
+        if "kv_lora_rank" in vars(part) and "num_key_value_heads" in vars(part):  # all heads have keys of their own
+            set_quietly(part, "num_key_value_heads", vars(part).get("num_attention_heads"))
         sections(part)
+
+
+def without_timm(config: Any) -> None:
+    """A backbone of transformers' own instead of the package timm's."""
+    for name, value in list(vars(config).items()):
+        if type(value).__name__ == "TimmBackboneConfig":
+            from transformers import ResNetConfig
+
+            stages = [f"stage{k}" for k in range(1, 5)]
+            sizes = {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1]}
+            features = stages[-len(getattr(value, "out_indices", None) or (1,)) :]
+            set_quietly(config, name, ResNetConfig(out_features=features, **sizes))
 
 
 def shrink_layers(config: Any, numbers: dict[str, int]) -> None:
@@ -153,7 +182,9 @@ def make(name: str) -> tuple[nn.Module, dict[str, Any], str]:
         try:
             config = CONFIG_MAPPING[name]()
             shrink(config, numbers)
-            model = build(kind, config)
+            model = build(kind, config, "widths" not in how)
+        except ImportError as error:
+            raise NotBuilt(str(error).strip()[:150]) from None
         except Exception as error:
             problems.setdefault(NotBuilt, f"{type(error).__name__}: {str(error).strip()[:150]}")
             continue
@@ -169,19 +200,19 @@ def make(name: str) -> tuple[nn.Module, dict[str, Any], str]:
     raise AssertionError
 
 
-def build(kind: Any, config: Any) -> nn.Module:
+def build(kind: Any, config: Any, is_small: bool = True) -> nn.Module:
     """The model, unless it is too large."""
     try:
         with torch.device("meta"):
             size = sum(p.numel() for p in kind(copy.deepcopy(config)).parameters())
     except Exception:  # it computes with numbers as it is made
-        size = 0
+        size = 0 if is_small else MOST + 1
     if size <= MOST:
         torch.manual_seed(0)
         model = kind(config).eval()
         size = sum(p.numel() for p in model.parameters())
     if size > MOST:
-        raise ValueError(f"{size / 1e6:.0f} million parameters")
+        raise ValueError(f"{size / 1e6:.0f} million parameters" if is_small else "its size cannot be told")
     return model
 
 

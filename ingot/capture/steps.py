@@ -205,7 +205,9 @@ def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
     return behind
 
 
+_BUILTINS = ("bool", "format", "globals", "iter", "next", "type")  # which the user's globals may call something else
 _HELPERS = {"END": END, "enter": _enter, "import_from": _import_from, "matches": _matches}
+_HELPERS |= {name: getattr(builtins, name) for name in _BUILTINS}
 
 
 def user_function(

@@ -204,6 +204,8 @@ def run_fake(
     inner_kwargs = {k: _unwrap(v, seen) for k, v in kwargs.items()} if kwargs else kwargs
     if is_mutable(op):
         return _run_mutating(op, args, kwargs, inner, inner_kwargs)
+    if not seen:
+        inner = numbers_as_tensors(op, inner)
     device = _result_device(seen, kwargs)
     if "device" in inner_kwargs:
         inner_kwargs["device"] = torch.device("meta")
@@ -233,6 +235,20 @@ def run_fake(
             known_here.clear()
         known_here[key] = made
     return result
+
+
+def numbers_as_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of an op that is given numbers alone in the places of tensors, as `torch.div(7, 2)`."""
+    places = [isinstance(p.type, torch.TensorType) for p in op._schema.arguments]
+    return tuple([
+        torch.empty((), dtype=_DTYPES.get(type(a)) or torch.get_default_dtype(), device="meta")
+        if is_tensor and isinstance(a, (int, float, torch.SymInt))
+        else a
+        for a, is_tensor in zip(args, places)
+    ])  # fmt: skip
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, torch.SymInt: torch.int64}
 
 
 def _flat(kwargs: Mapping[str, Any]) -> Iterable[Any]:

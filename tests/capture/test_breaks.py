@@ -592,3 +592,18 @@ def test_looking_for_tensors_calls_no_code_of_the_users() -> None:
 
     assert not inner_calls._may_have_tensors(helper, (Sly(), [Sly()]))
     assert inner_calls._may_have_tensors(helper, (Sly(), [Sly(), torch.ones(1)]))
+
+
+def test_globals_that_are_called_as_builtins_are() -> None:
+    """In torch's own code `bool` is a dtype: a step has builtins of its own."""
+    source = """
+def fn(x):
+    if (x.sum() > 0) | True:
+        x = x.sin()
+    for y in x if x.sum() else ():
+        x = x + y
+    return x, f"{x.sum().item():.3f}", bool
+"""
+    space = {"bool": torch.bool, "iter": None, "next": None, "format": None, "type": None}
+    exec(source, space)
+    broken(space["fn"], X)

@@ -36,6 +36,12 @@ HOLDER = Holder()
 
 
 @whole
+def operations_on_numbers_alone(x: Tensor, y: Tensor) -> Any:
+    parts = torch.div(x.shape[0], 2, rounding_mode="trunc"), torch.mul(2.5, x.dim()), torch.add(True, 3)
+    return parts, x * torch.div(x.shape[-1], 2), y + 1
+
+
+@whole
 def scaled_by_a_sum(x: Tensor, y: Tensor) -> Any:
     return x * y.sum().item(), x / float(y.abs().max()), y.mean().item() - x
 
