@@ -19,9 +19,9 @@ class Target:
     `has_registers`: rows of scratch are values of a block of threads, and exist as long as they fit its registers.
 
     A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from `serial_elements`
-    elements on. Reductions to fewer than `few_points` results, over `long_reduction` elements in all, are split in at
+    elements on, on a GPU of one point. Reductions to fewer than `few_points` results, over `long_reduction` elements in all, are split in at
     most `most_parts` parts of at least `part` elements each; `columns` neighbouring results count as one where they
-    are reduced together.
+    are reduced together. On a GPU, where a block of threads takes a part of one result, the parts of all are counted.
     """
 
     device: str
@@ -58,5 +58,5 @@ GPU = Target(
     long_reduction=1 << 15,
     part=1 << 12,
     most_parts=1 << 10,
-    columns=32,
+    columns=128,
 )

@@ -13,6 +13,7 @@ SHORT_ROW = 512  # ... of less than this
 TILE = 32  # points along both loops of a tile that is read along one and written along the other
 LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multiprocessor
 BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
+MOST_BESIDE = 128  # ... of one that reads each element once
 STEP = 2048  # elements of a longer row that are taken at a time ...
 STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
 PER_THREAD = 8
@@ -52,6 +53,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     longest = max((row.constant for row in rows if row.constant is not None), default=0)
     known = all(row.constant is not None for row in rows)
     width = power_of_two(longest)
+    if beside and not kernel.rows and sum(1 for stage in kernel.stages if stage.loops) == 1:
+        return _columns(width if known else 0, kernel.points.constant)
     if known and width * (BESIDE if beside else 1) <= LARGEST_ROW:
         points = max((ROWS if width < SHORT_ROW else FLAT) // width, BESIDE if beside else 1)
         points = _at_most(points, kernel.points.constant)
@@ -59,6 +62,18 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if beside:
         return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
     return Blocks(1, STEP, persistent=False, warps=8)
+
+
+def _columns(width: int, points: int | None) -> Blocks:
+    """The blocks of columns that are read once: neighbours in memory side by side, and sums of each thread's own."""
+    block = MOST_BESIDE
+    while points is not None and block > BESIDE and -(-points // block) < FEW_BLOCKS // 4:
+        block //= 2
+    block = _at_most(block, points)
+    inner = max(ROWS // block, 1)
+    if 0 < width <= inner:
+        return Blocks(block, width, warps=_warps(block * width))
+    return Blocks(block, inner, persistent=False, warps=_warps(block * inner))
 
 
 def inner_size(stage: Stage) -> Expr:

@@ -301,7 +301,8 @@ class _Fusion:
         if first.points == second.points == points:
             return True
         most = max(estimate(Shape.of(m).total) for g in (first, second) for m in g.members if isinstance(m, Compute))
-        return most <= self.target.serial_elements
+        cores = estimate(points) if self.target.has_registers else 1  # a block of threads for each point
+        return most <= self.target.serial_elements * cores
 
     # -- legal -----------------------------------------------------------------------------------------------------
 

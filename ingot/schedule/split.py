@@ -79,7 +79,10 @@ def _parts(node: Reduction, target: Target) -> int:
     if independent >= target.few_points or points * length < target.long_reduction:
         return 1
     extent = _longest(node.reduced).extent.constant or 0
-    wanted = min(target.most_parts, points * length // target.part, length, extent)
+    each = independent if target.has_registers else 1
+    wanted = min(target.most_parts // each, points * length // (target.part * each), length, extent)
+    if wanted < 4:
+        return 1
     even = [parts for parts in range(wanted // 2 + 1, 2 * wanted) if extent % parts == 0]
     return min(even, key=lambda parts: abs(parts - wanted), default=wanted)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
@@ -55,14 +56,31 @@ def test_a_transposition_is_done_in_tiles() -> None:
 
 def test_few_long_rows_are_split() -> None:
     first, second = kernels(lambda x: x.sum(-1), torch.randn(4, 1 << 20))
-    assert first.points.constant == 4 * GPU.most_parts and second.points.constant == 4
+    assert first.points.constant == GPU.most_parts and second.points.constant == 4
 
 
-@pytest.mark.parametrize("rows", [100, 1000])
-def test_few_rows_do_not_hold_up_what_is_wide(rows: int) -> None:
-    """Of few rows, what is done with each element has a kernel of its own."""
-    made = kernels(lambda x: x.exp() / x.exp().sum(-1, keepdim=True), torch.rand(rows, 1 << 13))
-    assert (len(made) > 1) is (rows < GPU.parallel_points)
+def test_few_short_rows_are_not_split() -> None:
+    """A block of threads has no more to do with each than with a part of it."""
+    x, weight = torch.randn(128, 768), torch.randn(768)
+    (kernel,) = kernels(lambda x, w: F.layer_norm(x, (768,), w, w), x, weight)
+    assert kernel.points.constant == 128 and choose_blocks(kernel).persistent
+
+
+def test_long_columns_are_split_and_summed_in_steps() -> None:
+    first, second = kernels(lambda x: x.sum(0), torch.empty(16384, 3072, dtype=torch.bfloat16))
+    blocks = choose_blocks(first)
+    assert blocks.points == 128 and not blocks.persistent
+    assert 512 <= (blocks.count(first).constant or 0) <= GPU.most_parts
+    assert second.points.constant == 3072 and choose_blocks(second).persistent
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "apart"), [(100, 1 << 13, False), (100, 1 << 14, True), (1000, 1 << 14, False)]
+)
+def test_few_rows_do_not_hold_up_what_is_wide(rows: int, width: int, apart: bool) -> None:
+    """Of few long rows, what is done with each element has a kernel of its own."""
+    made = kernels(lambda x: x.exp() / x.exp().sum(-1, keepdim=True), torch.rand(rows, width))
+    assert (len(made) > 1) is apart
 
 
 def test_libraries_compute_products_and_scatters() -> None:

@@ -140,9 +140,15 @@ class _Writer:
         self.constants["XBLOCK"] = self.blocks.points
         if not self.blocks.tile:
             column = "[:, None]" if self.rank == 2 else ""
+            fixed = self.loops_of_block()
+            if fixed:
+                blocks = (product(s.extent for s in self.kernel.loops[fixed:]).constant or 0) // self.blocks.points
+                self.line(f"block = {block} // {blocks}")
+                self.split("block", "", self.kernel.loops[:fixed])
+                block += f" % {blocks}"
             self.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
             self.mask("x", self.kernel.points, self.blocks.points)
-            self.split("x", "x", self.kernel.loops)
+            self.split("x", "x", self.kernel.loops[fixed:])
             return
         *rest, tile, vector = self.kernel.loops
         self.constants["YBLOCK"] = self.blocks.tile
@@ -160,6 +166,16 @@ class _Writer:
         if rest:
             self.line(f"z = block // ({_factor(across)} * {_factor(down)})")
             self.split("z", "", rest)
+
+    def loops_of_block(self) -> int:
+        """How many of the outer loops, from the outermost one, have one index in a block: blocks fill those within."""
+        for k in range(len(self.kernel.loops) - 1, 0, -1):
+            within = product(s.extent for s in self.kernel.loops[k:]).constant
+            if self.blocks.points == 1 or within is None:
+                return 0
+            if within % self.blocks.points == 0:
+                return k
+        return 0
 
     def in_table(self) -> None:
         """The points of this block, of one of many sets of buffers, and where that is."""
