@@ -19,9 +19,10 @@ class Target:
     `has_registers`: rows of scratch are values of a block of threads, and exist as long as they fit its registers.
 
     A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from `serial_elements`
-    elements on, on a GPU of one point. Reductions to fewer than `few_points` results, over `long_reduction` elements in all, are split in at
-    most `most_parts` parts of at least `part` elements each; `columns` neighbouring results count as one where they
-    are reduced together. On a GPU, where a block of threads takes a part of one result, the parts of all are counted.
+    elements on, on a GPU of one point. Reductions to fewer than `few_points` results, over `long_reduction` elements
+    in all, are split in at most `most_parts` parts of at least `part` elements each; `columns` neighbouring results
+    count as one where they are reduced together. On a GPU, where a block of threads takes a part of one result, the
+    parts of all are counted.
     """
 
     device: str

@@ -250,6 +250,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "var_mean": lambda x: torch.var_mean(x, 2),
     "softmax": lambda x: x.softmax(1),
     "log_softmax": lambda x: x.log_softmax(-1),
+    "safe_softmax": lambda x: torch.ops.aten._safe_softmax(x.masked_fill(x[:, :1] > 0, float("-inf")), -1),
     "masked_softmax": lambda x: (x * 0.3).masked_fill(x > 1, float("-inf")).softmax(-1),
     "layer_norm": lambda x: F.layer_norm(x, (5,)),
     "layer_norm_2": lambda x: F.layer_norm(F.gelu(x) + 1, (4, 5)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -340,6 +341,28 @@ def _shifted(
 
 @lowers(aten._softmax.default)
 def softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False) -> TensorValue:
+    powers, total, _ = _powers(lw, out, x, dim)
+    dtype = powers.dtype
+    return pointwise(lw, out, lambda p, t: apply("mul", p, apply("reciprocal", t)), [powers, total], [dtype, dtype])
+
+
+@lowers(aten._safe_softmax.default)
+def safe_softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, dtype: torch.dtype | None = None) -> TensorValue:
+    """A softmax that is zero where all are -inf."""
+    if dtype not in (None, x.dtype):
+        raise NotLowered("a softmax in another dtype")
+    powers, total, largest = _powers(lw, out, x, dim)
+
+    def scalar(p: int, t: int, m: int) -> int:
+        nothing = apply("eq", m, ops.constant(-math.inf, powers.dtype))
+        zero = ops.constant(0.0, powers.dtype)
+        return apply("where", nothing, zero, apply("mul", p, apply("reciprocal", t)))
+
+    return pointwise(lw, out, scalar, [powers, total, largest], [powers.dtype] * 3)
+
+
+def _powers(lw: Lowering, out: Spec, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue, TensorValue]:
+    """The terms of a softmax over `dim`, their sums, and the largest elements."""
     if not x.sizes:
         raise NotLowered("softmax of a scalar")
     dim %= len(x.sizes)
@@ -348,8 +371,7 @@ def softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bo
     full = Spec(x.sizes, contiguous_strides(x.sizes), dtype, out.device)
     powers = pointwise(lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype])
     lw.realize(powers)
-    total = lw.reduce(spec, "sum", powers, (dim,), dtype, same)
-    return pointwise(lw, out, lambda p, t: apply("mul", p, apply("reciprocal", t)), [powers, total], [dtype, dtype])
+    return powers, lw.reduce(spec, "sum", powers, (dim,), dtype, same), largest
 
 
 @lowers(aten._log_softmax.default)

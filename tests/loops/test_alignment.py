@@ -1,0 +1,114 @@
+"""Products whose rows are given margins for a GPU's tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ingot.codegen.reference import run_graph
+from ingot.loops.ir import Library, LoopGraph
+from ingot.loops.lowering import alignment, lower
+from ingot.loops.target import CPU, GPU
+from ingot.loops.verify import verify
+from tests.loops.test_lowering import copies, traced
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "linear": (F.linear, [(5, 16), (13, 16)]),
+    "linear of many": (lambda x, w: F.linear(x, w).relu(), [(2, 5, 16), (13, 16)]),
+    "biased": (F.linear, [(5, 16), (13, 16), (13,)]),
+    "inner": (lambda x, y: x @ y, [(8, 13), (13, 16)]),
+    "inner, across": (lambda x, y: x @ y.t(), [(8, 13), (16, 13)]),
+    "rows": (lambda x, y: x.t() @ y, [(16, 13), (16, 8)]),
+    "all": (lambda x, y: x @ y, [(3, 5), (5, 7)]),
+    "batches": (torch.bmm, [(2, 8, 13), (2, 13, 11)]),
+    "a part": (lambda x, y: x[:, 1:14] @ y, [(8, 20), (13, 16)]),
+}
+
+
+def lowered(fn: Callable[..., Any], *args: torch.Tensor) -> LoopGraph:
+    graph = lower(traced(fn, *args), target=GPU)
+    verify(graph)
+    return graph
+
+
+def sizes(graph: LoopGraph) -> list[list[tuple[Any, ...]]]:
+    """Of each product, the sizes of what it multiplies."""
+    return [
+        [tuple(s.constant for s in view.sizes) for view in node.args[-2:]]
+        for node in graph.nodes
+        if isinstance(node, Library)
+    ]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Margins pay for small products too."""
+    monkeypatch.setattr(alignment, "SLOW", 1e-9)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_products_with_margins(name: str, always: None) -> None:
+    fn, shapes = PROGRAMS[name]
+    generator = torch.Generator().manual_seed(0)
+    args = [torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes]
+    args[0].view(-1)[0] = torch.nan
+    args[1].view(-1)[-1] = torch.inf
+    graph = lowered(fn, *args)
+    ((left, right),) = sizes(graph)
+    assert left[-1] == right[-2] and right[-1] % 8 == 0
+    (result,) = run_graph(graph, copies(args))
+    expected = fn(*args)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+    assert result.stride() == expected.stride()
+
+
+def test_a_copy_serves_both_gradients(always: None) -> None:
+    def fn(slope: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return slope.t() @ x, slope @ weight
+
+    args = [torch.randn(*shape).bfloat16() for shape in ((16, 13), (16, 24), (13, 24))]
+    graph = lowered(fn, *args)
+    assert sizes(graph) == [[(16, 16), (16, 24)], [(16, 16), (16, 24)]]
+    first, second = (node.args[-2].buffer for node in graph.nodes if isinstance(node, Library))
+    assert first == second
+    for result, expected in zip(run_graph(graph, copies(args)), fn(*args), strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "columns", "wide"),
+    [
+        (torch.bfloat16, 8192, 50257, True),
+        (torch.float16, 8192, 50257, True),
+        (torch.bfloat16, 8192, 50264, False),
+        (torch.bfloat16, 16, 50257, False),  # the weight's copy would take longer
+        (torch.bfloat16, 100, 101, False),
+        (torch.float32, 8192, 50257, False),
+    ],
+)
+def test_where_margins_pay(dtype: torch.dtype, rows: int, columns: int, wide: bool) -> None:
+    graph = lowered(F.linear, torch.empty(rows, 768, dtype=dtype), torch.empty(columns, 768, dtype=dtype))
+    ((_, right),) = sizes(graph)
+    assert right == (768, 50264 if wide else columns)
+
+
+def test_what_is_added_to_few_elements_of_float32_is_no_part_of_a_gpus_product() -> None:
+    x, weight, bias = torch.randn(197, 64), torch.randn(128, 64), torch.randn(128)
+    (product,) = (node for node in lowered(F.linear, x, weight, bias).nodes if isinstance(node, Library))
+    assert product.function is torch.mm
+    (product,) = (
+        node for node in lowered(F.linear, x.half(), weight.half(), bias.half()).nodes if isinstance(node, Library)
+    )
+    assert product.function is torch.addmm
+    (result,) = run_graph(lowered(F.linear, x, weight, bias), copies([x, weight, bias]))
+    torch.testing.assert_close(result, F.linear(x, weight, bias))
+
+
+def test_a_cpu_takes_products_as_they_are(always: None) -> None:
+    args = (torch.randn(8, 13).bfloat16(), torch.randn(13, 11).bfloat16())
+    graph = lower(traced(torch.mm, *args), target=CPU)
+    assert sizes(graph) == [[(8, 13), (13, 11)]]
