@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -55,6 +55,9 @@ class Subject:
     autocast: bool = False
     needs: str = ""
 
+    def context(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cuda", torch.bfloat16) if self.autocast else nullcontext()
+
     @property
     def missing(self) -> str:
         return self.needs if self.needs and not importlib.util.find_spec(self.needs) else ""
@@ -63,13 +66,13 @@ class Subject:
 class Step:
     """Forward and backward; the detached result."""
 
-    def __init__(self, fn: Callable[..., Any], leaves: list[Tensor], autocast: bool) -> None:
-        self.fn, self.leaves, self.autocast = fn, leaves, autocast
+    def __init__(self, fn: Callable[..., Any], leaves: list[Tensor], subject: Subject) -> None:
+        self.fn, self.leaves, self.subject = fn, leaves, subject
 
     def __call__(self, *args: Any) -> Tensor:
         for leaf in self.leaves:
             leaf.grad = None
-        with torch.autocast("cuda", torch.bfloat16) if self.autocast else nullcontext():
+        with self.subject.context():
             out: Tensor = self.fn(*args)
         out.backward(None if out.ndim == 0 else torch.ones_like(out))
         return out.detach()
@@ -203,7 +206,7 @@ def work(name: str, rounds: int, compilers: list[str]) -> None:
         leaves = [arg.requires_grad_() for arg in args if arg.is_floating_point()]
 
     def called(compiled: Callable[..., Any]) -> Callable[[], Any]:
-        return partial(Step(compiled, leaves, subject.autocast) if subject.training else compiled, *args)
+        return partial(Step(compiled, leaves, subject) if subject.training else compiled, *args)
 
     made = {"eager": fn}
     for compiler, (mode, option) in product(compilers, MODES.items()):
@@ -225,7 +228,8 @@ def work(name: str, rounds: int, compilers: list[str]) -> None:
         for peer, call in calls.items():
             found[peer]["seconds"] = seconds[peer].tolist()
             found[peer]["peak"] = peak_bytes(call, [*tensors(args), *leaves], device, before=2)
-        found["notes"] = ingot.explain(made[peer_name("Ingot", "reduce-overhead")])(*args).cuda_graphs
+        with subject.context():
+            found["notes"] = ingot.explain(made[peer_name("Ingot", "reduce-overhead")])(*args).cuda_graphs
         synchronize(device)
     print(json.dumps(found))
 

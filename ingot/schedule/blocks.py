@@ -14,7 +14,7 @@ TILE = 32  # points along both loops of a tile that is read along one and writte
 LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multiprocessor
 BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
 MOST_BESIDE = 128  # ... of one that reads each element once
-STEP = 2048  # elements of a longer row that are taken at a time ...
+STEP = 8192  # elements of a longer row that are taken at a time: of few rows, so that these stay in the L2 cache ...
 STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
 PER_THREAD = 8
 MOST_WARPS = 16
@@ -61,7 +61,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         return Blocks(points, width, warps=_warps(points * width))
     if beside:
         return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
-    return Blocks(1, STEP, persistent=False, warps=8)
+    inner = STEP if known else ROWS
+    return Blocks(1, inner, persistent=False, warps=inner // (32 * PER_THREAD))
 
 
 def _columns(width: int, points: int | None) -> Blocks:
