@@ -166,6 +166,18 @@ def test_epilogues(sizes, internal):
     case.check(laid[-1], internal=internal)
 
 
+def test_lines_that_a_tile_is_finished_in_are_asked_for_as_it_is_multiplied():
+    """The result's, and those of what is read beside it."""
+    case = Case((17, 200, 96), right="nk")
+    case.buffers["r"] = case.buffers["c"]
+    for nodes, lines in ((), 3), ((finished(case, "d", lambda c, r: ops.apply("add", c, r), "r"),), 6):
+        laid = laid_over_contraction(nodes[0], [case.node]) if nodes else [case.node]
+        assert laid is not None
+        kernel = case.kernel(*laid[1:], internal=("c",) if nodes else ())
+        text = compile_kernels([kernel], (), named("avx512")).ir(kernel)
+        assert text.count("store ptr ") == lines + 1  # and what stands there before
+
+
 def test_an_epilogue_over_finer_rows_splits_them():
     case = Case((12, 40, 20), right="nk")
     y, x, n = loop_symbol("y", 3), loop_symbol("x", 4), loop_symbol("c", 20)

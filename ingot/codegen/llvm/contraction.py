@@ -27,6 +27,8 @@ from ingot.schedule.kernel import Kernel, Product, Stage
 
 DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
 
+LINE = 64  # bytes of memory that are fetched together
+
 FEW_ROWS = 32  # up to so many, a right operand whose columns are adjacent is read where it lies: packing takes longer
 
 
@@ -51,7 +53,8 @@ class _ContractionEmitter(KernelEmitter):
         self, kernel: Kernel, product: Product, symbols: Sequence[Symbol], target: Target, check_bounds: bool
     ) -> None:
         form = REPRESENTATIONS[product.dtype]
-        self.tile = tiles.choose_tile(form.register, product.column_block, target, product.row_block)
+        together = tiles.TOGETHER if product.copies else 0
+        self.tile = tiles.choose_tile(form.register, product.column_block, target, product.row_block, together)
         super().__init__(kernel, symbols, target, check_bounds, self.tile.lanes)
         self.product = product
         self.column, self.inner = product.columns[0], product.reduced[-1]
@@ -76,11 +79,14 @@ class _ContractionEmitter(KernelEmitter):
         self.copies = product.copies
         self.apart = self.depth * tile.rows + 64 // tile.size  # from tile to tile: not all in the same set of a cache
         copied = self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
-        self.scratch = integer(packed + sums + copied + 8 * self.offset_count)
+        self.entries = (self.depth // tiles.UNROLL + 1) * tiles.SOON
+        self.scratch = integer(packed + sums + copied + 8 * self.offset_count + 16 * self.entries)
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.copied = self.e.pointer(scratch, "i8", packed + sums)
         self.offsets = self.e.pointer(scratch, "i8", packed + sums + copied)
+        self.soon = self.e.pointer(scratch, "i8", packed + sums + copied + 8 * self.offset_count)
+        self.nothing = self.e.pointer(self.soon, "ptr", self.entries)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
         packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
         self.direct = rows <= FEW_ROWS and packs_rows
@@ -93,6 +99,7 @@ class _ContractionEmitter(KernelEmitter):
         begin, end = Value(e, "%begin", "i64", 1, 0), Value(e, "%end", "i64", 1, 0)
         rows, columns = product(s.extent for s in p.rows), self.column.extent
         self._store_offsets()
+        self._clear_entries()
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
             if p.left.index.symbols.isdisjoint(self.kernel.loops):  # read the rows once, for the whole batch
@@ -123,6 +130,12 @@ class _ContractionEmitter(KernelEmitter):
             offset = sum((_coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO)
             place = e.pointer(self.offsets, "i64", number)
             e.line(f"store i64 {self.memory.index(offset * self.tile.size).text}, ptr {place.text}, align 8")
+
+    def _clear_entries(self) -> None:
+        """Let what is asked for ahead be something that is there anyway, as long as nothing else is known."""
+        e = self.e
+        with e.loop(e.constant(0, "i64"), e.constant(2 * self.entries, "i64"), 1, sure=True) as at:
+            e.line(f"store ptr {self.sums.text}, ptr {e.pointer(self.soon, 'ptr', at).text}, align 8")
 
     def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
         """Run over the reduction: its outer loops point by point, the one that is cut depth by depth."""
@@ -180,7 +193,8 @@ class _ContractionEmitter(KernelEmitter):
                 if not self.whole:
                     place = (column - first[1]) * self.row_block + (row - first[0]) * tile.width
                     sums = e.pointer(self.sums, tile.type, place)
-                self._multiply(row, first[0], last[0], panel, amount, sums, add)
+                soon = self._fetch_ahead(row, last[0], column, final)
+                self._multiply(row, first[0], last[0], panel, amount, sums, add, soon)
                 self._finish(row, last[0], column, stop, sums, final)
 
     def _pack(self, column: Value, first: Value, last: Value, amount: _Amount) -> None:
@@ -271,6 +285,7 @@ class _ContractionEmitter(KernelEmitter):
         amount: _Amount,
         sums: Value,
         add: Value | None,
+        soon: Value,
     ) -> None:
         """Rows that are not there are read as the last one."""
         e = self.e
@@ -290,13 +305,47 @@ class _ContractionEmitter(KernelEmitter):
             pointer = self._element(left)
             self._check(left, pointer, (amount.steps, step), *taps)
             pointers.append(f"ptr {pointer.text}")
-        helper = self._shared(tiles.multiply(self.tile))
+        adjacent = _coefficient(left, self.inner) is ONE
+        known = self.tile.size * (self.tile.rows if self.copies else 1) if self.copies or adjacent else None
+        helper = self._shared(tiles.multiply(self.tile, known))
         along, apart = (v.text for v in panel[1:])
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
             f"ptr {panel[0].text}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, i64 {amount.taps.text}, "
-            f"ptr {sums.text}, i1 {'false' if add is None else add.text})"
+            f"ptr {sums.text}, i1 {'false' if add is None else add.text}, ptr {soon.text})"
         )
+
+    def _fetch_ahead(self, row: Value, last: Value, column: Value, final: Value | None) -> Value:
+        """Where the addresses are that a tile asks for as it is multiplied: the lines of memory that the kernel's stage
+        reads or writes in its rows, if its sums will be complete. Writing would wait for them otherwise."""
+        e, memory, tile = self.e, self.memory, self.tile
+        (stage,) = self.kernel.stages
+        accesses = [(s.buffer, s.index) for s in stage.stores] + [i.attrs[:2] for i in stage.body.loads]
+        lines = [
+            (buffer, index * memory.dtypes[buffer].itemsize, at)
+            for buffer, index in dict.fromkeys(accesses)
+            if self._lies_in_rows(index)
+            for at in range(0, tile.width * memory.dtypes[buffer].itemsize, LINE)
+        ][: self.entries // tile.rows]
+        if not lines:
+            return self.nothing
+        end = e.intrinsic("smin", (row + tile.rows, last))
+        if final is not None:
+            end = e.select(final, end, row)
+        memory.bound[self.column] = column
+        with e.loop(row, end, 1, sure=False) as at_row:
+            self._bind_point(at_row, self.product.rows)
+            entries = e.pointer(self.soon, "ptr", (at_row - row) * len(lines))
+            for number, (buffer, index, at) in enumerate(lines):
+                line = e.pointer(e.pointer(memory.base[buffer], "i8", memory.index(index)), "i8", at)
+                e.line(f"store ptr {line.text}, ptr {e.pointer(entries, 'ptr', number).text}, align 8")
+        return self.soon if final is None else e.select(final, self.soon, self.nothing)
+
+    def _lies_in_rows(self, index: Expr) -> bool:
+        """Whether each row of a tile has adjacent elements of its own."""
+        linear = index.linear((self.column,))
+        rows = not index.symbols.isdisjoint(self.product.rows)
+        return rows and linear is not None and linear[1].get(self.column) is ONE
 
     def _finish(self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None) -> None:
         """The kernel's stage on the tile, if its sums are complete."""

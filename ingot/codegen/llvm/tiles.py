@@ -46,14 +46,15 @@ _ROWS_OF_16 = {2: 6, 3: 4, 1: 8}
 FEWEST_ROWS = 4  # with fewer, reading operands takes longer than multiplying them
 
 
-def choose_tile(type: str, columns: int, target: Target, rows: int = 0) -> Tile:
+def choose_tile(type: str, columns: int, target: Target, rows: int = 0, together: int = 0) -> Tile:
     """The tile for blocks of `rows` rows, if that many are known, and `columns` columns, a multiple of 16: its width
-    divides that, and the last one of its height leaves few rows empty."""
+    divides that, the last one of its height leaves few rows empty, and its height divides `together`."""
     lanes = target.vector_bytes * 8 // BITS[type]
     many = target.vector_bytes == 64 or target.triple.startswith("aarch64")
     rows_of = _ROWS_OF_32 if many else _ROWS_OF_16
     vectors = next(v for v in rows_of if columns % (v * lanes) == 0)
-    heights = range(rows_of[vectors], min(FEWEST_ROWS, rows_of[vectors]) - 1, -1)
+    all_heights = range(rows_of[vectors], min(FEWEST_ROWS, rows_of[vectors]) - 1, -1)
+    heights = [height for height in all_heights if together % height == 0]
     return Tile(type, lanes, min(heights, key=lambda height: -rows % height), vectors)
 
 
@@ -66,26 +67,83 @@ class Helper(NamedTuple):
 
 
 _MULTIPLIES = (
-    "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, i64 %apart, i64 %taps, ptr %sums, i1 %add"
+    "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, i64 %apart, i64 %taps, ptr %sums, i1 %add, ptr %soon"
 )
 
 
-def multiply(tile: Tile) -> Helper:
-    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, i64 apart, i64 taps, ptr sums,
-    i1 add): sums (+)= rows * panel.
+UNROLL = 4  # steps at once where rows have a known step: counting each takes as many instructions as reading a row
+SOON = 2  # lines that are asked for in these steps
 
-    Each row has `count` elements, `step` apart, at each of the `taps` offsets. The panel has rows of the tile's width,
-    `along` apart from one step to the next and `apart` from one tap to the next; `sums` holds the tile row by row.
+
+def multiply(tile: Tile, step: int | None) -> Helper:
+    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, i64 apart, i64 taps, ptr sums,
+    i1 add, ptr soon): sums (+)= rows * panel.
+
+    Each row has `count` elements, `step` bytes apart (given here if that is known), at each of the `taps` offsets. The
+    panel has rows of the tile's width, `along` apart from one step to the next and `apart` from one tap to the next;
+    `sums` holds the tile row by row. At `soon` are addresses, `SOON` for each `UNROLL` steps of a known step, that will
+    be written.
     """
-    name, vector = f"multiply_{tile.suffix}", vector_type(tile.type, tile.lanes)
+    suffix = "" if step is None else f"_{step}"
+    name, vector = f"multiply_{tile.suffix}{suffix}", vector_type(tile.type, tile.lanes)
     fma = f"llvm.fma.{mangled(tile.type, tile.lanes)}"
     bytes_of_vector = tile.lanes * tile.size
     cells = [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
     rows = "".join(f"ptr %a{r}, " for r in range(tile.rows))
+    many = 1 if step is None else UNROLL
+
+    def one_step(before: str, after: str, at: str, b: str) -> Iterator[str]:
+        """A step's multiply-adds: `after` are the sums that were `before`."""
+        for v in range(tile.vectors):
+            yield f"  %p{after}{v} = getelementptr i8, ptr {b}, i64 {v * bytes_of_vector}"
+            yield f"  %b{after}{v} = load {vector}, ptr %p{after}{v}, align {tile.size}"
+        for r in range(tile.rows):
+            x, y, z = (f"%{kind}{after}{r}" for kind in "xyz")
+            yield f"  %q{after}{r} = getelementptr i8, ptr %a{r}, i64 {at}"
+            yield f"  {x} = load {tile.type}, ptr %q{after}{r}, align {tile.size}"
+            yield f"  {y} = insertelement {vector} poison, {tile.type} {x}, i64 0"
+            yield f"  {z} = shufflevector {vector} {y}, {vector} poison, <{tile.lanes} x i32> zeroinitializer"
+            for v in range(tile.vectors):
+                operands = f"{vector} {z}, {vector} %b{after}{v}, {vector} %{before}{r}.{v}"
+                yield f"  %{after}{r}.{v} = call {vector} @{fma}({operands})"
+
+    def loop(
+        name: str, entry: str, starts: Sequence[str], sums: str, unroll: int, bound: str, exit: str
+    ) -> Iterator[str]:  # fmt: skip
+        """Runs on from step, place and row of the panel `starts`, `unroll` steps at a time."""
+        last = f"{name}.{unroll - 1}."
+        yield f"{name}:"
+        for value, type, start in zip(("i", "at", "b"), ("i64", "i64", "ptr"), starts):
+            yield f"  %{value}.{name} = phi {type} [{start}, %{entry}], [%{value}.{name}.next, %{name}]"
+        for r, v in cells:
+            yield f"  %{name}.s{r}.{v} = phi {vector} [%{sums}{r}.{v}, %{entry}], [%{last}{r}.{v}, %{name}]"
+        at, b, before = f"%at.{name}", f"%b.{name}", f"{name}.s"
+        if unroll > 1:  # one number for all rows, instead of a pointer for each
+            yield f"  %hidden.{name} = call i64 @llvm.expect.i64(i64 {at}, i64 0)"
+            yield f"  %number = mul nuw i64 %i.{name}, {8 * SOON // unroll}"
+            at = f"%hidden.{name}"
+            for k in range(SOON):
+                yield f"  %entry{k} = getelementptr i8, ptr %soon, i64 %number"
+                yield f"  %place{k} = getelementptr i8, ptr %entry{k}, i64 {8 * k}"
+                yield f"  %line{k} = load ptr, ptr %place{k}, align 8"
+                yield f"  call void @llvm.prefetch.p0(ptr %line{k}, i32 1, i32 3, i32 1)"
+        for k in range(unroll):
+            after = f"{name}.{k}."
+            yield from one_step(before, after, at, b)
+            yield f"  %at.{after} = add nsw i64 {at}, {'%step' if step is None else step}"
+            yield f"  %b.{after} = getelementptr i8, ptr {b}, i64 %along"
+            at, b, before = f"%at.{after}", f"%b.{after}", after
+        yield f"  %at.{name}.next = add nsw i64 %at.{name}, {'%step' if step is None else step * unroll}"
+        yield f"  %b.{name}.next = getelementptr i8, ptr {b}, i64 0"
+        yield f"  %i.{name}.next = add nsw i64 %i.{name}, {unroll}"
+        yield f"  %again.{name} = icmp slt i64 %i.{name}.next, {bound}"
+        yield f"  br i1 %again.{name}, label %{name}, label %{exit}"
 
     def lines() -> Iterator[str]:
         yield f"define internal void @{name}({rows}{_MULTIPLIES}) nounwind {{"
         yield "entry:"
+        yield f"  %whole = and i64 %count, {-many}"
+        yield "  %many = icmp sgt i64 %whole, 0"
         yield "  br label %tap"
         yield "tap:"
         yield "  %tap.number = phi i64 [0, %entry], [%tap.next, %tap.end]"
@@ -95,30 +153,21 @@ def multiply(tile: Tile) -> Helper:
         yield "  %offset = load i64, ptr %offset.place, align 8"
         yield "  %row.place = mul nsw i64 %tap.number, %apart"
         yield "  %row = getelementptr i8, ptr %panel, i64 %row.place"
-        yield "  br label %body"
-        yield "body:"
-        yield "  %i = phi i64 [0, %tap], [%i.next, %body]"
-        yield "  %at = phi i64 [%offset, %tap], [%at.next, %body]"
-        yield "  %b = phi ptr [%row, %tap], [%b.next, %body]"
+        yield "  br i1 %many, label %body, label %rest"
+        yield from loop("body", "tap", ("0", "%offset", "%row"), "r", many, "%whole", "body.end")
+        yield "body.end:"
+        yield "  %some = icmp slt i64 %whole, %count"
+        yield "  br i1 %some, label %rest, label %tap.end"
+        yield "rest:"
+        for value, type, start in (("i", "i64", "0"), ("at", "i64", "%offset"), ("b", "ptr", "%row")):
+            yield f"  %{value}.rest = phi {type} [{start}, %tap], [%{value}.body.next, %body.end]"
         for r, v in cells:
-            yield f"  %s{r}.{v} = phi {vector} [%r{r}.{v}, %tap], [%t{r}.{v}, %body]"
-        for v in range(tile.vectors):
-            yield f"  %p{v} = getelementptr i8, ptr %b, i64 {v * bytes_of_vector}"
-            yield f"  %b{v} = load {vector}, ptr %p{v}, align {tile.size}"
-        for r in range(tile.rows):
-            yield f"  %q{r} = getelementptr i8, ptr %a{r}, i64 %at"
-            yield f"  %x{r} = load {tile.type}, ptr %q{r}, align {tile.size}"
-            yield f"  %y{r} = insertelement {vector} poison, {tile.type} %x{r}, i64 0"
-            yield f"  %z{r} = shufflevector {vector} %y{r}, {vector} poison, <{tile.lanes} x i32> zeroinitializer"
-            for v in range(tile.vectors):
-                operands = f"{vector} %z{r}, {vector} %b{v}, {vector} %s{r}.{v}"
-                yield f"  %t{r}.{v} = call {vector} @{fma}({operands})"
-        yield "  %b.next = getelementptr i8, ptr %b, i64 %along"
-        yield "  %at.next = add i64 %at, %step"
-        yield "  %i.next = add nsw i64 %i, 1"
-        yield "  %again = icmp slt i64 %i.next, %count"
-        yield "  br i1 %again, label %body, label %tap.end"
+            yield f"  %u{r}.{v} = phi {vector} [%r{r}.{v}, %tap], [%body.{many - 1}.{r}.{v}, %body.end]"
+        yield "  br label %single"
+        yield from loop("single", "rest", ("%i.rest", "%at.rest", "%b.rest"), "u", 1, "%count", "tap.end")
         yield "tap.end:"
+        for r, v in cells:
+            yield f"  %t{r}.{v} = phi {vector} [%body.{many - 1}.{r}.{v}, %body.end], [%single.0.{r}.{v}, %single]"
         yield "  %tap.next = add nsw i64 %tap.number, 1"
         yield "  %more.taps = icmp slt i64 %tap.next, %taps"
         yield "  br i1 %more.taps, label %tap, label %end"
@@ -138,7 +187,8 @@ def multiply(tile: Tile) -> Helper:
         yield "  ret void"
         yield "}"
 
-    return Helper(name, "\n".join(lines()), frozenset([_declaration(vector, fma, [vector] * 3)]))
+    declared = [_declaration(vector, fma, [vector] * 3), _declaration("i64", "llvm.expect.i64", ["i64", "i64"])]
+    return Helper(name, "\n".join(lines()), frozenset([*declared, _PREFETCH]))
 
 
 def _declaration(result: str, function: str, arguments: Sequence[str]) -> str:
@@ -185,7 +235,7 @@ row.end:
 end:
   ret void
 }}"""
-    return Helper(name, text, frozenset())
+    return Helper(name, text, frozenset([_PREFETCH]))
 
 
 def pack_rows(tile: Tile) -> Helper:
@@ -227,57 +277,100 @@ def pack_rows(tile: Tile) -> Helper:
     return Helper(name, "\n".join(lines()), frozenset([_PREFETCH]))
 
 
+TOGETHER = 24  # rows that are copied at a time, whole tiles of them
+_COPIES = "ptr %from, i64 %along, i64 %count, i64 %rows, i64 %apart, ptr %to"
+
+
 def copy_rows(tile: Tile) -> Helper:
     """void(ptr from, i64 along, i64 count, i64 rows, i64 apart, ptr to): rows that are adjacent in memory, `count`
     steps of them `along` apart. A tile's rows are copied side by side, step after step, and tiles `apart` from each
-    other; rows of the last tile that are not there are zeros."""
-    name, vector = f"copy_rows_{tile.type}_{tile.rows}", vector_type(tile.type, tile.rows)
-    parameters = "ptr %from, i64 %along, i64 %count, i64 %rows, i64 %apart, ptr %to"
-    text = f"""define internal void @{name}({parameters}) nounwind {{
-entry:
-  %rest = urem i64 %rows, {tile.rows}
-  %whole = sub i64 %rows, %rest
-  %some = icmp ne i64 %rest, 0
-  br label %step
-step:
-  %k = phi i64 [0, %entry], [%k.next, %step.end]
-  %line = phi ptr [%from, %entry], [%line.next, %step.end]
-  %first = phi ptr [%to, %entry], [%first.next, %step.end]
-  %any = icmp sgt i64 %whole, 0
-  br i1 %any, label %tile, label %last
-tile:
-  %row = phi i64 [0, %step], [%row.next, %tile]
-  %place = phi ptr [%first, %step], [%place.next, %tile]
-  %source = getelementptr {tile.type}, ptr %line, i64 %row
-  %values = load {vector}, ptr %source, align {tile.size}
-  store {vector} %values, ptr %place, align {tile.size}
-  %place.next = getelementptr i8, ptr %place, i64 %apart
-  %row.next = add nsw i64 %row, {tile.rows}
-  %more = icmp slt i64 %row.next, %whole
-  br i1 %more, label %tile, label %last
-last:
-  %end = phi ptr [%first, %step], [%place.next, %tile]
-  br i1 %some, label %part, label %step.end
-part:
-  store {vector} zeroinitializer, ptr %end, align {tile.size}
-  %left = getelementptr {tile.type}, ptr %line, i64 %whole
-  br label %cell
-cell:
-  %r = phi i64 [0, %part], [%r.next, %cell]
-  %from.cell = getelementptr {tile.type}, ptr %left, i64 %r
-  %value = load {tile.type}, ptr %from.cell, align {tile.size}
-  %to.cell = getelementptr {tile.type}, ptr %end, i64 %r
-  store {tile.type} %value, ptr %to.cell, align {tile.size}
-  %r.next = add nsw i64 %r, 1
-  %more.cells = icmp slt i64 %r.next, %rest
-  br i1 %more.cells, label %cell, label %step.end
-step.end:
-  %line.next = getelementptr i8, ptr %line, i64 %along
-  %first.next = getelementptr {tile.type}, ptr %first, i64 {tile.rows}
-  %k.next = add nsw i64 %k, 1
-  %again = icmp slt i64 %k.next, %count
-  br i1 %again, label %step, label %end.all
-end.all:
-  ret void
-}}"""
-    return Helper(name, text, frozenset())
+    other; rows of the last tile that are not there are zeros.
+
+    A row is copied as a vector of a power of two. What that has beyond the tile's rows, the next step's overwrites; the
+    last step's lies between two tiles."""
+    name, count = f"copy_rows_{tile.type}_{tile.rows}", TOGETHER // tile.rows
+    part = vector_type(tile.type, 1 << (tile.rows - 1).bit_length())
+    exact = vector_type(tile.type, tile.rows)
+
+    def lines() -> Iterator[str]:
+        yield f"define internal void @{name}({_COPIES}) nounwind {{"
+        yield "entry:"
+        yield f"  %ahead = mul i64 %along, {_AHEAD}"
+        yield f"  %rest = urem i64 %rows, {TOGETHER}"
+        yield "  %whole = sub i64 %rows, %rest"
+        yield "  %any = icmp sgt i64 %whole, 0"
+        yield "  br i1 %any, label %several, label %last"
+        yield "several:"
+        yield "  %row = phi i64 [0, %entry], [%row.next, %several.end]"
+        yield "  %first = phi ptr [%to, %entry], [%first.next, %several.end]"
+        yield f"  %start = getelementptr {tile.type}, ptr %from, i64 %row"
+        for t in range(count):
+            yield f"  %apart{t} = mul i64 %apart, {t}"
+            yield f"  %to{t} = getelementptr i8, ptr %first, i64 %apart{t}"
+        yield "  br label %step"
+        yield "step:"
+        yield "  %k = phi i64 [0, %several], [%k.next, %step]"
+        yield "  %line = phi ptr [%start, %several], [%line.next, %step]"
+        yield f"  %at = mul nuw i64 %k, {tile.rows * tile.size}"
+        yield "  %soon = getelementptr i8, ptr %line, i64 %ahead"
+        yield "  call void @llvm.prefetch.p0(ptr %soon, i32 0, i32 2, i32 1)"
+        for t in range(count):
+            vector = part if t + 1 < count else exact
+            yield f"  %from{t} = getelementptr {tile.type}, ptr %line, i64 {t * tile.rows}"
+            yield f"  %x{t} = load {vector}, ptr %from{t}, align {tile.size}"
+            yield f"  %place{t} = getelementptr i8, ptr %to{t}, i64 %at"
+            yield f"  store {vector} %x{t}, ptr %place{t}, align {tile.size}"
+        yield "  %line.next = getelementptr i8, ptr %line, i64 %along"
+        yield "  %k.next = add nsw i64 %k, 1"
+        yield "  %again = icmp slt i64 %k.next, %count"
+        yield "  br i1 %again, label %step, label %several.end"
+        yield "several.end:"
+        yield f"  %row.next = add nsw i64 %row, {TOGETHER}"
+        yield f"  %apart.all = mul i64 %apart, {count}"
+        yield "  %first.next = getelementptr i8, ptr %first, i64 %apart.all"
+        yield "  %more = icmp slt i64 %row.next, %whole"
+        yield "  br i1 %more, label %several, label %last"
+        yield "last:"
+        yield "  %left = phi ptr [%to, %entry], [%first.next, %several.end]"
+        yield f"  %row.left = getelementptr {tile.type}, ptr %from, i64 %whole"
+        yield "  %some = icmp sgt i64 %rest, 0"
+        yield "  br i1 %some, label %part, label %end"
+        yield "part:"
+        yield "  %m = phi i64 [0, %last], [%m.next, %part.end]"
+        yield "  %place = phi ptr [%left, %last], [%place.next, %part.end]"
+        yield f"  %here = getelementptr {tile.type}, ptr %row.left, i64 %m"
+        yield "  %there = sub i64 %rest, %m"
+        yield "  br label %one"
+        yield "one:"
+        yield "  %n = phi i64 [0, %part], [%n.next, %one.end]"
+        yield "  %source = phi ptr [%here, %part], [%source.next, %one.end]"
+        yield "  %target = phi ptr [%place, %part], [%target.next, %one.end]"
+        yield f"  store {exact} zeroinitializer, ptr %target, align {tile.size}"
+        yield "  br label %cell"
+        yield "cell:"
+        yield "  %r = phi i64 [0, %one], [%r.next, %cell]"
+        yield f"  %cell.from = getelementptr {tile.type}, ptr %source, i64 %r"
+        yield f"  %value = load {tile.type}, ptr %cell.from, align {tile.size}"
+        yield f"  %cell.to = getelementptr {tile.type}, ptr %target, i64 %r"
+        yield f"  store {tile.type} %value, ptr %cell.to, align {tile.size}"
+        yield "  %r.next = add nsw i64 %r, 1"
+        yield "  %inside = icmp slt i64 %r.next, %there"
+        yield f"  %narrow = icmp slt i64 %r.next, {tile.rows}"
+        yield "  %cells = and i1 %inside, %narrow"
+        yield "  br i1 %cells, label %cell, label %one.end"
+        yield "one.end:"
+        yield "  %source.next = getelementptr i8, ptr %source, i64 %along"
+        yield f"  %target.next = getelementptr {tile.type}, ptr %target, i64 {tile.rows}"
+        yield "  %n.next = add nsw i64 %n, 1"
+        yield "  %n.more = icmp slt i64 %n.next, %count"
+        yield "  br i1 %n.more, label %one, label %part.end"
+        yield "part.end:"
+        yield f"  %m.next = add nsw i64 %m, {tile.rows}"
+        yield "  %place.next = getelementptr i8, ptr %place, i64 %apart"
+        yield "  %m.more = icmp slt i64 %m.next, %rest"
+        yield "  br i1 %m.more, label %part, label %end"
+        yield "end:"
+        yield "  ret void"
+        yield "}"
+
+    return Helper(name, "\n".join(lines()), frozenset([_PREFETCH]))
