@@ -62,6 +62,7 @@ class Case:
 
     def tensors(self, sizes: dict[Symbol, int] | None = None) -> list[torch.Tensor]:
         """Memory for the kernel's parameters, random, and more behind its end, which must stay as it is."""
+        torch.manual_seed(0)
         counts = (product(self.buffers[name].sizes).evaluate(sizes or {}) for name in self.names)
         return [torch.randn(count + 64, dtype=torch.float64).to(self.dtype) for count in counts]
 
