@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ingot.graph import meta
+from ingot.graph.passes.pipeline import PASSES
 from ingot.loops.ir import Library
-from tests.codegen.triton.interpreter import planned
+from tests.codegen.triton.interpreter import planned, planned_beside
 
 aten = torch.ops.aten
 LARGE = 1 << 13  # whose square is more than may be tried out
@@ -60,3 +62,23 @@ def test_masks_of_attention_keep_the_gaps_between_their_rows(monkeypatch: pytest
     meta.rule_for.cache_clear()
     (call,) = [node for node in plan.graph.nodes if isinstance(node, Library)]
     assert [stride.constant for stride in call.args[3].strides] == [56, 0, 8, 1]
+
+
+def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are converted where they come in, and each weight with a window; what is between is left alone."""
+
+    def fn(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.conv2d(x, first, None, 2, 3).relu(), 3, 2, 1)
+        return (x + F.conv2d(F.conv2d(x, second, None, 1, 1).relu(), third)).mean((2, 3))
+
+    args = [torch.empty(1, 3, 64, 64), *(torch.empty(16, *size) for size in ((3, 7, 7), (16, 3, 3), (16, 1, 1)))]
+
+    def images(allowed: bool) -> list[list[bool]]:
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+        graph = planned_beside(fn, *args, passes=PASSES).graph
+        calls = [node for node in graph.nodes if isinstance(node, Library)]
+        found = [(*node.args[:2], graph.buffers[node.targets[0]]) for node in calls]
+        return [[view.strides[1].constant == 1 for view in views] for views in found]
+
+    assert images(True) == [[True] * 3] * 3
+    assert images(False)[:2] == [[False] * 3] * 2

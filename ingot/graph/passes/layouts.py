@@ -1,9 +1,10 @@
 """Layouts: one for the images that convolutions read and write, through all that stands between them.
 
-Channels-last makes a convolution a contraction with the weight as it lies, or, where it is depthwise, a loop over whole
-vectors of channels. A node that is to lie channels-last says so in `meta["layout"]`; `meta["val"]` stays what eager
-makes. Images are converted where a convolution reads one that lies otherwise, and where one is returned. Convolutions
-that are connected by such images are laid channels-last together, where they gain more than the conversions cost.
+Channels-last makes a convolution a contraction with the weight as it lies, or, where it is depthwise, a loop over
+whole vectors of channels; on a GPU it is what tensor cores read, and chosen for inference. A node that is to lie
+channels-last says so in `meta["layout"]`; `meta["val"]` stays what eager makes. Images are converted where a
+convolution reads one that lies otherwise, and where one is returned. Convolutions that are connected by such images
+are laid channels-last together, where they gain more than the conversions cost.
 
 In a joint graph the gradients of convolutions count as further ones: that of the images reads and gives an image, that
 of the weight reads two.
@@ -48,7 +49,9 @@ _FOLLOWERS = {
 def choose_layouts(graph: AtenGraph) -> None:
     """Lay images channels-last where that makes the convolutions between them faster."""
     nodes = list(graph.graph.nodes)
-    laid = {node for node in nodes if _convolves(node) and _is_loops(node)}
+    convolutions = [node for node in nodes if _convolves(node)]
+    trains = any(node.target is aten.convolution_backward.default for node in convolutions)
+    laid = {node for node in convolutions if _is_loops(node) or (not trains and _is_for_tensor_cores(node))}
     if not laid or any(node.target is aten.as_strided.default for node in nodes):
         return
     for node in nodes:
@@ -121,6 +124,17 @@ def _is_loops(node: Any) -> bool:
     depthwise = groups == weight.shape[0] == values[1].shape[1]
     dense = groups == 1 and (weight.shape[0] >= FEWEST_RESULTS or math.prod(weight.shape[2:]) <= SMALL_WINDOW)
     return depthwise or dense
+
+
+def _is_for_tensor_cores(node: Any) -> bool:
+    """Whether tensor cores of a GPU compute this convolution: they read channels-last images, to and from which the
+    library converts others at each."""
+    (x, *_), weight, transposed, groups, _ = _Convolution.of(node)  # type: ignore[misc]
+    value = x.meta["val"]
+    if value.device.type != "cuda" or weight.dim() != 4 or transposed or groups > 1:
+        return False
+    narrow = value.dtype in (torch.float16, torch.bfloat16)
+    return narrow or (value.dtype is torch.float32 and torch.backends.cudnn.allow_tf32)
 
 
 def _images(node: Node) -> list[Node]:

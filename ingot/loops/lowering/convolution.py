@@ -87,6 +87,11 @@ def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *r
             return form(lw, out, x, weight, *rest)
         except NotLowered:
             pass
+    if not lw.target.contracts and out.strides == channels_last_strides(out.sizes) != contiguous_strides(out.sizes):
+        x, weight = (_all_channels_last(lw, value) for value in (x, weight))  # else the library converts, and back
+        (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
+        assert called is not None
+        return called
     if lw.fast_libraries:  # in any layout
         (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
         assert called is not None
@@ -127,6 +132,13 @@ def channels_last(
             raise NotLowered("groups of several channels, or a large window")
         return _depthwise_of_vectors(lw, out, in_channels_last(lw, x, window.padding), weight, bias, window)
     return dense(lw, out, x, weight, bias, window)
+
+
+def _all_channels_last(lw: Lowering, value: TensorValue) -> TensorValue:
+    """Images or a weight in memory, channels innermost."""
+    strides = channels_last_strides(value.sizes)
+    lies = all(a is b or size is ONE for a, b, size in zip(lw.view(value).strides, strides, value.sizes))
+    return value if lies else lw.relaid(value, strides)
 
 
 def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:

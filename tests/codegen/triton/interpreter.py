@@ -16,6 +16,7 @@ from ingot.codegen.reference import run_plan
 from ingot.codegen.triton import helpers, module, ops, supported, write_kernel
 from ingot.codegen.triton.kernel import TritonKernel
 from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.passes.pipeline import Passes, run_passes
 from ingot.graph.record import trace
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
@@ -130,15 +131,16 @@ def planned(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) 
     return schedule(loops, target=GPU)
 
 
-def planned_beside(fn: Callable[..., Any], *args: torch.Tensor) -> Plan:
+def planned_beside(fn: Callable[..., Any], *args: torch.Tensor, passes: Passes = ()) -> Plan:
     """The GPU's plan of a function whose arguments of rank 0 are on the CPU, the others on a GPU that need not be
-    there."""
+    there; its graph went through the passes."""
     graph = fx.Graph()
     graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
     context = FakeContext()
     fakes = [context.fake(a) for a in args]
     fakes = [FakeTensor(f.meta, torch.device("cuda:0")) if a.dim() else f for f, a in zip(fakes, args)]
     aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
+    run_passes(aten, passes)
     loops = lower(aten, supported, target=GPU)
     verify(loops)
     return schedule(loops, target=GPU)
