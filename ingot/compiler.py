@@ -18,7 +18,7 @@ import torch
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
 from ingot.capture.facts import operations_are_watched
-from ingot.capture.guards import GuardSet, Quantity, Varying, closest
+from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying, closest
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
@@ -26,7 +26,7 @@ from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph.ambient import undisturbed
-from ingot.native import Dispatcher, GuardTree, _native
+from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import compiling
 from ingot.stance import DEFAULT, FAIL, current_stance
@@ -35,6 +35,7 @@ log = logging.getLogger("ingot")
 
 MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this, and says so once
 MAX_CONTINUATION_ENTRIES = 16  # the same for what follows a graph break: a loop that breaks has one for each iteration
+SETTLED = 8  # calls of one entry after which a size that they had in common is taken to stay
 MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -52,7 +53,10 @@ class Compiler:
         self.options = options
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
+        self.entries: list[Entry] = []  # of the dispatcher, beside their guards
         self.varying: Varying = frozenset()
+        self.plausible: Plausible | None = None  # sizes that may vary, too, once there is an entry
+        self.supposes = options.dynamic is not False and options.is_native  # whether such are symbols
         self.fixed_sizes = False  # whether they are compiled for, as symbols did not do
         self.takes_data_dependent_sizes = options.is_native  # else they break the graph, as symbols for them did not do
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
@@ -72,7 +76,9 @@ class Compiler:
             self.dispatcher.clear()
             self.compilations.clear()
             self.guards.clear()
-            self.varying, self.fixed_sizes = frozenset(), False
+            self.entries.clear()
+            self.varying, self.plausible, self.fixed_sizes = frozenset(), None, False
+            self.supposes = self.options.dynamic is not False and self.options.is_native
             self.takes_data_dependent_sizes = self.options.is_native
             self.continuations.clear()
             self.overflow = self.watched = None
@@ -135,6 +141,8 @@ class Compiler:
         if self.options.dynamic is not False and self.options.is_native:
             for guards in self.guards:
                 self.varying = self.varying.union(guards.changed_sizes(slots), guards.changed_integers(slots))
+            if self.supposes:
+                self._suppose(slots)
         run: Run | None = None
         try:
             run = self._compile_data(compilation, slots, args, kwargs)
@@ -150,6 +158,22 @@ class Compiler:
 
             debug(compilation)
         return compilation, run
+
+    def _suppose(self, slots: tuple[Any, ...]) -> None:
+        """Find the sizes that may vary though they were not seen to: those beside one that varies, unless they have
+        settled in an entry that nothing but sizes keeps from serving this call."""
+        compiled = [(g, entry) for g, entry in zip(self.guards, self.entries) if entry.target is not None]
+        if not compiled:
+            return
+        beside, settled = set[Quantity](), set[Quantity]()
+        for guards, entry in compiled:
+            if entry.hits < SETTLED:
+                beside.update(guards.sizes_beside_changed(slots))
+            else:
+                settled.update(guards.settled_sizes(slots))
+        places = (self.plausible.places if self.plausible is not None else frozenset()) | (beside - settled)
+        known = frozenset(source for guards, _ in compiled for source in guards.sizes())
+        self.plausible = Plausible(places, known)
 
     def _compile_data(
         self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -173,34 +197,46 @@ class Compiler:
     def _compile_sizes(
         self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Run:
-        """Compile with symbols for sizes and integers that vary; where that cannot be done, for those of this call."""
-        options, varying = self.options, self.varying
-        fixed = frozenset(place for place in varying if not isinstance(place, Quantity))
-        static = replace(options, dynamic=False)
+        """Compile with symbols for sizes and integers that vary, and for sizes that may; where that cannot be done, for
+        those of this call."""
+        fixed = frozenset(place for place in self.varying if not isinstance(place, Quantity))
+        static = replace(self.options, dynamic=False)
 
-        def capture(options: Options, varying: Varying) -> Captured:
+        def capture(options: Options, varying: Varying, plausible: Plausible | None = None) -> Captured:
+            compilation.captured = None
             with stage(compilation, "capture"):
-                compilation.captured = captured = self._capture(args, kwargs, options, varying)
+                compilation.captured = captured = self._capture(args, kwargs, options, varying, plausible)
             return captured
+
+        def compiled(plausible: Plausible | None) -> Run | Exception:
+            """With symbols, or why that cannot be done."""
+            try:
+                captured = capture(self.options, self.varying, plausible)
+                why = captured.break_
+                if why is None or not has_symbols(why) or str(capture(static, fixed).break_) == str(why):
+                    return self._add_entry(compilation, captured, slots)  # it does not break for the symbols' sake
+            except BackendError:
+                raise
+            except Exception as problem:
+                if not has_symbols(compilation.captured or problem):
+                    raise
+                return problem
+            return why
 
         if self.fixed_sizes:
             return self._add_entry(compilation, capture(static, fixed), slots)
-        try:
-            captured = capture(options, varying)
-            if captured.break_ is None or not has_symbols(captured.break_):
-                return self._add_entry(compilation, captured, slots)
-            why: Exception = captured.break_
-            alone = capture(static, fixed)
-            if str(alone.break_) == str(why):  # the break is not for the sake of the symbols
-                return self._add_entry(compilation, captured, slots)
-        except BackendError:
-            raise
-        except Exception as problem:
-            if not has_symbols(compilation.captured or problem):
-                raise
-            why, alone = problem, capture(static, fixed)
-        run = self._add_entry(compilation, alone, slots)
-        compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(why)}")
+        if self.plausible is not None:
+            found = compiled(self.plausible)
+            if not isinstance(found, Exception):
+                assert compilation.captured is not None
+                self.plausible = self.plausible._replace(places=self.plausible.places | compilation.captured.supposed)
+                return found
+            self.supposes, self.plausible = False, None
+        found = compiled(None)
+        if not isinstance(found, Exception):
+            return found
+        run = self._add_entry(compilation, capture(static, fixed), slots)
+        compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(found)}")
         self.fixed_sizes = True
         return run
 
@@ -215,10 +251,15 @@ class Compiler:
         return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
 
     def _capture(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, varying: Varying
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        varying: Varying,
+        plausible: Plausible | None,
     ) -> Captured:
         of_data = self.takes_data_dependent_sizes
-        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying, of_data)
+        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying, of_data, plausible)
 
     def _continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -259,10 +300,11 @@ class Compiler:
         if aten is not None and aten.checks and not replays:
             raise Unsupported(f"{aten.checks[0]} is checked where eager could not go on", aten.checks[0].where)
         handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
-        self.dispatcher.add_entry(
+        entry = self.dispatcher.add_entry(
             tree, target, residual, replays=replays, handles=handles, general=bool(captured.guards.symbols)
         )
         self.guards.append(captured.guards)
+        self.entries.append(entry)
 
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raised: Exception | None = None
@@ -314,7 +356,7 @@ class Compiler:
         self._add_eager_entry(GuardSet())
 
     def _add_eager_entry(self, guards: GuardSet) -> None:
-        self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None)
+        self.entries.append(self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None))
         self.guards.append(guards)
 
     def _overflow(self) -> Unsupported:
@@ -381,10 +423,15 @@ class Continuation(Compiler):
         return self.chain.where
 
     def _capture(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, varying: Varying
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: Options,
+        varying: Varying,
+        plausible: Plausible | None,
     ) -> Captured:
         of_data = self.takes_data_dependent_sizes
-        return capture_continuation(self.chain, args, options, self._continue_at, varying, of_data)
+        return capture_continuation(self.chain, args, options, self._continue_at, varying, of_data, plausible)
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)

@@ -14,7 +14,7 @@ from torch import fx
 from ingot.capture import handlers, marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
-from ingot.capture.guards import GuardSet, Quantity, Varying
+from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying
 from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
@@ -96,6 +96,7 @@ class Captured:
     writes: bool = False
     handles: bool = False
     marked: frozenset[Quantity] = frozenset()  # the sizes that are marked to be symbols
+    supposed: frozenset[Quantity] = frozenset()  # those that are symbols though they were not seen to vary
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
@@ -175,16 +176,18 @@ def capture_call(
     continuations: Continuations | None = None,
     varying: Varying = frozenset(),
     data_dependent_sizes: bool = False,
+    plausible: Plausible | None = None,
 ) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
-    break. `varying` are not compiled for their values; `data_dependent_sizes` do not break the graph.
+    break. `varying` are not compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break
+    the graph.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
     captured at all.
     """
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
-        session.varying = varying
+        session.varying, session.plausible = varying, plausible
         function, _ = entry(fn)
         marks.refuse_disabled(function)
         root = FunctionValue.outside(session, function, ConstSource(function))
@@ -202,11 +205,12 @@ def capture_continuation(
     continuations: Continuations,
     varying: Varying = frozenset(),
     data_dependent_sizes: bool = False,
+    plausible: Plausible | None = None,
 ) -> Captured:
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
-        session.varying, session.continues = varying, True
+        session.varying, session.plausible, session.continues = varying, plausible, True
         return enter_chain(session, chain, state)
 
     return _capture(enter, options, continuations, data_dependent_sizes)
@@ -321,6 +325,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
         recorder.writes,
         session.handles,
         frozenset(recorder.marked),
+        frozenset(recorder.supposed),
     )
     captured.collect_shape_guards()
     return captured

@@ -228,6 +228,19 @@ class Quantity(NamedTuple):
 Varying = frozenset[Source | Quantity]
 """Floats, ints and sizes of tensors that were seen to differ from call to call."""
 
+
+class Plausible(NamedTuple):
+    """Which sizes of the arguments' tensors may vary as well, though they were not seen to: those beside sizes that
+    vary (`places`), and all those of tensors that no earlier entry has met (all but the `known`), as a cache that is
+    None at first."""
+
+    places: frozenset[Quantity] = frozenset()
+    known: frozenset[Source] = frozenset()
+
+    def includes(self, size: Quantity) -> bool:
+        return size in self.places or size.source not in self.known
+
+
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -473,6 +486,30 @@ class GuardSet:
                 for dim, (was, size) in enumerate(zip(guard.data.sizes, now.sizes, strict=True)):
                     if was is not None and was != size:
                         yield Quantity(guard.source, "size", dim)
+
+    def sizes(self) -> dict[Source, tuple[int | None, ...]]:
+        """The sizes of tensors that are relied on; None where there are symbols."""
+        return {g.source: g.data.sizes for g in self if g.kind is Kind.TENSOR and g.source is not None}
+
+    def settled_sizes(self, slots: Sequence[Any]) -> Iterator[Quantity]:
+        """The sizes that are relied on and have stayed, where nothing but other sizes differs."""
+        resized = {size.source for size in self.changed_sizes(slots)}
+        if all(g.kind is Kind.SHAPE or g.source in resized or not g.differences(slots, self.symbols) for g in self):
+            for source, sizes in self.sizes().items():
+                now = source.load(slots).shape
+                yield from (Quantity(source, "size", dim) for dim, size in enumerate(sizes) if size == now[dim])
+
+    def sizes_beside_changed(self, slots: Sequence[Any]) -> Iterator[Quantity]:
+        """The sizes of the tensors that `changed_sizes` finds, and other tensors' first where it is theirs as well: so
+        many rows, or samples, there are in all."""
+        resized = {size.source for size in self.changed_sizes(slots)}
+        given = self.sizes()
+        rows = {given[source][0] for source in resized} - {None}
+        for source, sizes in given.items():
+            if source in resized:
+                yield from (Quantity(source, "size", dim) for dim in range(len(sizes)))
+            elif sizes and sizes[0] in rows:
+                yield Quantity(source, "size", 0)
 
     def texts(self) -> list[str]:
         """One line for each guard."""

@@ -74,6 +74,7 @@ class GraphRecorder:
         self.integers: dict[fx.Node, GraphInput] = {}
         self.writes = False
         self.marked: list[Quantity] = []  # the dimensions that are marked to be symbols
+        self.supposed: list[Quantity] = []  # those that are, as they may vary
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
@@ -120,8 +121,15 @@ class GraphRecorder:
         if self.dynamic is False:
             return frozenset(), {}
         marks = marks_of(tensor)
-        every = self.dynamic and session.is_given(source)
-        seen = {d for d in range(tensor.dim()) if every or Quantity(source, "size", d) in session.varying}
+        sizes = [Quantity(source, "size", d) for d in range(tensor.dim())]
+        seen = {size.dim for size in sizes if size in session.varying}
+        if session.is_given(source):
+            if self.dynamic:
+                seen.update(range(tensor.dim()))
+            elif session.plausible is not None and not isinstance(tensor, torch.nn.Parameter):
+                also = [s for s in sizes if s.dim not in seen and s.dim not in marks and session.plausible.includes(s)]
+                self.supposed += also
+                seen.update(size.dim for size in also)
         bounds = {d: mark for d, mark in marks.items() if mark is not None}
         self.marked += [Quantity(source, "size", d) for d in bounds]
         return frozenset(seen - marks.keys() | bounds.keys()), bounds

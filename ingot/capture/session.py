@@ -14,7 +14,7 @@ import torch
 from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
-from ingot.capture.guards import MISSING, Kind, Varying
+from ingot.capture.guards import MISSING, Kind, Plausible, Varying
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import (
@@ -91,6 +91,7 @@ class Session(Semantics):
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at: int | None = None  # the number of instructions after which capture ends in a graph break
         self.varying: Varying = frozenset()
+        self.plausible: Plausible | None = None
         self.continues = False  # whether it begins behind a graph break
         self.says_compiling = True  # to a program that asks whether it is compiled
         self.asked_compiling = False
