@@ -51,6 +51,7 @@ from ingot.capture.values.functions import FunctionValue
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
+from ingot.graph.relations import reduced
 from ingot.options import Options
 
 _TABLES = (  # imported for the rows that they add
@@ -101,8 +102,7 @@ class Captured:
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
         before the guards are used."""
-        for left, relation, right, where in self.context.shapes.guards:
-            self.guards.add_shape(left, relation, right, where)
+        self.guards.set_relations(reduced(self.context.shapes.guards))
 
     def fixed_marks(self) -> list[str]:
         """For the report: the sizes that are marked to be symbols and yet are compiled for, with the user's line that

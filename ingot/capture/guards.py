@@ -351,6 +351,7 @@ class GuardSet:
     def __init__(self) -> None:
         self.symbols: dict[Symbol, Quantity] = {}
         self._guards: dict[tuple[Any, ...], Guard] = {}
+        self._relations: set[tuple[Any, ...]] = set()  # the keys of those that `set_relations` stated
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self._guards.values())
@@ -408,6 +409,15 @@ class GuardSet:
     def add_shape(self, left: Expr, relation: str, right: Expr, where: str = "") -> None:
         """States a relation between sizes: one of == != < <= > >=. Its symbols must be bound before the set is used."""
         self.add(None, Kind.SHAPE, (left, relation, right), where)
+
+    def set_relations(self, relations: Iterable[tuple[Expr, str, Expr, str]]) -> None:
+        """States relations between sizes, each with the user's line, in place of those that were stated so before."""
+        for key in self._relations:
+            self._guards.pop(key, None)
+        known = set(self._guards)
+        for relation in relations:
+            self.add_shape(*relation)
+        self._relations = self._guards.keys() - known
 
     def add_global_state(self, where: str = "") -> None:
         """States that the modes around the call are as they are now."""

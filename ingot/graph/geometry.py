@@ -53,7 +53,7 @@ def like_channels_last(t: torch.Tensor) -> bool:
     if t.dim() not in _CHANNELS_LAST:
         return False
     sizes, strides = t.shape, t.stride()
-    if strides[1] == 0:
+    if surely_plain(t) or strides[1] == 0:  # in order, it reads as contiguous at the latest
         return False
     least: Size = 0
     for d in _CHANNELS_LAST[t.dim()]:

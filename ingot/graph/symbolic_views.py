@@ -137,7 +137,7 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
     out_sizes, strides = list(sizes), [0] * len(sizes)
     for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
         kept = (isinstance(sizes[d], int) and sizes[d] == -1) or to_expr(sizes[d]) is to_expr(size)
-        if kept or not _is_one(size):
+        if kept or geometry.at_hand(sizes[d]) == geometry.at_hand(size) > 1 or not _is_one(size):
             if not kept and not expected(sizes[d] == size):
                 raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
@@ -251,7 +251,13 @@ def _same(t: Tensor) -> Window:
 
 def _split(t: Tensor, size: Any, dim: int = 0) -> list[Window]:
     count = int((t.shape[dim] + size - 1) // size)
-    return [_slice(t, dim, i * size, (i + 1) * size) for i in range(count)]
+    sizes, strides, offset = _same(t)
+    parts: list[Window] = []
+    for i in range(count):
+        part = [*sizes]
+        part[dim] = size if i + 1 < count else sizes[dim] - i * size
+        parts.append((part, strides, offset + i * size * strides[dim]))
+    return parts
 
 
 def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Window]:

@@ -99,6 +99,7 @@ class ShapeContext:
         self._proofs: dict[tuple[Expr, str, Expr, bool], bool | None] = {}  # what `proved` has said since
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
+        self._stated: set[tuple[Expr, str, Expr]] = set()  # what these say
         self.unbacked = Unbacked()
         self.looks: dict[Any, int] = {}  # see `fakes.look_of`
         self.results: dict[Any, Any] = {}  # and what ops gave on fakes of these looks
@@ -183,7 +184,8 @@ class ShapeContext:
         question = left, relation, right, above_one
         if question not in self._proofs:
             self._proofs[question] = self._prove(*question)
-        return self._proofs[question]
+        answer = self._proofs[question]
+        return True if answer is None and (left, relation, right) in self._stated else answer
 
     def _prove(self, left: Expr, relation: str, right: Expr, above_one: bool) -> bool | None:
         left, right = (self.simplified(e).substitute(self._several) for e in (left, right))
@@ -216,10 +218,11 @@ class ShapeContext:
             if answer
             else ShapeGuard(sides[0], negated, sides[1], self.where)
         )
-        if not any(g[:3] == known[:3] for g in self.guards):
+        if known[:3] not in self._stated:
             if self.closed:
                 raise Unsupported(f"compiled code would depend on {known} as well", self.where)
             self.guards.append(known)
+            self._stated.add(known[:3])
         if known.relation == "==":
             self._pin(left, right)
         else:
@@ -544,8 +547,22 @@ class SizeNode(_Node):
     def is_channels_last_contiguous_3d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
         return self._dense_in_order(sizes, strides, (1, 4, 3, 2, 0)) if len(sizes) == 5 else self.wrap_bool(False)
 
-    is_channels_last_strides_2d = is_channels_last_contiguous_2d
-    is_channels_last_strides_3d = is_channels_last_contiguous_3d
+    def is_channels_last_strides_2d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+        return self._unless_plain(self.is_channels_last_contiguous_2d, sizes, strides)
+
+    def is_channels_last_strides_3d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+        return self._unless_plain(self.is_channels_last_contiguous_3d, sizes, strides)
+
+    def _unless_plain(
+        self, question: Callable[..., TruthNode], sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> TruthNode:
+        """What lies in order suggests no other format, also where it could be read so as sizes are 1."""
+        step = integer(1)
+        for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+            if stride.expr is not step:
+                return question(sizes, strides)
+            step = step * size.expr
+        return self.wrap_bool(False)
 
     def is_non_overlapping_and_dense(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
         order = sorted(range(len(sizes)), key=lambda d: strides[d].hint)

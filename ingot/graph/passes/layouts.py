@@ -238,7 +238,7 @@ def _is_returned(node: Node) -> bool:
 
 def _lies_channels_last(node: Node) -> bool:
     value = _first(node.meta["val"])
-    return isinstance(value, torch.Tensor) and value.stride()[1] == 1
+    return isinstance(value, torch.Tensor) and geometry.at_hand(value.stride()[1]) == 1
 
 
 def _elements(node: Node) -> float:
