@@ -58,6 +58,6 @@ GPU = Target(
     few_points=256,
     long_reduction=1 << 15,
     part=1 << 12,
-    most_parts=1 << 12,
+    most_parts=1 << 10,
     columns=128,
 )

@@ -56,7 +56,7 @@ def test_a_transposition_is_done_in_tiles() -> None:
 
 def test_few_long_rows_are_split() -> None:
     first, second = kernels(lambda x: x.sum(-1), torch.randn(4, 1 << 20))
-    assert first.points.constant == (4 << 20) // GPU.part and second.points.constant == 4
+    assert first.points.constant == GPU.most_parts and second.points.constant == 4
 
 
 def test_few_short_rows_are_not_split() -> None:
