@@ -37,6 +37,7 @@ from ingot.explain.cli import console, milliseconds, positive
 from ingot.explain.measure import error, interleave, peak_bytes, ratio_interval, synchronize, tensors, timed
 from ingot.explain.report import size_text
 
+WIDTH = 140  # of the table, in columns
 MODES: Mapping[str, str | None] = {"default": None, "reduce-overhead": "reduce-overhead"}
 COMPILERS: Mapping[str, Callable[..., Any]] = {"Ingot": ingot.compile, "torch.compile": torch.compile}
 
@@ -303,7 +304,7 @@ def main() -> None:
         for worker in workers.values():
             wait(worker)
         found |= {name: figures for name, worker in workers.items() if (figures := measured(worker))}
-    console().print(show(found))
+    console().print(show(found), width=WIDTH)
     for mode in MODES:
         names = peer_name("Ingot", mode), peer_name("torch.compile", mode)
         if ratios := [ratio[1] for figures in found.values() if (ratio := over(figures, *names))]:
