@@ -210,3 +210,41 @@ def test_gradients_of_attention_go_no_further_from_float64_than_eagers() -> None
     )
     assert [t.stride() for t in found] == [t.stride() for t in eager]
     assert error(found, best) <= max(1.1 * error(eager, best), 4 * torch.finfo(torch.float32).eps)
+
+
+def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """One step, written out."""
+    i, f, g, o = (x @ w + h @ u + b).chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def test_what_an_lstm_cell_does_to_elements_is_one_kernel_each_way() -> None:
+    """For any batch: beside the products, and the sum for the bias. The gradients of the gates are pieces of one
+    tensor, which one kernel writes."""
+    compiled = ingot.compile(lstm_cell, fullgraph=True)
+    parameters = [wanted(32, 256), wanted(64, 256), wanted(256)]
+    for n in (8, 5, 1, 33):
+        inputs = [wanted(n, 32), wanted(n, 64), wanted(n, 64), *parameters]
+        tangents = torch.randn(n, 64), torch.randn(n, 64)
+        found, expected = (torch.autograd.grad(f(*inputs), inputs, tangents) for f in (compiled, lstm_cell))
+        assert error(found, expected) < 1e-5
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    first, general = compiler.compilations
+    for forward in (first, general):
+        assert forward.backward is not None and called(forward) == called(forward.backward) == []
+        ops = [[k.origin.ops for k in c.plan.kernels] for c in (forward, forward.backward)]
+        products = {"aten.mm.default", "aten.linear.default"}
+        pointwise, gradients = ([o for o in each if products.isdisjoint(o)] for each in ops)
+        assert len(pointwise) == 1 and [o[0] for o in gradients] == ["aten.mul.Tensor", "aten.sum.dim_IntList"]
+    assert general.captured.guards.symbols and not first.captured.guards.symbols
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_pieces_of_what_is_put_together_are_one_kernel(dim: int) -> None:
+    compiled = ingot.compile(lambda x: torch.cat([x.sin(), x * 2, (x + 1).cos()], dim), fullgraph=True)
+    x = torch.randn(3, 4, 5)
+    torch.testing.assert_close(compiled(x), torch.cat([x.sin(), x * 2, (x + 1).cos()], dim))
+    (made,) = Compiler.of(compiled).compilations
+    assert kernels(made) == 1

@@ -17,7 +17,7 @@ from ingot.loops.expr import (
 )
 from ingot.loops.ir import Body, Buffer, Instruction, Origin, Pointwise, Reduction, Scan
 from ingot.loops.target import CPU, Target
-from ingot.schedule.dependencies import SAME_POINT, never_meet, relation
+from ingot.schedule.dependencies import SAME_POINT, never_meet, pieces, relation
 from ingot.schedule.fuse import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.nests import Compute, fresh_loops, keeps_apart, map_indices, merge_neighbours
@@ -62,7 +62,9 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
     first, second = laid.members[j], laid.members[k]
     pairs = [(first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target]
     pairs += [(i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target]
-    if first.target == second.target and not never_meet(first.index, second.index, laid.outer):
+    loops = [(*laid.outer, *laid.inner[n]) for n in (j, k)]
+    apart = never_meet(first.index, second.index, laid.outer) or pieces(first.index, second.index, *loops)
+    if first.target == second.target and not apart:
         pairs.append((first.index, second.index, False))
     if not pairs:
         return None

@@ -71,8 +71,10 @@ def _disjoint_pieces(first: Node, second: Node) -> bool:
     """Whether two writers of one buffer provably write different elements: their address ranges do not meet, or do
     so only in strides that interleave (pieces of a concatenation along an inner dimension)."""
     a, b = _piece(first), _piece(second)
-    if a is None or b is None:
-        return False
+    return a is not None and b is not None and _apart(a, b)
+
+
+def _apart(a: _Piece, b: _Piece) -> bool:
     if disjoint_ranges(a.index, b.index):
         return True
     outer_a, outer_b = a.by_stride(), b.by_stride()
@@ -150,6 +152,15 @@ def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None
         if not (_within(inner_first, stride) and _within(inner_second, stride)):
             return None
     return SAME_ROW
+
+
+@lru_cache(ALIKE)
+def pieces(first: Expr, second: Expr, loops: tuple[Symbol, ...], others: tuple[Symbol, ...]) -> bool:
+    """Whether two addresses in one buffer, over these and those loops, are never the same at any of their points, as
+    those of pieces that are put together along an inner dimension."""
+    if first.linear(loops) is None or second.linear(others) is None:
+        return False
+    return _apart(_Piece(first, loops), _Piece(second, others))
 
 
 def never_meet(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> bool:

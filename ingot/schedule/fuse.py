@@ -12,7 +12,7 @@ from typing import Any
 from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.loops.target import CPU, Target
-from ingot.schedule.dependencies import direct_dependencies, relation
+from ingot.schedule.dependencies import direct_dependencies, pieces, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.nests import (
     ALIKE,
@@ -392,7 +392,7 @@ class _Fusion:
     @staticmethod
     def _no_conflict(laid: Overlay) -> bool:
         """Whether every pair of accesses to one buffer of which one writes meets at the same point or in the same
-        row only."""
+        row only; writes to a buffer that is not read may be of pieces that never meet."""
         accesses: dict[str, list[tuple[int, bool, Expr]]] = defaultdict(list)
         for k, m in enumerate(laid.members):
             for i in m.body.loads:
@@ -400,9 +400,13 @@ class _Fusion:
             accesses[m.target].append((k, True, m.index))
         for uses in accesses.values():
             writes = [(k, e) for k, written, e in uses if written]
+            is_read = len(writes) < len(uses)
             for w, written_at in writes:
                 for k, _, e in uses:
-                    if k != w and relation(written_at, e, laid.outer) is None:
+                    if k == w or relation(written_at, e, laid.outer) is not None:
+                        continue
+                    loops = [(*laid.outer, *laid.inner[n]) for n in (w, k)]
+                    if is_read or not pieces(written_at, e, *loops):
                         return False
         return True
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.loops.expr import integer, loop_symbol, size_symbol
-from ingot.schedule.dependencies import SAME_POINT, SAME_ROW, direct_dependencies, relation, used_nodes
+from ingot.schedule.dependencies import SAME_POINT, SAME_ROW, direct_dependencies, pieces, relation, used_nodes
 
 from .programs import Draft
 
@@ -61,3 +61,25 @@ def test_a_write_to_an_input_waits_for_its_readers_and_is_never_dead():
     graph = d.returns("y")
     assert [n.name for n in used_nodes(graph)] == ["y", "update"]
     assert direct_dependencies(graph.nodes) == [set(), {0}]
+
+
+ROWS, LANE = loop_symbol("o0", N), loop_symbol("o1", 64)
+
+
+@pytest.mark.parametrize(
+    "first, second, apart",
+    [
+        (256 * ROWS + LANE, 256 * ROWS + LANE + 64, True),
+        (256 * ROWS + LANE, 256 * ROWS + LANE + 63, False),
+        (256 * ROWS + LANE + 192, 256 * ROWS + LANE + 256, False),  # the next row's
+        (64 * ROWS + LANE, 64 * ROWS + LANE, False),
+        (LANE, LANE + 64, True),
+        (2 * LANE, 2 * LANE + 1, True),
+        (N * ROWS + LANE, N * ROWS + LANE + 64, False),  # rows may be shorter
+    ],
+)
+def test_pieces_never_meet(first, second, apart):
+    assert pieces(first, second, (ROWS, LANE), (ROWS, LANE)) is apart
+    if apart:
+        points = [{N: 5, ROWS: row, LANE: lane} for row in range(5) for lane in range(64)]
+        assert {first.evaluate(p) for p in points}.isdisjoint(second.evaluate(p) for p in points)
