@@ -227,7 +227,8 @@ class GraphRecorder:
             OverflowError,
         ) as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", target)
-            kind = Unsupported if isinstance(error, NotImplementedError) else EagerRaises
+            ours = isinstance(error, NotImplementedError) or _NOT_SYMBOLIC in str(error)
+            kind = Unsupported if ours else EagerRaises
             raise kind(f"{name} raises {type(error).__name__}: {error}", session.where) from error
 
     def node_of(self, leaf: Any) -> Any:
@@ -419,6 +420,7 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name).strip("_") or "input"
 
 
+_NOT_SYMBOLIC = "SymIntArrayRef expected to contain only concrete integers"  # what torch has of its own takes no symbols
 _IN_PLACE_OPERATORS = {
     getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
 }

@@ -165,6 +165,17 @@ def test_numbers_of_numpy_are_guarded() -> None:
         assert tracked.skips == []
 
 
+def test_methods_of_tensors_take_doubles_of_numpy() -> None:
+    def fn(x: Tensor) -> Any:
+        bound = np.log(2.0)
+        return x.clamp(-bound, bound), torch.empty_like(x).fill_(bound), x.add(bound)
+
+    tracked = Tracked(fn)
+    with torch.no_grad():
+        assert tracked(torch.randn(5)) == 1
+    assert tracked.skips == []
+
+
 def test_facts_of_an_array_are_guarded() -> None:
     compiled = ingot.compile(lambda x, a: (x + torch.from_numpy(a), a.shape))
     x, arrays = torch.ones(4), (np.ones(4), np.zeros(4), np.ones((2, 4)), np.ones(4, dtype=np.float32), np.ones(8)[::2])

@@ -256,6 +256,8 @@ class TensorValue(Value):
             raise session.unsupported(f"Tensor.is_inference of {self.describe()}")
         if name == "__len__":
             return session.wrap_constant(self.length(session))
+        if not name.startswith("new_"):  # which look at the type of what they are given
+            args = [a.as_operand(session) if hasattr(a, "as_operand") and isinstance(a.object, float) else a for a in args]
         try:
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
