@@ -244,3 +244,87 @@ def test_inputs_are_written():
 def test_what_is_unique_along_a_dimension_lies_as_in_eager(op, dim):
     x = torch.randint(0, 2, (5, 4, 3))
     Tracked(lambda x: op(x, dim=dim))(x)
+
+
+ASSERTION = """
+def an_assertion(x):
+    assert (x < 1.5).all(), f"{x.shape} too large"
+    return x * 2
+"""
+SPACE: dict[str, Any] = {}
+exec(ASSERTION, SPACE)  # since pytest writes assertions of a test anew
+
+
+def an_error(x: Tensor) -> Tensor:
+    y = x.sin()
+    if not torch._is_all_true(y < 0.99):
+        raise ValueError(f"found {y.max().item()}")
+    if y.sum() > 100.0:
+        raise ValueError
+    return y.cos()
+
+
+def a_check_of_torchs(x: Tensor) -> Tensor:
+    torch._check_tensor_all(x < 1.5)
+    return x * 2
+
+
+def the_argument_of_a_distribution(x: Tensor) -> Tensor:
+    return torch.distributions.Normal(x, (1.5 - x)).log_prob(x + 1)
+
+
+CHECKED = (SPACE["an_assertion"], an_error, a_check_of_torchs, the_argument_of_a_distribution)
+
+
+@pytest.mark.parametrize("gradients", (False, True))
+@pytest.mark.parametrize("function", CHECKED, ids=lambda f: f.__name__)
+def test_errors_of_the_data_are_checked_in_the_graph(function: Callable[[Tensor], Tensor], gradients: bool) -> None:
+    counted = Counted(function, fullgraph=True)
+    small, large = (torch.full((5,), v, requires_grad=gradients) for v in (1.0, 1.55))
+    assert [counted(small), counted(small)] == [(1, 0), (0, 0)]
+    with pytest.raises(Exception) as expected:
+        function(large)
+    with pytest.raises(expected.type) as found:
+        counted.tracked.compiled(large)
+    assert str(found.value) == str(expected.value)
+    assert counted(small) == (0, 0)
+
+
+def test_errors_of_the_data_behind_random_numbers_and_writes_break_the_graph() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        noise = torch.rand(5)
+        x.add_(1)
+        if (x > 2.5).any():
+            raise ValueError
+        return x * noise + y
+
+    tracked = Tracked(function)
+    with torch.no_grad():
+        for value in (1.0, 1.2):
+            assert_drawn(tracked.compiled, function, torch.full((5,), value))
+        x = torch.full((5,), 2.0)
+        with pytest.raises(ValueError):
+            tracked.compiled(x, x)
+        assert x[0] == 3
+
+
+def assert_drawn(compiled: Callable[..., Tensor], function: Callable[..., Tensor], x: Tensor) -> None:
+    """Both draw the same, and write the same."""
+    ran = []
+    for f in (compiled, function):
+        given = x.clone()
+        torch.manual_seed(0)
+        ran.append((f(given, x), given, torch.rand(1)))
+    torch.testing.assert_close(*ran)
+
+
+def test_what_takes_no_symbols_breaks_the_graph() -> None:
+    def function(x: Tensor, sizes: Tensor) -> Tensor:
+        height, width = sizes
+        return F.interpolate(x.sin(), size=(height, width), mode="bilinear").cos()
+
+    tracked = Tracked(function)
+    with torch.no_grad():
+        for size in (5, 7):
+            tracked(torch.randn(1, 2, 4, 4), torch.tensor([size, 6]))
+    assert tracked.skips == []

@@ -253,13 +253,14 @@ class GraphRecorder:
     def require(self, session: Session, target: Callable[..., Any], *sizes: SymIntValue | int) -> None:
         """Adds a call that has a relation of sizes checked, unless it is known to hold."""
         self.context.shapes.where = session.where
+        # Now, since a size that is checked to be some number is that number afterwards.
+        nodes = tuple([self.node_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
         unbacked = self.context.shapes.unbacked
         unbacked.assumes = True
         try:
             target(*[fake_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
         finally:
             unbacked.assumes = False
-        nodes = tuple([self.node_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
         node = self.graph.call_function(target, nodes)
         node.meta.update(val=None, where=session.where)
 
@@ -420,7 +421,7 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name).strip("_") or "input"
 
 
-_NOT_SYMBOLIC = "SymIntArrayRef expected to contain only concrete integers"  # what torch has of its own takes no symbols
+_NOT_SYMBOLIC = "SymIntArrayRef expected to contain only concrete integers"  # torch's own kernels
 _IN_PLACE_OPERATORS = {
     getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from ingot.capture.handlers.control import truth_at_branch
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.late_text import formatted
@@ -40,7 +41,13 @@ def unary_not(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("TO_BOOL")
 def to_bool(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(frame.session.truth(frame.pop())))
+    value, follows = frame.pop(), frame.program.instructions[frame.index]
+    if follows.op == "POP_JUMP_IF_TRUE":
+        frame.push(ConstantValue(truth_at_branch(frame, value, frame.index + 1, follows.arg)))
+    elif follows.op == "POP_JUMP_IF_FALSE":
+        frame.push(ConstantValue(truth_at_branch(frame, value, follows.arg, frame.index + 1)))
+    else:
+        frame.push(ConstantValue(frame.session.truth(value)))
 
 
 @handles("IS_OP")

@@ -257,7 +257,7 @@ class TensorValue(Value):
         if name == "__len__":
             return session.wrap_constant(self.length(session))
         if not name.startswith("new_"):  # which look at the type of what they are given
-            args = [a.as_operand(session) if hasattr(a, "as_operand") and isinstance(a.object, float) else a for a in args]
+            args = [a.as_operand(session) if _is_double(a) else a for a in args]  # type: ignore[attr-defined]
         try:
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
@@ -447,6 +447,11 @@ class RelationValue(Value):
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+
+
+def _is_double(value: Value) -> bool:
+    """Whether it is a number of NumPy's that is a float."""
+    return hasattr(value, "as_operand") and isinstance(getattr(value, "object", None), float)
 
 
 def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
