@@ -358,3 +358,13 @@ def test_super_behind_a_break() -> None:
         with pytest.raises(ValueError, match="too large"):
             compiled(x + 1e7)
     assert ingot.compile(no_parameters, backend="eager")() == "super"
+
+
+def chosen(scores: torch.Tensor) -> Any:
+    found = torch.distributions.Categorical(logits=scores)
+    best = scores.argmax(-1)
+    return found.log_prob(best), found.entropy(), found.probs
+
+
+def test_a_distribution_with_lazy_properties() -> None:
+    compiled_same(chosen, torch.randn(4, 3))

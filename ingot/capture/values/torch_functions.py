@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import overrides
+from torch.distributions.utils import _lazy_property_and_property
 
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind, Quantity
@@ -355,3 +356,14 @@ for _function in (
 ):
     SPECIAL_FUNCTIONS[_function] = _random_state
 FUNCTIONS.update(dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, torch._resize_output_), _resized))
+
+
+def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    """What a lazy property of a distribution is in its class, which is asked for its type alone."""
+    wrapped = getattr(session.realize(args[0]), "object", None) if args else None
+    if not isinstance(wrapped, FunctionType) or kwargs:
+        raise session.unsupported(f"a {cls.__name__} is made")
+    return session.wrap_constant(cls(wrapped))
+
+
+CONSTRUCTORS[_lazy_property_and_property] = _lazy_property
