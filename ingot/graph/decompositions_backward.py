@@ -102,7 +102,7 @@ def gelu(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
         density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
         return grad * (below + x * density)
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
-    curve = torch.tanh(scale * (x + cubic * (x * x * x)))
+    curve = torch.tanh(scale * torch.add(x, x * x * x, alpha=cubic))  # as in the forward
     slope = (1 - curve * curve) * (scale * (1 + 3 * cubic * (x * x)))
     return grad * (0.5 * (1 + curve) + 0.5 * x * slope)
 
