@@ -102,9 +102,9 @@ def _canonical_kernel(
 # matters; but the sums of a block should stay in the second-level cache, and there should be blocks for all threads.
 LARGEST_ROWS = 264
 LARGEST_COLUMNS = 256
-WANTED_BLOCKS = 16
-MANY_BLOCKS = 32  # where there are more, they have up to so many times as many rows:
-TALLER = 4
+WANTED_BLOCKS = 16  # ... or half as many where the left operand has so many elements: each column of blocks reads it
+LARGE = 1 << 20  # again, and not from a cache
+TALLER = 4  # Where there are more than that, they have up to so many times as many rows,
 FEWEST_ROWS = 128  # ... and if there is one block of at least so many rows,
 PACKED = 3  # it is halved, so that a thread reads what it has written before, unless packing twice takes longer:
 # elements of the right operand that are packed while one of the left operand comes from another core
@@ -119,15 +119,16 @@ def choose_blocks(
     across = _ceil(columns.constant or 48, width)
     height = rows.constant or LARGEST_ROWS
     if height > LARGEST_ROWS:
-        wanted = _ceil(MANY_BLOCKS, (batch.constant or 1) * across)
+        wanted = _ceil(WANTED_BLOCKS, (batch.constant or 1) * across)
         count = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
         height = _ceil(_ceil(height, count), 24) * 24
     elif height >= FEWEST_ROWS and batch.constant == 1 and right_size and right_size < PACKED * left_size:
         height = _ceil(height, 2)
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
+    wanted = WANTED_BLOCKS if left_size < LARGE else WANTED_BLOCKS // 2
     together = 1
-    while together < across and together * 2 * width <= most and blocks // (together * 2) >= WANTED_BLOCKS:
+    while together < across and together * 2 * width <= most and blocks // (together * 2) >= wanted:
         together *= 2
     return height, width * together
 

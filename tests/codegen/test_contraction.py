@@ -168,7 +168,7 @@ def test_epilogues(sizes, internal):
 
 
 def test_lines_that_a_tile_is_finished_in_are_asked_for_as_it_is_multiplied():
-    """The result's, and those of what is read beside it."""
+    """The result's, those of what is read beside it, and what the next depth packs."""
     case = Case((17, 200, 96), right="nk")
     case.buffers["r"] = case.buffers["c"]
     for nodes, lines in ((), 3), ((finished(case, "d", lambda c, r: ops.apply("add", c, r), "r"),), 6):
@@ -176,7 +176,7 @@ def test_lines_that_a_tile_is_finished_in_are_asked_for_as_it_is_multiplied():
         assert laid is not None
         kernel = case.kernel(*laid[1:], internal=("c",) if nodes else ())
         text = compile_kernels([kernel], (), named("avx512")).ir(kernel)
-        assert text.count("store ptr ") == lines + 1  # and what stands there before
+        assert text.count("store ptr ") == lines + DEPTH * 4 // 64 + 1  # and what stands there before
 
 
 def test_an_epilogue_over_finer_rows_splits_them():
@@ -318,7 +318,12 @@ def blocks(rows: int, columns: int, reduced: int = 512) -> tuple[int, int]:
 
 def test_blocks_are_tall_where_there_are_many():
     assert blocks(49, 512) == (49, 64) and blocks(1024, 256) == (264, 64)
+    assert blocks(512, 1024, 256) == (528, 64) and blocks(512, 256, 256) == (264, 64)
     assert blocks(1 << 16, 32) == (1056, 32) and blocks(1 << 20, 256) == (1056, 64)
+
+
+def test_blocks_are_wide_where_each_reads_much_again():
+    assert blocks(128, 768, 768) == (128, 48) and blocks(128, 768, 1 << 16) == (128, 96)
 
 
 def test_blocks_that_copy_both_operands_are_about_square():

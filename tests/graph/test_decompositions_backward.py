@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+import ingot
+from ingot.compiler import Compiler
 from ingot.explain.measure import error
 from ingot.graph import AtenGraph
+from ingot.schedule.kernel import Kernel
 from tests.graph.tracing import traced
 
 aten = torch.ops.aten
@@ -95,6 +99,20 @@ def test_halves_round_where_eager_rounds(name: str, dtype: torch.dtype) -> None:
     (found,) = traced(POINTWISE[name], g, x).function()(g, x)
     expected = POINTWISE[name](g, x)
     assert (found == expected).float().mean() > 0.99  # but for float32's last place
+
+
+def test_gelu_computed_again_and_its_gradient_take_one_tanh() -> None:
+    @ingot.compile
+    def function(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return (F.gelu(x @ up, approximate="tanh") @ down).sum()
+
+    function(*(torch.randn(64, 64, requires_grad=True) for _ in range(3))).backward()
+    compiler = Compiler.of(function)
+    assert compiler is not None
+    backward = compiler.compilations[0].backward
+    assert backward is not None and backward.plan is not None
+    stages = [stage for kernel in backward.plan.kernels if isinstance(kernel, Kernel) for stage in kernel.stages]
+    assert [i.op for stage in stages for i in stage.body.instructions].count("tanh") == 1
 
 
 def test_a_masked_gradient_stays_zero() -> None:

@@ -80,16 +80,18 @@ class _ContractionEmitter(KernelEmitter):
         self.apart = self.depth * tile.rows + 64 // tile.size  # from tile to tile: not all in the same set of a cache
         copied = self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
         self.entries = (self.depth // tiles.UNROLL + 1) * tiles.SOON
-        self.scratch = integer(packed + sums + copied + 8 * self.offset_count + 16 * self.entries)
+        self.scratch = integer(packed + sums + copied + 8 * (self.offset_count + self.entries))
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.copied = self.e.pointer(scratch, "i8", packed + sums)
         self.offsets = self.e.pointer(scratch, "i8", packed + sums + copied)
         self.soon = self.e.pointer(scratch, "i8", packed + sums + copied + 8 * self.offset_count)
-        self.nothing = self.e.pointer(self.soon, "ptr", self.entries)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
         packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
         self.direct = rows <= FEW_ROWS and packs_rows
+        strides = [_coefficient(product.right, symbol) for symbol in (self.column, self.inner)]
+        in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
+        self.fetches = in_one_loop and not product.panel and not self.direct and ONE in strides
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class _ContractionEmitter(KernelEmitter):
     def _clear_entries(self) -> None:
         """Let what is asked for ahead be something that is there anyway, as long as nothing else is known."""
         e = self.e
-        with e.loop(e.constant(0, "i64"), e.constant(2 * self.entries, "i64"), 1, sure=True) as at:
+        with e.loop(e.constant(0, "i64"), e.constant(self.entries, "i64"), 1, sure=True) as at:
             e.line(f"store ptr {self.sums.text}, ptr {e.pointer(self.soon, 'ptr', at).text}, align 8")
 
     def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
@@ -193,8 +195,8 @@ class _ContractionEmitter(KernelEmitter):
                 if not self.whole:
                     place = (column - first[1]) * self.row_block + (row - first[0]) * tile.width
                     sums = e.pointer(self.sums, tile.type, place)
-                soon = self._fetch_ahead(row, last[0], column, final)
-                self._multiply(row, first[0], last[0], panel, amount, sums, add, soon)
+                self._fetch_ahead((row, column), first, last, final)
+                self._multiply(row, first[0], last[0], panel, amount, sums, add)
                 self._finish(row, last[0], column, stop, sums, final)
 
     def _pack(self, column: Value, first: Value, last: Value, amount: _Amount) -> None:
@@ -222,7 +224,7 @@ class _ContractionEmitter(KernelEmitter):
         if (self.column.extent.constant or 1) % tile.width:
             self._clear(packed, e.select(e.compare("slt", there, tile.width), count * tile.width, e.constant(0, "i64")))
         if inwards is ONE and along_columns is not ONE:
-            ahead = 0 if self.whole else self.steps * self.tap_count
+            ahead = 0 if self.whole or self.fetches else self.steps * self.tap_count
             name, text = transpose(tile.type, tile.width, tile.lanes * tile.size, ahead)
             e.declarations.add(text)
             e.declare("void", PREFETCH, "ptr, i32, i32, i32")
@@ -285,7 +287,6 @@ class _ContractionEmitter(KernelEmitter):
         amount: _Amount,
         sums: Value,
         add: Value | None,
-        soon: Value,
     ) -> None:
         """Rows that are not there are read as the last one."""
         e = self.e
@@ -312,34 +313,60 @@ class _ContractionEmitter(KernelEmitter):
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
             f"ptr {panel[0].text}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, i64 {amount.taps.text}, "
-            f"ptr {sums.text}, i1 {'false' if add is None else add.text}, ptr {soon.text})"
+            f"ptr {sums.text}, i1 {'false' if add is None else add.text}, ptr {self.soon.text})"
         )
 
-    def _fetch_ahead(self, row: Value, last: Value, column: Value, final: Value | None) -> Value:
-        """Where the addresses are that a tile asks for as it is multiplied: the lines of memory that the kernel's stage
-        reads or writes in its rows, if its sums will be complete. Writing would wait for them otherwise."""
+    def _fetch_ahead(
+        self, at: tuple[Value, Value], first: tuple[Value, Value], last: tuple[Value, Value], final: Value | None
+    ) -> None:
+        """Note what a tile asks for as it is multiplied. If its sums will be complete, that is the lines of memory that
+        the kernel's stage reads or writes in its rows: writing would wait for them otherwise. If not, it is a part of
+        what the next depth packs of the right operand."""
         e, memory, tile = self.e, self.memory, self.tile
         (stage,) = self.kernel.stages
         accesses = [(s.buffer, s.index) for s in stage.stores] + [i.attrs[:2] for i in stage.body.loads]
         lines = [
-            (buffer, index * memory.dtypes[buffer].itemsize, at)
+            (buffer, index * memory.dtypes[buffer].itemsize, line)
             for buffer, index in dict.fromkeys(accesses)
             if self._lies_in_rows(index)
-            for at in range(0, tile.width * memory.dtypes[buffer].itemsize, LINE)
+            for line in range(0, tile.width * memory.dtypes[buffer].itemsize, LINE)
         ][: self.entries // tile.rows]
-        if not lines:
-            return self.nothing
-        end = e.intrinsic("smin", (row + tile.rows, last))
-        if final is not None:
-            end = e.select(final, end, row)
+        row, column = at
+        end = e.intrinsic("smin", (row + tile.rows, last[0]))
         memory.bound[self.column] = column
-        with e.loop(row, end, 1, sure=False) as at_row:
+        with e.loop(row, end if final is None else e.select(final, end, row), 1, sure=False) as at_row:
             self._bind_point(at_row, self.product.rows)
             entries = e.pointer(self.soon, "ptr", (at_row - row) * len(lines))
-            for number, (buffer, index, at) in enumerate(lines):
-                line = e.pointer(e.pointer(memory.base[buffer], "i8", memory.index(index)), "i8", at)
-                e.line(f"store ptr {line.text}, ptr {e.pointer(entries, 'ptr', number).text}, align 8")
-        return self.soon if final is None else e.select(final, self.soon, self.nothing)
+            for number, (buffer, index, line) in enumerate(lines):
+                start = e.pointer(memory.base[buffer], "i8", memory.index(index))
+                self._note(entries, number, e.pointer(start, "i8", line))
+        if final is not None and self.fetches:
+            self._fetch_next_depth(at, first, last, final)
+
+    def _fetch_next_depth(
+        self, at: tuple[Value, Value], first: tuple[Value, Value], last: tuple[Value, Value], final: Value
+    ) -> None:
+        """Of what the next depth packs for the tiles of these columns, this one notes a share: some of the steps where
+        columns are adjacent, some of the columns where steps are."""
+        e, tile, right, column = self.e, self.tile, self.product.right, at[1]
+        by_steps = _coefficient(right, self.column) is ONE
+        extent, length = (self.depth, tile.width) if by_steps else (tile.width, self.depth)
+        count = length * tile.size // LINE
+        down = e.binary("udiv", last[0] - first[0] + tile.rows - 1, tile.rows)
+        share = e.intrinsic("smin", (e.binary("udiv", down + extent - 1, down), self.entries // count))
+        begin = e.binary("udiv", at[0] - first[0], tile.rows) * share
+        stop = e.intrinsic("smin", (begin + share, extent if by_steps else last[1] - column))
+        self.memory.bound[self.column] = column
+        start = e.pointer(self._element(right), "i8", self._stride(right, self.inner) * self.depth)
+        apart = self._stride(right, self.inner if by_steps else self.column)
+        with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as number:
+            entries = e.pointer(self.soon, "ptr", (number - begin) * count)
+            for line in range(count):
+                place = e.pointer(e.pointer(start, "i8", number * apart), "i8", line * LINE)
+                self._note(entries, line, place)
+
+    def _note(self, entries: Value, number: int, line: Value) -> None:
+        self.e.line(f"store ptr {line.text}, ptr {self.e.pointer(entries, 'ptr', number).text}, align 8")
 
     def _lies_in_rows(self, index: Expr) -> bool:
         """Whether each row of a tile has adjacent elements of its own."""
