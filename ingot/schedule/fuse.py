@@ -26,6 +26,7 @@ from ingot.schedule.nests import (
     refine,
     walked_as,
 )
+from ingot.schedule.tiling import is_transposed
 
 MAX_MEMBERS = 40  # code of more takes longer to generate than it saves
 MAX_INSTRUCTIONS = 1500
@@ -310,6 +311,8 @@ class _Fusion:
         """The outer points, the overlay and the members of the fused group when fusing is legal, else None."""
         if self._path_between(first, second) or self._writes_before_it_fails([*first.positions, *second.positions]):
             return None
+        if self._only_complete(first, second) and any(g.traffic > FREE_TRAFFIC and _turns(g) for g in (first, second)):
+            return None
         for points in self._outer_candidates(first, second):
             if not self.keeps_parallelism(first, second, points):
                 continue
@@ -321,6 +324,11 @@ class _Fusion:
                 if self._meet(first, second, laid):
                     return points, laid, members
         return None
+
+    @staticmethod
+    def _only_complete(first: Group, second: Group) -> bool:
+        """Whether all that two groups have in common is a buffer of which each writes a part."""
+        return not (first.reads & second.touches or second.reads & first.touches)
 
     def _arrangements(self, first: Group, second: Group) -> Iterator[tuple[list[Node], list[Node]]]:
         """The members of both groups as they are; and where one of them reduces, those of the other with the loops that
@@ -542,6 +550,15 @@ def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol
 def _may_fail(node: Node) -> bool:
     """Whether a loop nest checks an index that it loads."""
     return isinstance(node, Compute) and any(i.op == "indirect" for i in node.body.instructions)
+
+
+def _turns(group: Group) -> bool:
+    """Whether a group's node writes along other dimensions than it reads along: a kernel that does nothing else walks
+    in blocks, which is faster than what is saved by a launch."""
+    (node, *others) = group.members
+    if others or not isinstance(node, Pointwise):
+        return False
+    return any(is_transposed(load, loop, node.loops[-1]) for load in node.body.loads for loop in node.loops[:-1])
 
 
 def estimate(e: Expr) -> float:

@@ -32,7 +32,7 @@ def data(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows, columns", [(64, 64), (6, 4), (5, 130), (130, 5), (67, 97)])
+@pytest.mark.parametrize("rows, columns", [(64, 64), (6, 4), (5, 130), (130, 5), (67, 97), (24, 40), (90, 33)])
 def test_transposes_of_every_dtype(rows, columns, dtype):
     x = data((2, columns, rows), dtype)
     check(transposing(rows, columns, dtype, 2), [x, torch.zeros(2, rows, columns, dtype=dtype)], 2 * rows)

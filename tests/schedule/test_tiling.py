@@ -41,6 +41,16 @@ def test_what_lies_apart_is_transposed_not_gathered(fn, shapes):
     assert "@ingot.transpose" in source and "gather" not in source
 
 
+def test_what_is_transposed_is_no_row_beside_what_completes_its_buffer():
+    """Images that become channels-last, with margins around them: the margins are written apart."""
+    x, weight = torch.randn(2, 64, 56, 56), torch.randn(64, 64, 3, 3) / 24
+    with torch.no_grad():
+        compiled = ingot.compile(lambda x, w: F.conv2d(x, w, padding=1))
+        torch.testing.assert_close(compiled(x, weight), F.conv2d(x, weight, padding=1), rtol=1e-4, atol=1e-5)
+        kernels = ingot.explain(compiled)(x, weight).kernels
+    assert "@ingot.transpose" in kernels[0].source and "gather" not in kernels[0].source
+
+
 def test_contiguous_work_has_no_blocks():
     for fn in (lambda x, y: x + y, lambda x, y: x + y[0], lambda x, y: x.t() * y.t()):
         assert "transpose" not in only_kernel(fn, torch.randn(33, 65), torch.randn(33, 65)).source

@@ -18,7 +18,7 @@ from ingot.codegen.llvm.memory import Memory, fits_short
 from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
 from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
-from ingot.codegen.llvm.transpose import transpose
+from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
@@ -32,7 +32,7 @@ EXPENSIVE = frozenset(TABLE) & set(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
     "lgamma digamma sigmoid gelu pow atan2 gcd".split()
 )
-TILE_BYTES = 64  # of a transposed block along the tile loop: a cache line
+TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
 ROW_BYTES = 1 << 18  # of rows of scratch memory for columns that are computed side by side
 BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
@@ -376,7 +376,8 @@ class KernelEmitter:
         stride = memory.index(linear[1][vector])
         offset = memory.index(linear[0]) + first + memory.bound[vector] * stride
         type = REPRESENTATIONS[memory.dtypes[buffer]].memory
-        name, text = transpose(type, e.lanes, e.vector_bytes)
+        e.declare("void", PREFETCH, "ptr, i32, i32, i32")  # of the next block: there are more rows than a CPU foresees
+        name, text = transpose(type, e.lanes, e.vector_bytes, TILE_BYTES // memory.dtypes[buffer].itemsize)
         e.declarations.add(text)
         e.declare("i64", "llvm.smin.i64", "i64, i64")
         source = e.pointer(memory.base[buffer], type, offset)

@@ -93,8 +93,9 @@ def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ah
     return f"""define internal void {name}(
   ptr noalias %source, i64 %stride, ptr noalias %target, i64 %present, i64 %columns) nounwind {{
   %last = sub i64 %present, 1
-  %whole = and i64 %columns, -{columns}
-  %some = icmp sgt i64 %whole, 0
+  %end = sub i64 %columns, {columns}
+  %some = icmp sge i64 %end, 0
+  %whole = select i1 %some, i64 %columns, i64 0
   br i1 %some, label %rows, label %rest
 rows:
   %g = phi i64 [0, %0], [%g.next, %rows.end]
@@ -103,8 +104,9 @@ rows:
 block:
   %c = phi i64 [0, %rows], [%c.next, %block]
   {newline.join(lines)}
-  %c.next = add i64 %c, {columns}
-  %c.more = icmp slt i64 %c.next, %whole
+  %c.after = add i64 %c, {columns}
+  %c.next = call i64 @llvm.smin.i64(i64 %c.after, i64 %end)
+  %c.more = icmp slt i64 %c, %end
   br i1 %c.more, label %block, label %rows.end
 rows.end:
   %g.next = add i64 %g, {columns}
