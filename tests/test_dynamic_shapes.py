@@ -122,6 +122,24 @@ def test_a_size_of_0_has_an_entry_of_its_own_and_1_has_none():
     ]  # fmt: skip
 
 
+REDUCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "sum": lambda x: x.sum() + x.sum(0).sum() + x.sum(1, keepdim=True),
+    "mean": lambda x: (x.mean(0), x.mean(1), x.mean()),
+    "amax": lambda x: x.amax(2) + x.any(2),
+    "var": lambda x: torch.var_mean(x, 0),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_one_entry_for_each_size_of_0_whatever_the_others_are(name: str) -> None:
+    """Three for the pairs of lengths of 0 and above, of which one is for the sizes of the first call."""
+    tracked = Tracked(REDUCTIONS[name])
+    shapes = (4, 6, 5), (3, 0, 5), (9, 0, 5), (7, 8, 5), (1, 0, 5), (2, 3, 5), (8, 1, 5)
+    assert sum(counts(tracked, *shapes)) == 3
+    assert sum(counts(tracked, (0, 9, 5), (0, 2, 5), (0, 1, 5))) == 1
+    assert tracked.skips == [] and not any(c.fixed_sizes for c in tracked.compiler.compilations)
+
+
 def test_a_size_of_1_that_is_broadcast_has_an_entry_of_its_own():
     tracked = Tracked(lambda x, y: x.cos() + y)
     shapes = (7, 7), (7, 1), (1, 5), (1, 1), (3, 3), (9, 1), (1, 8), (2, 1), (6, 6)

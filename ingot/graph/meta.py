@@ -239,8 +239,8 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     bound = bind(op, args, kwargs)
     t = args[0]
     dims, keep = _dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
-    if geometry.is_empty(t):
-        return _probe(op, args, kwargs)  # whether this raises depends on the op
+    if geometry.is_empty(t) and not (is_symbolic(t) and _tried_out(op, args, kwargs) is not None):
+        return _probe(op, args, kwargs)  # as above, whether this raises depends on the op, and on no symbol
     sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
     results = tuple(_fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))  # one element has no variance
     return results[0] if len(results) == 1 else results
