@@ -175,7 +175,10 @@ def make(name: str) -> tuple[nn.Module, dict[str, Any], str]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-    kind: Any = MODEL_MAPPING[CONFIG_MAPPING[name]]
+    try:
+        kind: Any = MODEL_MAPPING[CONFIG_MAPPING[name]]
+    except ValueError as error:  # the package has no such class
+        raise NotBuilt(str(error).strip()[:150]) from None
     kind = kind[0] if isinstance(kind, (tuple, list)) else kind
     problems: dict[type[Exception], str] = {}
     for how, numbers in CONFIGS.items():
