@@ -213,7 +213,7 @@ def test_checks_of_the_program():
 
 
 def test_random_numbers_beside_a_check():
-    """The call could not go on in eager, so that the graph breaks."""
+    """Where the check fails, the generator is put back before the call goes on in eager."""
     def function(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
         return x[mask] * y + torch.rand(5)
 
@@ -306,6 +306,29 @@ def test_errors_of_the_data_behind_random_numbers_and_writes_break_the_graph() -
         with pytest.raises(ValueError):
             tracked.compiled(x, x)
         assert x[0] == 3
+
+
+def test_errors_of_the_data_behind_random_numbers() -> None:
+    def function(x: Tensor) -> Tensor:
+        noise = torch.rand(5)
+        if (x + noise > 2.6).any():
+            raise ValueError(f"{noise.sum().item()}")
+        return x * noise + torch.rand(5)
+
+    compiled = ingot.compile(function, fullgraph=True)
+    for gradients in (False, True):
+        for value in (1.0, 1.2, 2.0, 1.0):
+            ran: list[Any] = []
+            for f in (compiled, function):
+                torch.manual_seed(0)
+                try:
+                    ran.append(f(torch.full((5,), value, requires_grad=gradients)))
+                except ValueError as error:
+                    ran.append(str(error))
+                ran.append(torch.rand(1))
+            assert isinstance(ran[0], str) is (value == 2.0)
+            assert ran[0] == ran[2] if isinstance(ran[0], str) else torch.allclose(ran[0], ran[2])
+            assert torch.equal(ran[1], ran[3])
 
 
 def assert_drawn(compiled: Callable[..., Tensor], function: Callable[..., Tensor], x: Tensor) -> None:
