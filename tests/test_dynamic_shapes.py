@@ -715,6 +715,54 @@ def test_the_report_says_who_fixed_a_marked_size():
     assert ingot.explain(softmax_of_sum)(marked((4, 6), ingot.mark_dynamic, 0)).fixed_sizes == []
 
 
+def unrolled(x: Tensor) -> Tensor:
+    n = x.shape[0]
+    rows = [x[k] * k for k in range(n)]
+    return torch.stack(rows)
+
+
+def compared(x: Tensor) -> Tensor:
+    y = x * 2
+    if x.shape[0] == 4:
+        return y
+    return x
+
+
+def as_float(x: Tensor) -> Tensor:
+    rows = x.shape[0]
+    return x * float(rows)
+
+
+def viewed(x: Tensor) -> Tensor:
+    return x.view(4, 6)
+
+
+def inlined(x: Tensor) -> Tensor:
+    y = x + x.t().t()
+    return viewed(y)
+
+
+FIXED_BY = [(unrolled, unrolled, 2), (compared, compared, 2), (as_float, as_float, 2), (inlined, viewed, 1)]
+
+
+@pytest.mark.parametrize(("function", "at", "line"), FIXED_BY)
+def test_the_report_says_which_line_fixed_a_marked_size(function: Any, at: Any, line: int) -> None:
+    """The user's line that made it a number, also where no operation does."""
+    report = ingot.explain(function)(marked((4, 6), ingot.mark_dynamic, 0))
+    (text,) = report.fixed_sizes
+    assert text == f"x.shape[0] is marked as dynamic, and is always 4  ({__file__}:{at.__code__.co_firstlineno + line})"
+
+
+def test_of_sizes_that_fix_one_another_the_report_names_the_line_that_made_them_a_number() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        z = x + y
+        return z.view(4, 6)
+
+    report = ingot.explain(function)(*[marked((4, 6), ingot.mark_dynamic, 0) for _ in range(2)])
+    place = f"({__file__}:{function.__code__.co_firstlineno + 2})"
+    assert report.fixed_sizes == [f"{n}.shape[0] is marked as dynamic, and is always 4  {place}" for n in "xy"]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

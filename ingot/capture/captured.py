@@ -110,8 +110,9 @@ class Captured:
         symbols = self.guards.symbols
         constants = {symbols[s]: (value, where) for s, value, where in self.context.shapes.constants() if s in symbols}
         return [
-            f"{size.name} is marked as dynamic, and is always {constants[size][0]}  ({constants[size][1]})"
+            f"{size.name} is marked as dynamic, and is always {value}  ({where or 'where the graph is compiled'})"
             for size in sorted(self.marked & constants.keys(), key=lambda size: size.name)
+            for value, where in [constants[size]]
         ]
 
 
@@ -272,6 +273,7 @@ def _capture_to(
     guards.add_global_state()
     session = Session(guards, GraphRecorder(FakeContext(data_dependent_sizes), options.dynamic, not options.is_native))
     session.says_compiling = says_compiling
+    session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:
         session.stop_at = end.step
     restore_modes = snapshot()
@@ -300,6 +302,7 @@ def _capture_to(
             reason.step = session.broken_at
         raise
     finally:
+        session.graph.context.shapes.at_work = None
         session.effects.guard_paths(session)
         session.frames.clear()  # frames and session hold each other, and with them the call's arguments
         session.left = None

@@ -95,6 +95,7 @@ class ShapeContext:
         self.hints: dict[Symbol, int] = {}
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
         self._several: dict[Symbol, Expr | int] = {}  # by those that guards say are not 1: what is so in proofs
+        self._fixed_at: dict[Symbol, str] = {}  # the user's line at work when a symbol became a number
         self.learnt = 0  # how often either of these has changed
         self._proofs: dict[tuple[Expr, str, Expr, bool], bool | None] = {}  # what `proved` has said since
         self.sources: dict[Symbol, tuple[str, int]] = {}
@@ -103,8 +104,17 @@ class ShapeContext:
         self.unbacked = Unbacked()
         self.looks: dict[Any, int] = {}  # see `fakes.look_of`
         self.results: dict[Any, Any] = {}  # and what ops gave on fakes of these looks
-        self.where = ""
+        self.at_work: Callable[[], str] | None = None  # says the line, while the program is captured
+        self._where = ""
         self.closed = False
+
+    @property
+    def where(self) -> str:
+        return self._where if self.at_work is None else self.at_work()
+
+    @where.setter
+    def where(self, line: str) -> None:
+        self._where = line
 
     def size(self, hint: int, name: str = "", dim: int = 0, bounds: Bounds | None = None) -> torch.SymInt:
         """A new size symbol that is `hint` in the present call."""
@@ -272,6 +282,9 @@ class ShapeContext:
             self._learn()
 
     def _learn(self) -> None:
+        for symbol, value in self._pinned.items():
+            if symbol not in self._fixed_at and as_expr(value).constant is not None:
+                self._fixed_at[symbol] = self.where
         self.learnt += 1
         self._proofs.clear()
 
@@ -280,9 +293,7 @@ class ShapeContext:
         for symbol, pinned in self._pinned.items():
             value = as_expr(pinned).constant
             if value is not None:
-                equalities = [g for g in self.guards if g.relation == "=="]
-                places = [g.where for g in equalities if symbol in g.left.symbols | g.right.symbols]
-                yield symbol, value, places[0] if places else ""
+                yield symbol, value, self._fixed_at.get(symbol, "")
 
     def specialize(self, e: Expr) -> int:
         """The expression as a plain int, on which the compiled code then depends."""
