@@ -837,6 +837,19 @@ def joined(x: Tensor) -> Tensor:
     return x.t().reshape(-1)
 
 
+def test_a_reshape_of_no_elements_is_a_view() -> None:
+    def fn(x: Tensor) -> Any:
+        part = x[:0, 1::3]
+        return part.reshape(2, -1), part.reshape(part.shape), part
+
+    tracked = Tracked(fn, dynamic=True)
+    with torch.no_grad():
+        for shape in ((8, 6, 17), (3, 9, 4)):
+            tracked(x := torch.randn(shape))
+            assert {t.untyped_storage().data_ptr() for t in tracked.compiled(x)} == {x.untyped_storage().data_ptr()}
+
+
+
 @pytest.mark.parametrize("function", [laid_differently, joined])
 @pytest.mark.parametrize("computed", [False, True])
 def test_what_reshapes_to_a_view_where_a_size_is_1(function: Callable[[Tensor], Tensor], computed: bool) -> None:

@@ -304,8 +304,7 @@ def _capture_to(
     finally:
         session.graph.context.shapes.at_work = None
         session.effects.guard_paths(session)
-        session.frames.clear()  # frames and session hold each other, and with them the call's arguments
-        session.left = None
+        session.end()
         restore_modes()
 
 

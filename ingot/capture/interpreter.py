@@ -40,7 +40,7 @@ def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
 class InterpreterFrame:
     """One activation of a Python function."""
 
-    __slots__ = ("called_at", "finished", "function", "index", "program", "session", "slots", "stack", "users")
+    __slots__ = ("called_at", "finished", "function", "index", "program", "session", "slots", "stack")
 
     def __init__(self, session: Session, program: Program, function: FunctionValue, arguments: list[Value]) -> None:
         self.session, self.program, self.function = session, program, function
@@ -50,7 +50,6 @@ class InterpreterFrame:
         self.index = 0
         self.called_at: int | None = None  # the number of the outermost loop's instruction that called it
         self.finished = False
-        self.users: InterpreterFrame | None = None  # the innermost frame of the user's own code, as long as it runs
 
     @property
     def line(self) -> int:

@@ -80,6 +80,7 @@ class Session(Semantics):
     def __init__(self, guards: Any, graph: Any = None) -> None:
         self.guards, self.graph = guards, graph
         self.frames: list[InterpreterFrame] = []
+        self._users: list[InterpreterFrame | None] = []  # for each of them, the innermost one of the user's own code
         self.handled: Value = NONE
         self.numbered: list[Value] = []  # the outside objects whose id() is used
         self.inherited: Value = NONE  # the exception that the caller of the generator that runs handles
@@ -109,13 +110,19 @@ class Session(Semantics):
         if len(self.frames) >= sys.getrecursionlimit():
             raise self.unsupported("the calls are nested too deeply", skip=True)
         users = not self.is_trusted(frame.function.namespace.get("__name__", ""))
-        frame.users = frame if users else self.frames[-1].users if self.frames else None
+        self._users.append(frame if users else self._users[-1] if self._users else None)
         self.frames.append(frame)
 
     def leave(self, count: int) -> None:
         """Takes all frames but the `count` outermost from the stack."""
         self.left = self.frames[count]
-        del self.frames[count:]
+        del self.frames[count:], self._users[count:]
+
+    def end(self) -> None:
+        """Forgets the frames: they and the session hold each other, and with them the call's arguments."""
+        self.frames.clear()
+        self._users.clear()
+        self.left = None
 
     def count_step(self) -> None:
         """Counts an instruction that is about to run."""
@@ -134,8 +141,7 @@ class Session(Semantics):
     @property
     def user_frame(self) -> InterpreterFrame | None:
         """The innermost frame of the user's own code."""
-        frames = self.frames
-        return (frames[-1].users or frames[-1]) if frames else self.left
+        return (self._users[-1] or self.frames[-1]) if self.frames else self.left
 
     def is_trusted(self, module: str | None) -> bool:
         """Whether a module is torch's or Python's own, which nobody is expected to change under way."""

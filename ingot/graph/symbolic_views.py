@@ -79,6 +79,8 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
     assumed: list[tuple[Any, Any, Any]] = []  # of which nothing was asked: see _goes_on
     if not old:
         return result
+    if any(isinstance(size, int) and size == 0 for size in old):  # a view, however the rest of it lies
+        return list(strides if list(map(to_expr, old)) == list(map(to_expr, new)) else geometry.contiguous(new))
     v = len(new) - 1
     step, run, filled = strides[-1], 1, 1
     for d in range(len(old) - 1, -1, -1):
