@@ -270,7 +270,7 @@ def a_check_of_torchs(x: Tensor) -> Tensor:
 
 
 def the_argument_of_a_distribution(x: Tensor) -> Tensor:
-    return torch.distributions.Normal(x, (1.5 - x)).log_prob(x + 1)
+    return torch.distributions.Normal(x, (1.5 - x), validate_args=True).log_prob(x + 1)  # torch.compile turns it off
 
 
 CHECKED = (SPACE["an_assertion"], an_error, a_check_of_torchs, the_argument_of_a_distribution)

@@ -89,9 +89,9 @@ class _ContractionEmitter(KernelEmitter):
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
         packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
         self.direct = rows <= FEW_ROWS and packs_rows
-        strides = [_coefficient(product.right, symbol) for symbol in (self.column, self.inner)]
         in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
-        self.fetches = in_one_loop and not product.panel and not self.direct and ONE in strides
+        packs = in_one_loop and not product.panel and not self.direct
+        self.fetches = packs and ONE in (_coefficient(product.right, symbol) for symbol in (self.column, self.inner))
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
 
     # -- blocks --------------------------------------------------------------------------------------------------------
