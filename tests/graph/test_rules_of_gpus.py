@@ -64,21 +64,28 @@ def test_masks_of_attention_keep_the_gaps_between_their_rows(monkeypatch: pytest
     assert [stride.constant for stride in call.args[3].strides] == [56, 0, 8, 1]
 
 
-def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images are converted where they come in, and each weight with a window; what is between is left alone."""
+def images(dtype: torch.dtype, channels: int = 64) -> list[list[bool]]:
+    """Of each convolution of a small network on a GPU, whether images, weight and result lie channels-last."""
 
     def fn(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.conv2d(x, first, None, 2, 3).relu(), 3, 2, 1)
         return (x + F.conv2d(F.conv2d(x, second, None, 1, 1).relu(), third)).mean((2, 3))
 
-    args = [torch.empty(1, 3, 64, 64), *(torch.empty(16, *size) for size in ((3, 7, 7), (16, 3, 3), (16, 1, 1)))]
+    sizes = ((channels, 3, 7, 7), (channels, channels, 3, 3), (channels, channels, 1, 1))
+    args = [torch.empty(size, dtype=dtype) for size in ((1, 3, 64, 64), *sizes)]
+    graph = planned_beside(fn, *args, passes=PASSES).graph
+    calls = [node for node in graph.nodes if isinstance(node, Library)]
+    found = [(*node.args[:2], graph.buffers[node.targets[0]]) for node in calls]
+    return [[view.strides[1].constant == 1 for view in views] for views in found]
 
-    def images(allowed: bool) -> list[list[bool]]:
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-        graph = planned_beside(fn, *args, passes=PASSES).graph
-        calls = [node for node in graph.nodes if isinstance(node, Library)]
-        found = [(*node.args[:2], graph.buffers[node.targets[0]]) for node in calls]
-        return [[view.strides[1].constant == 1 for view in views] for views in found]
 
-    assert images(True) == [[True] * 3] * 3
-    assert images(False)[:2] == [[False] * 3] * 2
+def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are converted where they come in, and each weight with a window; what is between is left alone."""
+    assert images(torch.bfloat16) == [[True] * 3] * 3
+    assert images(torch.float32) == [[False] * 3] + [[True] * 3] * 2  # the first has few channels
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert images(torch.float32)[:2] == [[False] * 3] * 2
+
+
+def test_convolutions_of_float32_that_eager_may_not_round_stay_as_they_are() -> None:
+    assert images(torch.float32, channels=40)[:2] == [[False] * 3] * 2

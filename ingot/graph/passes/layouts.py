@@ -37,6 +37,9 @@ SMALL_WINDOW = 9
 CHEAP_SUM = 128
 """A convolution that sums this many products for an element gains about what the conversion of one element takes."""
 
+MANY_CHANNELS = 64
+"""From so many on, eager's float32 convolutions on a GPU round to TF32 whatever the layout; of fewer, some do not."""
+
 # Ops, beside pointwise ones, whose result lies as their first argument does.
 _FOLLOWERS = {
     aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten.constant_pad_nd.default, aten.cat.default,
@@ -133,8 +136,11 @@ def _is_for_tensor_cores(node: Any) -> bool:
     value = x.meta["val"]
     if value.device.type != "cuda" or weight.dim() != 4 or transposed or groups > 1:
         return False
-    narrow = value.dtype in (torch.float16, torch.bfloat16)
-    return narrow or (value.dtype is torch.float32 and torch.backends.cudnn.allow_tf32)
+    if value.dtype in (torch.float16, torch.bfloat16):
+        return True
+    channels = (weight.shape[0], weight.shape[1])
+    many = all(isinstance(size, int) and size >= MANY_CHANNELS for size in channels)
+    return value.dtype is torch.float32 and many and torch.backends.cudnn.allow_tf32
 
 
 def _images(node: Node) -> list[Node]:
