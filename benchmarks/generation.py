@@ -72,8 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.generation", description=__doc__)
     parser.add_argument("models", nargs="*", choices=[[], *MODELS], help="all of them if none is named")
     parser.add_argument("--peers", nargs="*", choices=["ingot", "inductor"], default=["ingot"])
-    about = "to generate (%(default)s): the models have 64 positions"
-    parser.add_argument("--tokens", type=int, default=40, help=about)
+    about = "to generate (%(default)s): the models have 96 positions"
+    parser.add_argument("--tokens", type=int, default=64, help=about)
     given = parser.parse_args(argv)
     for name in given.models or MODELS:
         for peer in given.peers:

@@ -25,7 +25,7 @@ _DECODER = {
     "max_position_embeddings": 64,
 }
 _MARKS = {"bos_token_id": 1, "eos_token_id": 2}
-_LLAMA = {**_DECODER, "intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0, **_MARKS}
+_LLAMA = {**_DECODER, "max_position_embeddings": 96, "intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0, **_MARKS}
 _SEQ2SEQ = {
     "vocab_size": 99,
     "d_model": 32,
@@ -94,7 +94,7 @@ def _language_model(family: str, head: str = "ForCausalLM", masked: bool = True,
 
 
 MODELS["GPT-2"] = _language_model(
-    "GPT2", "LMHeadModel", vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, **_MARKS
+    "GPT2", "LMHeadModel", vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=96, **_MARKS
 )
 MODELS["Llama"] = _language_model("Llama", **_LLAMA)
 MODELS["Mistral"] = _language_model("Mistral", **_LLAMA)
