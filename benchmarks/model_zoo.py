@@ -25,7 +25,10 @@ _DECODER = {
     "max_position_embeddings": 64,
 }
 _MARKS = {"bos_token_id": 1, "eos_token_id": 2}
-_LLAMA = {**_DECODER, "max_position_embeddings": 96, "intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0, **_MARKS}
+_LLAMA = {
+    **_DECODER, **_MARKS, "max_position_embeddings": 96, "intermediate_size": 48, "num_key_value_heads": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
 _SEQ2SEQ = {
     "vocab_size": 99,
     "d_model": 32,
