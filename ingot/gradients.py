@@ -235,6 +235,7 @@ def _training_program(
         wanted=joint.wanted,
         saved=[(s.kind, s.position) for s in parts.saved],
         shares=joint.shares,
+        reentrant=joint.reentrant,
         kept_for=functools.partial(kept_for, parts),
         spent=joint.spent,
         hidden=joint.hidden,

@@ -34,13 +34,14 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    def __init__(self, layers: int, width: int, dropout: float) -> None:
+    def __init__(self, layers: int, width: int, dropout: float, reentrant: bool = False) -> None:
         super().__init__()
+        self.reentrant = reentrant
         self.blocks = nn.ModuleList([Block(width, dropout) for _ in range(layers)])
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
         return x.square().mean()
 
 
@@ -154,9 +155,10 @@ def step_of(module: Any, x: Tensor) -> Callable[[], Tensor]:
     return step
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_peak_memory(dropout):
-    model, x = Stack(5, 32, dropout), torch.randn(1024, 32)
+def test_peak_memory(dropout, reentrant):
+    model, x = Stack(5, 32, dropout, reentrant), torch.randn(1024, 32, requires_grad=reentrant)
     compiled = ingot.compile(copy.deepcopy(model), fullgraph=True)
     peaks, gradients = [], []
     for module in (model, compiled):
@@ -239,3 +241,163 @@ def test_a_graph_break_inside():
         return x.grad
 
     both(program, ingot.compile)
+
+
+# -- use_reentrant=True ------------------------------------------------------------------------------------------------
+
+
+def reentrant(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(function, *args, use_reentrant=True, **kwargs)
+
+
+def parts_of(x: Tensor, block: nn.Module) -> Any:
+    """All results that may have a gradient require one: also what is detached."""
+    return block(x), x > 0, None, x.sin().detach(), x.exp()
+
+
+def of_parts(x: Tensor, block: nn.Module) -> Tensor:
+    first, mask, _, constant, last = reentrant(parts_of, x, block)
+    return first.where(mask, 0) * constant * last
+
+
+REENTRANT = [
+    lambda x, block: reentrant(block, x.sin(), 0.5).exp(),
+    lambda x, block: reentrant(block, F.dropout(x, 0.3), preserve_rng_state=True) * torch.rand(4),
+    lambda x, block: checkpoint_sequential([block, torch.sin, block, torch.tanh], 2, x, use_reentrant=True),
+    lambda x, block: reentrant(lambda x: again(block, x).tanh() * again(lambda y: F.dropout(y, 0.5), x), x * 2),
+    lambda x, block: reentrant(lambda x: (x @ x.t()).softmax(-1) @ x, x, preserve_rng_state=False),
+    lambda x, block: reentrant(lambda a, b: block(a) * b, x.cos(), x.detach()),
+    lambda x, block: reentrant(lambda y: block(y) * x.sin(), x.cos()),
+    lambda x, block: reentrant(block, x.detach()) * x,
+    of_parts,
+]
+
+
+@pytest.mark.parametrize("function", REENTRANT)
+def test_reentrant(function):
+    def program(wrap: Any) -> Any:
+        block, x = Block(4, 0.4).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+        compiled = wrap(lambda x: function(x, block))
+        for _ in range(3):
+            result = compiled(x)
+            result.sum().backward()
+        return result, x.grad, [p.grad for p in block.parameters()], torch.rand(2)
+
+    both(program)
+
+
+def test_reentrant_by_default(recwarn):
+    def program(wrap: Any) -> Any:
+        block, x = nn.Linear(4, 4).double(), torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+        wrap(lambda x: checkpoint(block, x.sin()))(x).sum().backward()
+        assert "use_reentrant" in str(recwarn.pop(UserWarning).message)
+        return x.grad, block.weight.grad
+
+    both(program)
+
+
+def test_reentrant_without_a_gradient(recwarn):
+    def program(wrap: Any) -> Any:
+        block, table = nn.Linear(4, 4).double(), nn.Embedding(5, 4).double()
+        compiled = wrap(lambda rows: reentrant(lambda rows: block(table(rows)), rows) * table(rows))
+        compiled(torch.tensor([1, 3])).sum().backward()
+        assert "None of the inputs" in str(recwarn.pop(UserWarning).message)
+        return block.weight.grad, table.weight.grad
+
+    both(program)
+
+
+def test_zeros_for_results_without_a_gradient():
+    def program(wrap: Any) -> Any:
+        p, q = (nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        found = wrap(lambda x: reentrant(lambda x: (x * p, x * q, x.long(), x.detach()), x))(x)
+        found[0].sum().backward()
+        return [t.requires_grad for t in found], p.grad, q.grad, x.grad
+
+    both(program)
+
+
+def test_a_whole_step():
+    def program(wrap: Any) -> Any:
+        block, x = nn.Linear(4, 4).double(), torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+        step = wrap(lambda x: reentrant(block, x.sin()).sum().backward())
+        step(x)
+        step(x)
+        return x.grad, block.weight.grad
+
+    both(program)
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda y, x: torch.autograd.grad(y, x),
+        lambda y, x: y.backward(inputs=[x]),
+    ],
+)
+def test_gradients_of_some_tensors_alone(backward):
+    """Which torch refuses, but where they do not come by the checkpoint."""
+
+    def program(wrap: Any) -> Any:
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        inside, beside = wrap(lambda x: (reentrant(torch.exp, x), x.sin()))(x)
+        first = backward(beside.sum(), x), x.grad
+        with pytest.raises(RuntimeError, match="incompatible with .grad"):
+            backward(inside.sum(), x)
+        with pytest.raises(RuntimeError, match="incompatible with .grad"):
+            wrap(lambda x: backward(reentrant(torch.exp, x).sum(), x))(x)
+        return first
+
+    both(program, ingot.compile)
+
+
+def tells(x: Tensor) -> Tensor:
+    return x.sin() if torch.is_grad_enabled() else x.cos()
+
+
+def asks(x: Tensor) -> Tensor:
+    y = x.sin()
+    return y * 2 if y.requires_grad else y * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (tells, "asks for gradients"),
+        (asks, "asks for gradients"),
+        (lambda x: reentrant(torch.sin, x.exp()), "asks for gradients"),
+        (lambda x: {"a": x.sin()}, "gives no tensors"),
+        (lambda x: (x.sin(), [x.cos()]), "gives containers"),
+        (lambda x: x, "returns what it has not made"),
+        (lambda x: x.detach() * 2, "do not depend"),
+        (lambda x: F.dropout(x, 0.5), "other ones in the backward"),
+    ],
+)
+def test_reentrant_is_left_to_eager(function, reason):
+    def program(wrap: Any) -> Any:
+        def outer(x: Tensor) -> Tensor:
+            found = reentrant(function, x * 2, preserve_rng_state=False)
+            for part in found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else [found]:
+                x = x + (part if isinstance(part, Tensor) else part[0])
+            return x
+
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        compiled = wrap(outer)
+        result = compiled(x)
+        try:
+            result.sum().backward()
+        except RuntimeError as error:
+            assert "none of output has requires_grad=True" in str(error)
+        if wrap is not EAGER:
+            assert reason in breaks(compiled)
+        return result, x.grad
+
+    both(program, ingot.compile)
+
+
+def test_second_derivatives_of_a_reentrant_one():
+    x = torch.ones(3, requires_grad=True)
+    loss = ingot.compile(lambda x: reentrant(torch.exp, x).sum(), fullgraph=True)(x)
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        loss.backward(create_graph=True)

@@ -165,6 +165,8 @@ def read(
     edges_of = [tuple([None if n is None else (positions[n], k) for n, k in edges]) for edges in following]
     needed = _needed(edges_of, {p[0] for p in found if p is not None}) if found is not None else [True] * len(nodes)
     steps = [_step(*parts) for parts in zip(nodes, edges_of, needed)]
+    if targets and any(step.kind == PROGRAM and any(step.node.program.reentrant) for step in steps):
+        raise Unsupported("gradients of some tensors alone, by way of a checkpoint with use_reentrant=True")
     return Structure(steps, tuple([(positions[node_of(t)], t.output_nr) for t in heads]), found, accumulates)
 
 

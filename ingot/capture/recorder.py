@@ -80,6 +80,7 @@ class GraphRecorder:
         self.modes = ModeTracker()
         self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
         self.hooked: dict[int, Any] = {}  # by id of what stands for a call of a module with hooks on its backward
+        self.asks = 0  # how often the program has asked whether gradients are recorded
         self.in_one_piece = False  # whether it may not be broken
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
         self._values: dict[fx.Node, torch.Tensor] = {}  # the real tensors, by placeholder

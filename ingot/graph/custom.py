@@ -69,6 +69,37 @@ class CustomGradient:
         return _not_again(found)
 
 
+class Reentrant:
+    """The node behind a checkpointed part that eager's backward runs, and differentiates by itself: the gradients pass
+    as they are, zeros where there are none. All `outputs` that may have a gradient require one; `constant` are the
+    positions of the others."""
+
+    __module__, __name__ = __name__, "reentrant"
+    zeros = True
+
+    def __init__(self, constant: frozenset[int]) -> None:
+        self.constant = constant
+
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        return Custom.apply(self, outputs, kept, *inputs)
+
+    def gradients(self, kept: Any, tangents: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Those of the inputs."""
+        if torch.is_grad_enabled():  # eager's have no history
+            text = "second derivatives of a checkpoint with use_reentrant=True"
+            if any(isinstance(t, FakeTensor) for t in tangents):
+                raise Unsupported(text, skip=True)
+            raise RuntimeError(f"{text} in a compiled function (hint: use_reentrant=False)")
+        return [None if k in self.constant else t for k, t in enumerate(tangents)]
+
+
+def is_reentrant(node: Any) -> bool:
+    """Whether a node of autograd's graph is the history that a `Reentrant` gave."""
+    return isinstance(getattr(node, "node", None), Reentrant)
+
+
 def _not_again(gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The gradients with a history that raises an error, as that of `once_differentiable` does."""
     text = b"trying to differentiate twice a function that was marked with @once_differentiable"

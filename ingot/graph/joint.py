@@ -17,6 +17,7 @@ from torch.autograd.graph import _engine_run_backward
 from ingot.errors import Unsupported
 from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.custom import is_reentrant
 from ingot.graph.differentiation import want_gradients, without_autocast
 from ingot.graph.fakes import FakeContext, FakeTensor, is_rebased
 from ingot.graph.geometry import is_dense
@@ -53,9 +54,10 @@ class Joint:
     `eager_reads` are the primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
     outputs, that eager's backward reads: it refuses to run when the user has written to one of them in between, but not
     when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
-    it comes by too, and that keeps tensors: it lets nobody pass a second time. `names` are those of all nodes that were
-    traced: a node that has one of them has the value that the trace gave it, and any trace of the same graph gives it
-    the same. `decided` are the sizes that the forward part finds in the data, in order.
+    it comes by too, and that keeps tensors: it lets nobody pass a second time; `reentrant` whether it comes by a
+    checkpoint that eager's backward differentiates by itself, for which it must be after all gradients. `names` are
+    those of all nodes that were traced: a node that has one of them has the value that the trace gave it, and any trace
+    of the same graph gives it the same. `decided` are the sizes that the forward part finds in the data, in order.
     """
 
     aten: AtenGraph
@@ -72,6 +74,7 @@ class Joint:
     eager_reads_written: frozenset[int]
     eager_reads_outputs: frozenset[int]
     shares: tuple[int, ...]
+    reentrant: tuple[bool, ...]
     names: frozenset[str]
     decided: tuple[Symbol, ...]
 
@@ -184,7 +187,7 @@ def _trace(
         recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
-        shares = _shares([outputs[k] for k in differentiable])
+        shares, reentrant = _shares([outputs[k] for k in differentiable])
         last = next(iter(reversed(recorder.graph.nodes)))
         last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
@@ -216,6 +219,7 @@ def _trace(
         eager_reads_written=reads_written,
         eager_reads_outputs=reads_outputs,
         shares=shares,
+        reentrant=reentrant,
         names=names,
         decided=decided,
     )
@@ -268,8 +272,8 @@ def _wanting(leaves: Sequence[Any]) -> list[int]:
     return [k for k, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf]
 
 
-def _shares(heads: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """`Joint.shares`."""
+def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """`Joint.shares` and `Joint.reentrant`."""
     reached: dict[Any, int] = {}  # by node of autograd's graph
     for k, head in enumerate(heads):
         stack = [head.grad_fn]
@@ -283,7 +287,8 @@ def _shares(heads: Sequence[torch.Tensor]) -> tuple[int, ...]:
         for k in range(len(heads)):
             if heads_of_node & 1 << k:
                 found[k] |= heads_of_node
-    return tuple(found)
+    inside = [bits for node, bits in reached.items() if is_reentrant(node)]
+    return tuple(found), tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))])
 
 
 def _keeps_tensors(node: Any) -> bool:

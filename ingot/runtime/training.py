@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointFunction
 
 from ingot.loops.expr import Symbol
 
@@ -18,6 +19,9 @@ _SECOND_TIME = (
     "freed). Specify retain_graph=True if you need to backward through the graph a second time"
 )
 _MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
+
+_all_gradients = torch.autograd._is_checkpoint_valid
+"""Whether the backward that runs is after the gradients of all leaves."""
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
@@ -273,7 +277,8 @@ class TrainingProgram:
     none. `original` is what second derivatives are taken of. `spent` are outputs
     that have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no
     input has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not
-    lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice;
+    lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice,
+    and which come by a `reentrant` checkpoint;
     `kept_for` says which saved tensors some of the tangents need.
     """
 
@@ -293,6 +298,7 @@ class TrainingProgram:
         wanted: Sequence[int],
         saved: Sequence[tuple[str, int]],
         shares: Sequence[int],
+        reentrant: Sequence[bool],
         kept_for: Callable[[Sequence[int]], frozenset[int]],
         spent: Mapping[int, Exception],
         hidden: bool,
@@ -307,6 +313,7 @@ class TrainingProgram:
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
         self.shares, self.kept_for = tuple(shares), functools.cache(kept_for)
+        self.reentrant = tuple(reentrant)
         self.differentiable = tuple(differentiable)
         tracked = {*differentiable, *spent}
         self.untracked = tuple(k for k in range(outputs) if k not in tracked)
@@ -333,6 +340,8 @@ class TrainingProgram:
         given = [k for k, output in enumerate(self.differentiable) if tangents[output] is not None]
         if any(passed & 1 << k for k in given):
             raise RuntimeError(_SECOND_TIME)
+        if any(self.reentrant[k] for k in given) and not _all_gradients():
+            CheckpointFunction.backward(None)  # type: ignore[arg-type]  # raises its error
         for k in given:
             passed |= self.shares[k]
         left = tuple([k for k in range(len(self.shares)) if self.shares[k] and not passed & 1 << k])

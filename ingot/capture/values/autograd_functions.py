@@ -79,8 +79,14 @@ def _is_among(part: Any, tensors: Any) -> bool:
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
+APPLIED: dict[type, Callable[[Session, list[Value]], Value]] = {}
+"""Functions of torch's own that are captured in another way."""
+
+
 def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     function, *values = [session.realize(arg) for arg in args]
+    if (own := APPLIED.get(session.known(function))) is not None:  # type: ignore[arg-type]
+        return own(session, values)
     given = values + [session.realize(value) for value in kwargs.values()]
     if not (torch.is_grad_enabled() and any(map(_wants_gradient, given))):
         return session.call(session.builtin(forward_only), [function, *values], kwargs)

@@ -1,19 +1,28 @@
 """torch.utils.checkpoint: a call of the function that it is given. Where gradients are wanted, the nodes of that call
 are marked as a region of the graph, of which the forward keeps nothing: the backward computes it again
-(`graph/partition.py`)."""
+(`graph/partition.py`).
+
+With `use_reentrant=True` torch's own code is inlined down to its autograd.Function. In eager that runs the function
+without gradients, and in the backward once more with them, to differentiate it by itself: into `.grad` of all leaves,
+and only if an argument requires a gradient."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction, check_backward_validity, checkpoint
 
 from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
+from ingot.capture.values.autograd_functions import APPLIED
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.tensor import TensorValue
+from ingot.graph.custom import Reentrant
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -29,8 +38,10 @@ def _plain_call(session: Session, args: Arguments, kwargs: Keywords) -> tuple[Va
     if torch.is_grad_enabled():
         return None
     reentrant = session.known(kwargs.get("use_reentrant", NONE))
+    if reentrant is None:  # of which torch warns
+        return None
     given = {name: value for name, value in kwargs.items() if name not in _DEFAULTS.keys() | {"use_reentrant"}}
-    if reentrant is None or (reentrant and given) or "context_fn" in given or "debug" in given:
+    if (reentrant and given) or "context_fn" in given or "debug" in given:
         raise session.unsupported("torch.utils.checkpoint with options that do more than call")
     return session.realize(args[0]), args[1:], given
 
@@ -40,15 +51,20 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if plain is not None:
         target, args, kwargs = plain
         return session.call(target, args, kwargs)
+    if session.known(kwargs.get("use_reentrant", NONE)) in (None, True):
+        inside = session.builtin(_CHECKPOINT)
+        assert isinstance(inside, FunctionValue)
+        return session.inline(inside, args, kwargs)
+    if session.graph.autograd:
+        raise session.unsupported("torch.utils.checkpoint with gradients, in a graph that records them as it runs")
     options = {name: kwargs.get(name, ConstantValue(default)) for name, default in _DEFAULTS.items()}
     given = {name: value for name, value in kwargs.items() if name not in _DEFAULTS.keys() | {"use_reentrant"}}
-    if session.known(kwargs.get("use_reentrant", NONE)) is not False or session.graph.autograd:
-        raise session.unsupported("torch.utils.checkpoint with gradients and use_reentrant=True")
     if "context_fn" in given or "debug" in given or session.known(options["determinism_check"]) not in _CHECKS:
         raise session.unsupported("torch.utils.checkpoint with options that do more than call")
     return _region(session, args, given, bool(session.known(options["preserve_rng_state"])))
 
 
+_CHECKPOINT = inspect.unwrap(checkpoint)
 _CHECKS = ("default", "none")
 
 
@@ -81,6 +97,66 @@ def _updates_statistics(node: fx.Node) -> bool:
     return arguments.get("running_mean") is not None and training is not False
 
 
-for _checkpoint in (checkpoint, inspect.unwrap(checkpoint)):
+# -- use_reentrant=True ------------------------------------------------------------------------------------------------
+
+
+def _untracked(function: Any, *args: Any) -> Any:
+    """Inlined."""
+    with torch.no_grad():
+        return function(*args)
+
+
+def _views(tensors: Any) -> Any:
+    """Inlined: the tensors, with a history yet to be given."""
+    with torch.no_grad():
+        return [tensor.view_as(tensor) for tensor in tensors]
+
+
+def _reentrant(session: Session, args: list[Value]) -> Value:
+    """CheckpointFunction.apply."""
+    function, keeps_numbers, *given = args
+    session.call(session.builtin(check_backward_validity), [TupleValue(given, tuple)], {})
+    if not torch.is_grad_enabled():
+        return session.call(function, given, {})
+    recorder = session.graph
+    before, asks = recorder.last, recorder.asks
+    is_tracked = any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given)
+    if is_tracked and recorder.autograd:
+        raise session.unsupported("torch.utils.checkpoint with gradients, in a graph that records them as it runs")
+    if not is_tracked:
+        result = session.realize(session.call(session.builtin(_untracked), [function, *given], {}))
+    else:
+        result = session.realize(_region(session, [function, *given], {}, bool(session.known(keeps_numbers))))
+    alone = isinstance(result, TensorValue)
+    if not alone and result.python_type() is not tuple:
+        raise session.unsupported("torch.utils.checkpoint with use_reentrant=True, of a function that gives no tensors")
+    parts = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
+    tensors = [part for part in parts if isinstance(part, TensorValue)]
+    if len({id(t) for t in tensors}) < len(tensors) or not all(before < t.fx_node for t in tensors):
+        raise session.unsupported("torch.utils.checkpoint with use_reentrant=True, of a function that returns what it "
+                                  "has not made")
+    if not all(isinstance(part, TensorValue) or part.is_constant() for part in parts):
+        raise session.unsupported("torch.utils.checkpoint with use_reentrant=True, of a function that gives containers")
+    if not is_tracked:
+        return result
+    if recorder.asks != asks:
+        raise session.unsupported("a checkpointed function asks for gradients, which it has in the backward alone")
+    if not any(t.fake.requires_grad for t in tensors):
+        raise session.unsupported("a checkpointed function whose results do not depend on what requires a gradient")
+    node = Reentrant(frozenset(k for k, t in enumerate(tensors) if not _may_have_gradient(t)))
+    views = session.unpacked(session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {}))
+    outputs = [view for view in map(session.realize, views) if isinstance(view, TensorValue)]
+    recorder.give_history(session, node, tensors, outputs, [])
+    remaining = iter(outputs)
+    behind: list[Value] = [next(remaining) if isinstance(part, TensorValue) else part for part in parts]
+    return behind[0] if alone else TupleValue(behind, tuple)
+
+
+def _may_have_gradient(tensor: TensorValue) -> bool:
+    return tensor.fake.is_floating_point() or tensor.fake.is_complex()
+
+
+APPLIED[CheckpointFunction] = _reentrant
+for _checkpoint in (checkpoint, _CHECKPOINT):
     FORWARDING[_checkpoint] = _plain_call
     SPECIAL_FUNCTIONS[_checkpoint] = _call

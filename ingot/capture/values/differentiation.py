@@ -18,6 +18,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.graph.custom import is_reentrant
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -36,7 +37,10 @@ def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         raise session.unsupported("torch.autograd.grad is called with the wrong arguments", skip=True)
     if "is_grads_batched" in given and session.known(given["is_grads_batched"]):
         raise session.unsupported("torch.autograd.grad of a batch of tangents")
-    _refuse_unseen(session, _tensors(session, given["outputs"]), _tensors(session, given["inputs"]))
+    heads = _tensors(session, given["outputs"])
+    if session.frames[-1].function.namespace["__name__"] != __name__:  # as `add_gradients` is
+        _refuse_reentrant(session, heads)
+    _refuse_unseen(session, heads, _tensors(session, given["inputs"]))
     return None
 
 
@@ -79,6 +83,7 @@ def _backward(session: Session, heads: list[TensorValue], tangents: list[Value],
         leaves = _tensors(session, inputs)
         if not all(leaf.fake.is_leaf for leaf in leaves):
             raise session.unsupported("backward() into tensors that are the results of operations")
+        _refuse_reentrant(session, heads)
         _refuse_unseen(session, heads, leaves)
     if not leaves:
         raise session.unsupported("backward() that reaches no tensor")
@@ -129,6 +134,12 @@ def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[Tens
     _refuse_watched(session, inputs)
 
 
+def _refuse_reentrant(session: Session, heads: list[TensorValue]) -> None:
+    """Raises Unsupported where torch raises an error: gradients of some tensors alone are asked for."""
+    if any(map(is_reentrant, _passed(heads))):
+        raise session.unsupported("gradients of some tensors alone, by way of a checkpoint with use_reentrant=True")
+
+
 def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
     known = session.graph.by_fake.get(id(fake))
     if known is None:
@@ -138,14 +149,17 @@ def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
 
 def _reached(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
     """The leaves that a backward pass from the heads comes to, in a fixed order."""
-    tracked = [head.fake for head in heads if head.fake.requires_grad]
-    yield from (fake for fake in tracked if fake.is_leaf)
-    stack: list[Any] = [fake.grad_fn for fake in tracked if not fake.is_leaf]
+    yield from (head.fake for head in heads if head.fake.requires_grad and head.fake.is_leaf)
+    yield from (node.variable for node in _passed(heads) if hasattr(node, "variable"))
+
+
+def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
+    """The nodes of autograd's graph that such a pass comes by."""
+    stack: list[Any] = [h.fake.grad_fn for h in heads if h.fake.requires_grad and not h.fake.is_leaf]
     seen = set(stack)
     while stack:
-        node: Any = stack.pop()
-        if hasattr(node, "variable"):
-            yield node.variable
+        node = stack.pop()
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)

@@ -103,6 +103,8 @@ class TensorValue(Value):
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "shape":
             return self.shape(session)
+        if self.source is None and name in ("requires_grad", "is_leaf", "grad_fn"):
+            session.graph.asks += 1
         if name in _PROPERTIES:
             return session.wrap_constant(getattr(self.fake, name))
         if name in _VIEWS:

@@ -129,6 +129,7 @@ class StateQuery(BuiltinValue):
             return ConstantValue(session.says_compiling)
         if self.object in _CONSTANT_ANSWERS:
             return ConstantValue(_CONSTANT_ANSWERS[self.object])
+        session.graph.asks += self.object is torch.is_grad_enabled
         known = [session.known(a) for a in args]
         return session.wrap_constant(
             session.python(self.object, *known, **{k: session.known(v) for k, v in kwargs.items()})
