@@ -37,6 +37,11 @@ class Options:
         """Whether Ingot itself compiles the graph. Another backend's graph runs on real tensors under autograd."""
         return self.backend == NATIVE
 
+    @property
+    def tunes(self) -> bool:
+        """Whether ways to compute a product on a GPU are measured, and the fastest is taken."""
+        return self.mode.startswith("max-autotune")
+
     @staticmethod
     def checked(
         *,

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,6 +31,9 @@ from ingot.runtime.program import Program, unaligned_inputs
 from ingot.runtime.training import WithLeaves, WithWindows
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan
+
+if TYPE_CHECKING:
+    from ingot.runtime.tuning import Tuner
 
 DEVICES = ("cpu", "cuda")
 
@@ -101,7 +104,10 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with stage(compilation, "schedule"):
-        plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal, target)
+        tuner = _tuner(device) if options.tunes else None
+        plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal, target, tuner)
+    if tuner is not None:
+        compilation.tuned += tuner.notes
     if options.freeze and device.type == "cpu":
         with stage(compilation, "prepack"):
             prepack(plan)
@@ -117,6 +123,18 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         return program.native
     made = compilation.replayed = Replayed(program, machine)
     return made
+
+
+def _tuner(device: torch.device) -> Tuner | None:
+    """What chooses among ways to compute a product, on a GPU."""
+    if device.type == "cpu":
+        return None
+    from ingot.runtime.measuring import Measurement, chip_of
+    from ingot.runtime.tuning import Tuner
+
+    full = torch.get_float32_matmul_precision() == "highest"
+    chip = chip_of(device)
+    return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
 
 
 def _machine_code(plan: Plan, device: torch.device) -> Any:

@@ -25,9 +25,10 @@ class Compilation:
     graph break in the function `name`, and `region` tells the places apart where one may begin. `recompiled` names the
     fact that differed when this is not the region's first entry. `fixed_sizes` says why sizes that vary, or are marked
     as dynamic, are compiled for. `decisions` are the schedule's notes and `rewrites` those of the graph passes, in
-    order. `replayed` is what replays the program as a CUDA graph, where that is asked for, or why nothing does.
-    `backward` is of the graph that computes gradients, whose later stages are reached when the first gradient
-    comes in; `partial_backwards` are of those for calls where only some of the outputs get one.
+    order, `tuned` what was measured to choose how products are computed. `replayed` is what replays the program as a
+    CUDA graph, where that is asked for, or why nothing does. `backward` is of the graph that computes gradients, whose
+    later stages are reached when the first gradient comes in; `partial_backwards` are of those for calls where only
+    some of the outputs get one.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Compilation:
     fixed_sizes: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
+    tuned: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:

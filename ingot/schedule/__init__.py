@@ -22,6 +22,7 @@ from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.reuse import write_in_place
 from ingot.schedule.split import split_reductions
+from ingot.schedule.templates import Choose, excerpt, sites, with_templates
 
 __all__ = ["schedule"]
 
@@ -31,10 +32,20 @@ def schedule(
     note: Callable[[str], None] = lambda text: None,
     frugal: bool = False,
     target: Target = CPU,
+    choose: Choose | None = None,
 ) -> Plan:
-    """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`."""
+    """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`.
+    `choose` says which products of a GPU's are kernels rather than calls (see `templates`)."""
     nodes, graph = split_reductions(used_nodes(graph), graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
+    if choose is not None:
+        found = sites(groups, graph)
+        chosen = choose(found, lambda site, tiling: _plan(*excerpt(site, tiling, groups, graph), target, frugal=True))
+        groups, graph = with_templates(groups, graph, found, chosen)
+    return _plan(groups, graph, target, frugal)
+
+
+def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -> Plan:
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
     steps = [_step(g, graph, own, CPU if g.on_host else target) for g, own in zip(groups, internal)]
@@ -67,9 +78,9 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
     if isinstance(first, Attention):
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
-        kernel, arguments = build_contraction(group.members, internal, graph.buffers)
+        kernel, arguments = build_contraction(group.members, internal, graph.buffers, group.tiling)
         step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
-        return begun_at_offsets(step)
+        return step if target.has_registers else begun_at_offsets(step)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):

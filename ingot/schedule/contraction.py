@@ -8,18 +8,18 @@ from dataclasses import replace
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, product
 from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, Node, Origin, Pointwise
 from ingot.schedule.build import StageDraft, kernel_name, without_dead
-from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, ceil_div
+from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
 from ingot.schedule.nests import fresh_loops, map_indices
 
 SUM = "sum"  # the name of the contraction's value in its kernel's stage
 
 
 def build_contraction(
-    members: Sequence[Node], internal: set[str], buffers: dict[str, Buffer]
+    members: Sequence[Node], internal: set[str], buffers: dict[str, Buffer], tiling: Tiling | None = None
 ) -> tuple[Kernel, tuple[str, ...]]:
     """The kernel of a contraction and the pointwise nodes laid over it, and the buffers its parameters stand for.
 
-    What is in `internal` is not stored.
+    What is in `internal` is not stored. A GPU's kernel has a `tiling`.
     """
     contraction = members[0]
     assert isinstance(contraction, Contraction)
@@ -41,7 +41,7 @@ def build_contraction(
     last = {name: (index, value) for name, index, value in values}  # of several values stored in one place
     draft.stores = [Store(name, index, value) for name, (index, value) in last.items() if name not in internal]
     stage = without_dead(draft.stage())
-    return _canonical_kernel(contraction, origin, stage, buffers)
+    return _canonical_kernel(contraction, origin, stage, buffers, tiling)
 
 
 def _load(draft: StageDraft, i: Instruction, known: dict[tuple[str, Expr], int]) -> int:
@@ -55,7 +55,7 @@ def _load(draft: StageDraft, i: Instruction, known: dict[tuple[str, Expr], int])
 
 
 def _canonical_kernel(
-    node: Contraction, origin: Origin, stage: Stage, buffers: dict[str, Buffer]
+    node: Contraction, origin: Origin, stage: Stage, buffers: dict[str, Buffer], tiling: Tiling | None
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Loops and parameters named by position."""
     loops: dict[Symbol, Expr] = {}
@@ -86,12 +86,14 @@ def _canonical_kernel(
     left, right = (Access(names[a.buffer], a.index.substitute(loops)) for a in (node.left, node.right))
     points, height = (product(s.extent for s in loops) for loops in (batch, rows))
     right_size = product(s.extent for s in columns + reduced).constant
-    if copies_rows(rows, reduced, left, columns[0].extent):
+    copies = False
+    if tiling is not None:
+        blocks = tiling.rows, tiling.columns
+    elif copies_rows(rows, reduced, left, columns[0].extent):
         blocks, copies = choose_squares(points, height, columns[0].extent), True
     else:
         blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
-        copies = False
-    whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks, copies=copies)
+    whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks, copies=copies, tiling=tiling)
     kernel = Kernel(
         kernel_name(origin), origin, batch, (stage,), parameters, parallel=len(batch), product=whole
     )  # fmt: skip

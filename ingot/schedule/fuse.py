@@ -14,6 +14,7 @@ from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import direct_dependencies, pieces, relation
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
+from ingot.schedule.kernel import Tiling
 from ingot.schedule.nests import (
     ALIKE,
     Compute,
@@ -54,7 +55,8 @@ class Overlay:
 class Group:
     """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the number of outer
     points, `before` holds the groups that must run first. `scatters` says whether one of the nodes does, `work` counts
-    their instructions, `traffic` the bytes of the buffers. On a GPU some are `on_host`, the CPU."""
+    their instructions, `traffic` the bytes of the buffers. On a GPU some are `on_host`, the CPU, and a contraction has
+    a `tiling`."""
 
     id: int
     positions: list[int]
@@ -68,6 +70,7 @@ class Group:
     on_host: bool = False
     work: int = 0
     traffic: float = 0.0
+    tiling: Tiling | None = None
 
     @property
     def fusible(self) -> bool:

@@ -87,6 +87,24 @@ class Stage:
     scalars: tuple[Define, ...] = ()
 
 
+class Tiling(NamedTuple):
+    """How a GPU computes a product: a block of `warps` warps takes `rows` by `columns` of it, `depth` steps of the
+    reduction at a time, and reads up to `stages` of these ahead. Blocks go down `group` rows of blocks before they go
+    across. `precision` is that of products of float32, as Triton names it."""
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int
+    group: int = 8
+    precision: str = "ieee"
+
+    def __str__(self) -> str:
+        precision = "" if self.precision == "ieee" else f", {self.precision}"
+        return f"{self.rows}x{self.columns}x{self.depth}, {self.stages} stages, {self.warps} warps{precision}"
+
+
 @dataclass(frozen=True)
 class Product:
     """A contraction, as `loops.ir.Contraction` has it but for its target: the kernel's only stage, which loops over
@@ -95,6 +113,7 @@ class Product:
     A point of the parallel range is a block of `row_block` rows (flattened) by `column_block` columns. Where `panel` is
     not 0, the right operand lies in panels of so many columns, side by side for each step of the reduction; the last
     one is as large as the others. With `copies`, a block copies its rows of the left operand, adjacent in memory.
+    On a GPU there is a `tiling`; operands may be halves, whose products are summed in float32, which is then `dtype`.
     """
 
     name: str
@@ -108,6 +127,7 @@ class Product:
     column_block: int
     panel: int = 0
     copies: bool = False
+    tiling: Tiling | None = None
 
     @property
     def row_blocks(self) -> Expr:

@@ -30,7 +30,8 @@ _NO_AXES: frozenset[str] = frozenset()
 @dataclass(frozen=True)
 class TritonKernel:
     """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes`, in
-    `grid` blocks of `warps` warps; `constants` are its block sizes. Index arithmetic and sizes are in 32 bits if it is
+    `grid` blocks of `warps` warps; `constants` are its block sizes, `stages` how far a loop reads ahead, where that is
+    said. Index arithmetic and sizes are in 32 bits if it is
     `short`, else in 64; with a `limit`, that is right as long as it is less than SHORT.
 
     With a `table` it takes the address of one instead, of 64-bit integers: the first block of each set of buffers, in
@@ -48,6 +49,7 @@ class TritonKernel:
     short: bool = False
     limit: Expr | None = None
     table: int = 0
+    stages: int = 0
 
 
 class Value(NamedTuple):
@@ -60,17 +62,21 @@ class Value(NamedTuple):
 def write_kernel(kernel: Kernel, wide: bool = False) -> TritonKernel:
     """The Triton code of a kernel whose rows, if it has any, fit registers; index arithmetic is in 64 bits if it is to
     be `wide`, else in 32 where that is ever right. Raises Unsupported for what has no code."""
+    if kernel.product is not None:
+        from ingot.codegen.triton.product import write_product
+
+        return write_product(kernel, wide)
     blocks = choose_blocks(kernel)
     if wide:
-        return _Writer(kernel, blocks, False).write()
-    if _fits_short(kernel, blocks):
-        return _Writer(kernel, blocks, True).write()
+        return Writer(kernel, blocks, False).write()
+    if fits_short(kernel, blocks):
+        return Writer(kernel, blocks, True).write()
     limit = _short_limit(kernel, blocks)
-    made = _Writer(kernel, blocks, limit is not None).write()
+    made = Writer(kernel, blocks, limit is not None).write()
     return replace(made, limit=limit) if made.sizes else write_kernel(kernel, wide=True)
 
 
-class _Writer:
+class Writer:
     def __init__(self, kernel: Kernel, blocks: Blocks, short: bool) -> None:
         self.kernel, self.blocks = kernel, blocks
         self.lines: list[str] = []
@@ -114,12 +120,16 @@ class _Writer:
             self.kernel.parameters,
             tuple(self.sizes),
             tuple(self.constants.items()),
-            self.blocks.count(self.kernel),
+            self.grid,
             self.blocks.warps,
             self.asserts,
             self.short,
             table=self.kernel.table,
         )
+
+    @property
+    def grid(self) -> Expr:
+        return self.blocks.count(self.kernel)
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -413,7 +423,7 @@ class _Writer:
             return self.number(buffer, conditions)
         index = self.index(offset)
         axes = index.axes.union(*(c.axes for c in conditions))
-        pointer = f"{buffer} + {_summand(index.text)}"
+        pointer = f"{buffer} + {summand(index.text)}"
         if axes != index.axes:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(axes, conditions)
@@ -434,7 +444,7 @@ class _Writer:
         if store.scatters:
             raise Unsupported("a scatter has no Triton code", self.kernel.origin.where)
         index = self.index(store.index)
-        pointer = f"{store.buffer} + {_summand(index.text)}"
+        pointer = f"{store.buffer} + {summand(index.text)}"
         if index.axes != axes:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(axes, ())
@@ -487,12 +497,12 @@ def _factor(text: str) -> str:
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
-def _summand(text: str) -> str:
+def summand(text: str) -> str:
     """An index beside a pointer: summed before it is added."""
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
-def _fits_short(kernel: Kernel, blocks: Blocks) -> bool:
+def fits_short(kernel: Kernel, blocks: Blocks) -> bool:
     """Whether 32 bits are enough for all index arithmetic."""
     lengths = [p.length.constant if p.length is not None else None for p in kernel.parameters]
     counts = [product(s.extent for s in kernel.loops).constant]
@@ -500,7 +510,8 @@ def _fits_short(kernel: Kernel, blocks: Blocks) -> bool:
     slack = max(blocks.points * max(blocks.tile, 1), blocks.inner)
     if any(n is None or n + slack >= SHORT for n in (*lengths, *counts)):
         return False
-    return all(_is_short(e) for stage in kernel.stages for e in _indices(stage))
+    accesses = [] if kernel.product is None else [kernel.product.left.index, kernel.product.right.index]
+    return all(map(_is_short, accesses)) and all(_is_short(e) for stage in kernel.stages for e in _indices(stage))
 
 
 def _indices(stage: Stage) -> Iterable[Expr]:

@@ -194,12 +194,12 @@ def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
     asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
     options = sorted(_options(kernel, gpu).items())
     form = len(kernel.sizes), kernel.short, kernel.constants
-    facts = (_FORMAT, text, dtypes, form, aligned, options, gpu, asked, _compiler())
+    facts = (_FORMAT, text, dtypes, form, aligned, options, gpu, asked, compiler_digest())
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 @cache
-def _compiler() -> str:
+def compiler_digest() -> str:
     """What tells the Triton that is installed, and the text that all kernels share, from others."""
     spec = find_spec("triton")
     assert spec is not None and spec.origin is not None
@@ -266,6 +266,8 @@ def _options(kernel: TritonKernel, gpu: Gpu) -> dict[str, Any]:
     """Arithmetic is rounded where it is written, and numbers too small to be normal are kept, as in eager."""
     options: dict[str, Any] = {"num_warps": kernel.warps, "enable_fp_fusion": False, "debug": kernel.asserts}
     options["sanitize_overflow"] = False
+    if kernel.stages:
+        options["num_stages"] = kernel.stages
     if gpu.backend == "cuda":
         options["enable_reflect_ftz"] = False
     return options

@@ -1,0 +1,127 @@
+"""What plans take on a GPU: each is recorded as a CUDA graph of several calls, and these are replayed in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ingot.codegen.triton import Gpu, compile_kernels
+from ingot.errors import Unsupported
+from ingot.runtime.cuda_capture import machine_of
+from ingot.runtime.program import Program
+from ingot.schedule.kernel import Kernel
+from ingot.schedule.plan import KernelStep, Plan
+from ingot.schedule.tilings import Chip
+
+ROUNDS = 7
+LENGTH = 200.0  # microseconds of a recording
+MOST_CALLS = 100
+MOST_BYTES = 1 << 32  # of inputs; a product of more is the library's
+
+
+def chip_of(device: torch.device) -> Chip:
+    facts = torch.cuda.get_device_properties(device)
+    shared = getattr(facts, "shared_memory_per_block_optin", 99 << 10)
+    capability = 10 * facts.major + facts.minor
+    return Chip(facts.name, capability, facts.multi_processor_count, shared, facts.L2_cache_size)
+
+
+class Measurement:
+    """`tuning.Measure` on a device."""
+
+    def __init__(self, device: torch.device, chip: Chip) -> None:
+        self.device, self.chip = device, chip
+
+    def __call__(self, plans: Sequence[Plan], given: frozenset[str]) -> list[float | None]:
+        machine = machine_of(self.device)
+        nothing: list[float | None] = [None] * len(plans)
+        if machine is None or machine.stream() is None:  # the call itself is being recorded
+            return nothing
+        compiled = self._compiled(plans)
+        try:
+            with torch.no_grad():
+                inputs = self._inputs(plans[0], given)
+                return self._times(plans, compiled, inputs, machine) if inputs else nothing
+        except torch.OutOfMemoryError:
+            return nothing
+
+    def _compiled(self, plans: Sequence[Plan]) -> list[Any]:
+        """The kernels of each plan, None for those that cannot be compiled or take too much shared memory."""
+        gpu = Gpu("cuda", self.chip.capability)
+
+        def compiled(steps: list[KernelStep]) -> Any:
+            try:
+                return compile_kernels(steps, gpu)
+            except Exception:  # Triton's own errors are of many kinds
+                return None
+
+        steps = [[s for s in plan.steps if isinstance(s, KernelStep)] for plan in plans]
+        whole = compiled([s for own in steps for s in own])
+        each = [whole or compiled(own) for own in steps]
+        return [c if c is not None and self._fits(c, own) else None for c, own in zip(each, steps)]
+
+    def _fits(self, compiled: Any, steps: Sequence[KernelStep]) -> bool:
+        kernels = [s.kernel for s in steps]
+        return all(compiled.binary(k).shared <= self.chip.shared for k in kernels if isinstance(k, Kernel))
+
+    def _inputs(self, plan: Plan, given: frozenset[str]) -> list[list[torch.Tensor]]:
+        """Sets of inputs. What the program is given is another in each, so many that it is in no cache when its turn
+        comes; what it made itself may be."""
+        buffers = [plan.graph.buffers[name] for name in plan.graph.inputs]
+        cold = sum((b.length.constant or 0) * b.dtype.itemsize for b in buffers if b.name in given)
+        if sum((b.length.constant or 0) * b.dtype.itemsize for b in buffers) > MOST_BYTES:
+            return []
+        count = min(16, -(-2 * self.chip.cache // cold)) if 0 < cold < 2 * self.chip.cache else 1
+        warm = {b.name: self._tensor(b) for b in buffers if b.name not in given}
+        return [[warm[b.name] if b.name in warm else self._tensor(b) for b in buffers] for _ in range(count)]
+
+    def _tensor(self, buffer: Any) -> torch.Tensor:
+        sizes, strides = ([e.constant for e in of] for of in (buffer.sizes, buffer.strides))
+        tensor = torch.empty_strided(sizes, strides, dtype=buffer.dtype, device=self.device)
+        if not buffer.dtype.is_floating_point:
+            return tensor.zero_()
+        generator = torch.Generator(self.device).manual_seed(0)  # the program's own numbers go on as they were
+        return tensor.normal_(generator=generator)
+
+    def _times(
+        self, plans: Sequence[Plan], compiled: Sequence[Any], inputs: list[list[torch.Tensor]], machine: Any
+    ) -> list[float | None]:
+        found: dict[int, list[float]] = {}
+        replays: dict[int, tuple[Callable[[], None], int]] = {}
+        pool = machine.pool()
+        for k, (plan, code) in enumerate(zip(plans, compiled)):
+            if code is None:
+                continue
+            try:
+                program = Program(plan, code, self.device).native
+            except (RuntimeError, Unsupported):
+                continue
+            for given in inputs[:2]:
+                program(*given)
+            alone = self._timed(lambda: program(*inputs[0]))  # noqa: B023
+            calls = max(1, min(MOST_CALLS, round(LENGTH / max(alone, 1.0))))
+            calls = min(MOST_CALLS, -(-calls // len(inputs)) * len(inputs))
+
+            def run() -> list[Any]:
+                for n in range(calls):  # noqa: B023
+                    program(*inputs[n % len(inputs)])  # noqa: B023
+                return []
+
+            replay, _ = machine.capture(run, pool)
+            replays[k] = replay, calls
+        for _ in range(ROUNDS):
+            for k, (replay, calls) in replays.items():
+                found.setdefault(k, []).append(self._timed(replay) / calls)
+        return [statistics.median(found[k][1:]) if k in found else None for k in range(len(plans))]
+
+    def _timed(self, run: Callable[[], Any]) -> float:
+        """Microseconds of what is launched, on the device."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3

@@ -1,0 +1,101 @@
+"""Choosing by measurement (`mode="max-autotune"`): which matrix products of a GPU's program are kernels of ours, with
+what comes next in them, and in which tiles, rather than calls of the library. What was chosen is kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ingot.codegen.store import Store, store_in
+from ingot.codegen.triton import write_kernel
+from ingot.codegen.triton.module import compiler_digest
+from ingot.schedule.kernel import Kernel, Tiling
+from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.schedule.templates import Site
+from ingot.schedule.tilings import Chip, tilings
+
+MARGIN = 0.97  # of the library's time, that a kernel must not exceed to be chosen
+_FORMAT = 1  # of what is kept
+
+Measure = Callable[[Sequence[Plan], frozenset[str]], Sequence[float | None]]
+"""Microseconds of plans that do the same, None for those that do not run; of their inputs, those that are named are not
+in a cache when they are read."""
+
+
+class Tuner:
+    """Chooses for a program, as `schedule.templates.Choose`. `notes` are what it has to say, a line for each site."""
+
+    def __init__(self, chip: Chip, measure: Measure, precisions: Sequence[str] = ("ieee",), store: Store | None = None):
+        self.chip, self.precisions, self._measure = chip, tuple(precisions), measure
+        self._store = store_in("tuned") if store is None else store
+        self.notes: list[str] = []
+
+    def __call__(self, sites: Sequence[Site], plan: Callable[[Site, Tiling | None], Plan]) -> list[Tiling | None]:
+        return [self._choose(site, plan) for site in sites]
+
+    def _choose(self, site: Site, plan: Callable[[Site, Tiling | None], Plan]) -> Tiling | None:
+        tried = tilings(site.sizes, site.dtype, self.chip, self.precisions)
+        if not tried:
+            return None
+        as_it_is = plan(site, None)
+        plans = {t: plan(site, t) for t in tried}
+        key = self._key(site, [as_it_is, plans[tried[0]]], tried)
+        kept = self._store.get(key)
+        found = None if kept is None else _read(kept, tried)
+        again = found is not None
+        if found is None:
+            found = list(self._measure([as_it_is, *plans.values()], site.given))
+            if found[0] is None:
+                self.notes.append(f"{_title(site)}: could not be measured")
+                return None
+            self._store.put(key, json.dumps(found).encode())
+        library, *times = found
+        assert library is not None
+        ran = [(t, tiling) for t, tiling in zip(times, tried) if t is not None]
+        best, tiling = min(ran, default=(float("inf"), None))
+        chosen = tiling if best <= MARGIN * library else None
+        text = f"{_title(site)}: {'a kernel' if chosen else 'the library'}, of {len(ran)} tilings"
+        text += f" the best, {tiling}, takes {best:.1f} us" if tiling else ""
+        self.notes.append(f"{text}, the library {library:.1f} us{' (measured before)' if again else ''}")
+        return chosen
+
+    def _key(self, site: Site, plans: Sequence[Plan], tried: Sequence[Tiling]) -> str:
+        """A digest of what decides the times: the device, the compiler, the libraries, and what is computed."""
+        facts = (
+            _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda, site.sizes, site.dtype,
+            torch.get_float32_matmul_precision(), [_text(p, site.given) for p in plans], list(map(tuple, tried)),
+        )  # fmt: skip
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _title(site: Site) -> str:
+    return f"{site.title}{f' at {site.where}' if site.where else ''}"
+
+
+def _read(kept: bytes, tried: Sequence[Tiling]) -> list[float | None] | None:
+    try:
+        found = json.loads(kept)
+    except ValueError:
+        return None
+    good = isinstance(found, list) and len(found) == 1 + len(tried) and isinstance(found[0], float)
+    return found if good and all(t is None or isinstance(t, float) for t in found) else None
+
+
+def _text(plan: Plan, given: frozenset[str]) -> str:
+    """What a plan computes, without names that differ from program to program."""
+    names = {name: f"b{k}{'g' if name in given else ''}" for k, name in enumerate(plan.graph.buffers)}
+    lines = [f"{names[b.name]} {b.dtype} {b.sizes} {b.strides} {b.role}" for b in plan.graph.buffers.values()]
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            assert isinstance(step.kernel, Kernel)
+            written = write_kernel(step.kernel)
+            source = [line for line in written.source.splitlines()[2:] if not line.lstrip().startswith("#")]
+            lines += [*source, str([names[a] for a in step.arguments])]
+        else:
+            assert isinstance(step, LibraryStep)
+            views = [(names[v.buffer], v.sizes, v.strides, v.offset) for v in step.node.args]
+            lines.append(f"{step.node.function.__name__}{views}")
+    return "\n".join(lines)

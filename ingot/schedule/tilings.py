@@ -1,0 +1,104 @@
+"""Which tilings of a product are worth trying on a GPU: an estimate of what each takes, from bytes, multiplications and
+the number of blocks, leaves a handful."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+
+from ingot.schedule.blocks import power_of_two
+from ingot.schedule.kernel import Tiling
+
+MOST_TRIED = 10
+SMALLEST = 16  # rows, columns or steps that tensor cores take
+REGISTERS = 128  # sums that a thread may hold
+
+
+class Chip(NamedTuple):
+    """What an estimate needs of a device: its name, compute capability (90 is 9.0), multiprocessors, the most shared
+    memory of a block, and of its second-level cache, in bytes."""
+
+    name: str
+    capability: int
+    multiprocessors: int
+    shared: int
+    cache: int
+
+
+# Of one multiprocessor: multiply-adds twice in a nanosecond, of halves by compute capability, and of float32.
+_HALVES = {80: 2200.0, 86: 1000.0, 89: 1100.0, 90: 6500.0, 100: 13000.0}
+_FULL = 250.0
+_PARTS = {"ieee": 0.0, "tf32": 2.0, "tf32x3": 6.5}  # how many times as long as halves
+_FED = 40.0  # bytes in a nanosecond that reach a multiprocessor
+_LATENCY = 600.0  # nanoseconds until what is asked for is there
+_START = 1500.0  # nanoseconds of a block beside its steps
+_THREADS = 2048
+
+
+def tilings(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, precisions: Sequence[str] = ("ieee",)
+) -> list[Tiling]:
+    """The tilings to try for a product of these sizes (batch, rows, columns, depth), best guess first. `precisions`
+    are those that products of float32 may have."""
+    best: dict[tuple[int, int, int, str], list[tuple[float, Tiling]]] = {}
+    for tiling in _all(sizes, dtype, chip, precisions):
+        key = tiling.rows, tiling.columns, tiling.depth, tiling.precision
+        best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling), tiling))
+    ranked = sorted(min(of_shape) for of_shape in best.values())
+    return [tiling for _, tiling in ranked[:MOST_TRIED]]
+
+
+def _all(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, precisions: Sequence[str]
+) -> Iterator[Tiling]:
+    _, rows, columns, depth = sizes
+    halves = dtype.itemsize == 2
+    heights, widths = (_up_to(size, (16, 32, 64, 128, 256)) for size in (rows, columns))
+    steps = _up_to(depth, (32, 64, 128) if halves else (16, 32, 64))
+    for precision in ("ieee",) if halves else precisions:
+        for y, x, r, stages, warps in product(heights, widths, steps, (2, 3, 4, 5), (2, 4, 8)):
+            tiling = Tiling(y, x, r, stages, warps, precision=precision)
+            if _fits(tiling, dtype, chip) and stages - 1 <= -(-depth // r):
+                yield tiling
+
+
+def _up_to(size: int, lengths: Sequence[int]) -> list[int]:
+    """The lengths that a size fills at least by half."""
+    return [n for n in lengths if n <= power_of_two(size)] or [SMALLEST]
+
+
+def _fits(tiling: Tiling, dtype: torch.dtype, chip: Chip) -> bool:
+    sums = tiling.rows * tiling.columns // (32 * tiling.warps)
+    most = REGISTERS if dtype.itemsize == 2 else REGISTERS // 2
+    return 4 <= sums <= most and _shared(tiling, dtype) <= chip.shared
+
+
+def _shared(tiling: Tiling, dtype: torch.dtype) -> int:
+    return tiling.stages * (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize
+
+
+def estimate(sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, tiling: Tiling) -> float:
+    """Nanoseconds of a product without what comes next, roughly: enough to compare."""
+    batch, rows, columns, depth = sizes
+    blocks = batch * -(-rows // tiling.rows) * -(-columns // tiling.columns)
+    steps = -(-depth // tiling.depth)
+    sums = tiling.rows * tiling.columns // (32 * tiling.warps)
+    threads = 32 * tiling.warps
+    fitting = min(chip.shared // _shared(tiling, dtype), _THREADS // threads, 65536 // (threads * min(255, sums + 64)))
+    each = -(-blocks // chip.multiprocessors)
+    resident = max(1, min(fitting, each))
+    work = 2 * tiling.rows * tiling.columns * tiling.depth
+    square = min(1.0, tiling.rows * tiling.columns / (tiling.rows + tiling.columns) / 64)  # what is used how often
+    slower = _PARTS[tiling.precision] if dtype is torch.float32 else 1.0
+    rate = _halves(chip) / slower * square if slower else _FULL * min(1.0, 2 * square)
+    fed = (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize / _FED
+    step = max(resident * work / rate, resident * fed, _LATENCY / (tiling.stages - 1))
+    return -(-each // resident) * (steps * step + _START)
+
+
+def _halves(chip: Chip) -> float:
+    known = [arch for arch in _HALVES if arch <= chip.capability]
+    return _HALVES[max(known)] if known else 500.0
