@@ -65,9 +65,9 @@ class Report:
     `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each break counts once.
     `kernels`, `guards`, `fixed_sizes` (why sizes that vary, or are marked as dynamic, are compiled for) and the figures
     are of its regions (from its start to a graph break, from there to the next, and so on) as they were compiled last.
-    `cuda_graphs` says of each program of `mode="reduce-overhead"` how it is replayed, or why it is not. `peak_bytes`
-    counts inputs, outputs and all that is alive between, as planned, for the region with the most; `compilations` holds
-    every artefact.
+    `cuda_graphs` says of each program of `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each
+    product that `mode="max-autotune"` measured what was chosen. `peak_bytes` counts inputs, outputs and all that is
+    alive between, as planned, for the region with the most; `compilations` holds every artefact.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Report:
     recompiles: list[str] = field(default_factory=list)
     fixed_sizes: list[str] = field(default_factory=list)
     cuda_graphs: list[str] = field(default_factory=list)
+    tuned: list[str] = field(default_factory=list)
     peak_bytes: int | None = None
     arena_bytes: int | None = None
     first_call: float | None = None
@@ -104,6 +105,7 @@ class Report:
             recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
             fixed_sizes=list(dict.fromkeys(text for c in regions for text in c.fixed_sizes)),
             cuda_graphs=[text for c in regions for text in replayed_texts(c)],
+            tuned=list(dict.fromkeys(text for c in regions for text in tuned_texts(c))),
             peak_bytes=max((plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None),
             arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned) if planned else None,
             first_call=sum(seconds) if seconds else None,
@@ -153,6 +155,7 @@ class Report:
         head += listed("compiled again because", [short_places(text) for text in self.recompiles], 5, "reason")
         head += listed("fixed sizes", [short_places(text) for text in self.fixed_sizes], 4, "size")
         head += listed("CUDA graphs", [short_places(text) for text in self.cuda_graphs], 4, "program")
+        head += listed("tuned", [short_places(text) for text in self.tuned], 4, "product")
         guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
@@ -198,6 +201,11 @@ def replayed_texts(c: Compilation) -> list[str]:
     backwards = [b for b in (c.backward, *c.partial_backwards) if b is not None]
     found += [(b.name, b.replayed) for b in backwards]
     return [f"{name}: {r if isinstance(r, str) else r.describe()}" for name, r in found if r]
+
+
+def tuned_texts(c: Compilation) -> list[str]:
+    """A line for each product of a compilation, and of its gradients, that was measured."""
+    return [text for made in (c, c.backward, *c.partial_backwards) if made is not None for text in made.tuned]
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:

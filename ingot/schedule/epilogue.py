@@ -36,11 +36,12 @@ def canonical_contraction(node: Contraction) -> Contraction:
     )  # fmt: skip
 
 
-def laid_over_contraction(node: Node, members: Sequence[Node]) -> list[Node] | None:
+def laid_over_contraction(node: Node, members: Sequence[Node], along: bool = True) -> list[Node] | None:
     """`members`, which begin with a contraction, and `node` over its loops, if that may be computed on finished tiles.
 
     It may when it goes over the same elements, touches what the members write only at its own point, overwrites nothing
-    that the contraction reads, and its memory lies along the columns. Loops are split where it needs that.
+    that the contraction reads, and, if that is asked for, its memory lies `along` the columns. Loops are split where it
+    needs that.
     """
     contraction = members[0]
     assert isinstance(contraction, Contraction)
@@ -60,7 +61,7 @@ def laid_over_contraction(node: Node, members: Sequence[Node]) -> list[Node] | N
         return None
     column = contraction.columns[0]
     accesses = [(i.attrs[0], i.attrs[1]) for i in laid.body.loads]
-    if any(not _lies_along(e, column) for _, e in [*accesses, (laid.target, laid.index)]):
+    if along and any(not _lies_along(e, column) for _, e in [*accesses, (laid.target, laid.index)]):
         return None
     for m in members:
         assert isinstance(m, (Contraction, Pointwise))

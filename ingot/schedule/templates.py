@@ -145,7 +145,7 @@ def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node]
     """The members, which begin with a contraction, and `nodes` laid over it one by one, if that can be."""
     laid: list[Node] | None = list(members)
     for node in nodes:
-        laid = laid_over_contraction(node, laid) if laid is not None else None
+        laid = laid_over_contraction(node, laid, along=False) if laid is not None else None
     return laid
 
 

@@ -1,0 +1,182 @@
+"""Matrix products as kernels, under Triton's interpreter beside eager, and compiled for devices that need not be there.
+As in test_interpreted.py, this file runs itself once more where the interpreter is chosen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ingot.codegen.triton import Gpu, compile_kernels, supported, write_kernel
+from ingot.codegen.triton.module import available
+from ingot.loops.lowering import lower
+from ingot.loops.target import GPU
+from ingot.loops.verify import verify
+from ingot.schedule import schedule
+from ingot.schedule.kernel import Tiling
+from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.schedule.templates import Site
+from tests.loops.test_lowering import copies as copied
+from tests.loops.test_lowering import traced
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+if not available():
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+if not INTERPRETED:
+
+    def test_under_the_interpreter() -> None:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+        command += ["-k", "interpreted"]
+        run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+
+else:
+    from tests.codegen.triton.interpreter import run
+
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
+compiled = pytest.mark.skipif(INTERPRETED, reason="compiles")
+
+TILING = Tiling(32, 16, 16, 2, 4, group=3)
+
+
+def planned(fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING) -> Plan:
+    """The GPU's plan of a function, all products that can be kernels being some."""
+    loops = lower(traced(fn, *args), supported, target=GPU)
+
+    def choose(sites: Any, plan: Callable[[Site, Tiling | None], Plan]) -> list[Tiling]:
+        for site in sites:
+            assert len(plan(site, tiling).steps) == 1 and len(plan(site, None).steps) == 1 + (site.last != site.first)
+        return [tiling] * len(sites)
+
+    verify(loops)
+    return schedule(loops, target=GPU, choose=choose)
+
+
+def calls(plan: Plan) -> int:
+    return sum(isinstance(step, LibraryStep) for step in plan.steps)
+
+
+def check(fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, launches: int = 1) -> Plan:
+    """The plan calls no library and gives what eager gives, with no more error against float64."""
+    plan = planned(fn, *args, tiling=tiling)
+    assert (calls(plan), len(plan.kernels)) == (0, launches)
+    found, expected = run(plan, copied(args)), fn(*args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    exact = fn(*(a.double() if a.is_floating_point() else a for a in args))
+    exact = exact if isinstance(exact, tuple) else (exact,)
+    for ours, eagers, truth in zip(found, expected, exact, strict=True):
+        assert (ours.dtype, ours.shape, ours.stride()) == (eagers.dtype, eagers.shape, eagers.stride())
+        wrong, allowed = (float((t.double() - truth).norm() / truth.norm()) for t in (ours, eagers))
+        assert wrong <= max(1.1 * allowed, 4 * torch.finfo(ours.dtype).eps)
+    return plan
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+
+
+def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.linear(x, w, b))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("sizes", [(32, 16, 16), (96, 48, 64), (45, 35, 37), (1, 70, 5), (200, 1, 20)], ids=str)
+def test_interpreted_sizes(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    m, n, k = sizes
+    plan = check(gelu_linear, draw(m, k, dtype=dtype), draw(n, k, dtype=dtype), draw(n, dtype=dtype))
+    text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
+    assert text.count("mask = ") == sum((m % 32 > 0, n % 16 > 0, 2 * (k % 16 > 0)))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_interpreted_operands_of_either_order(dtype: torch.dtype) -> None:
+    for left in (draw(40, 24, dtype=dtype), draw(24, 40, dtype=dtype).t(), draw(40, 50, dtype=dtype)[:, 1:25]):
+        for right in (draw(24, 33, dtype=dtype), draw(33, 24, dtype=dtype).t()):
+            check(lambda x, y: (x @ y).relu(), left, right)
+        check(lambda x, y: (x @ y.expand(24, 33)).relu(), left, draw(24, 1, dtype=dtype))
+
+
+@interpreted
+def test_interpreted_batches() -> None:
+    x, y = draw(3, 2, 20, 24), draw(3, 2, 24, 18)
+    check(lambda x, y: x @ y, x, y)
+    check(lambda x, y: (x @ y).relu() + 1, x, y)
+    check(lambda x, y: (x @ y.transpose(-1, -2)).relu(), x, x)
+    check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, draw(18, 24), draw(18))
+    check(lambda x, y, z: torch.baddbmm(z, x, y).tanh(), x[0], y[0], draw(2, 20, 18))
+    check(lambda x, y: (x @ y).sum(1) * 2, x, y, launches=2)
+
+
+@interpreted
+def test_interpreted_epilogues() -> None:
+    x, w, b, r = draw(40, 24), draw(33, 24), draw(33), draw(40, 33)
+    check(lambda x, w, b, r: r + F.linear(x, w, b), x, w, b, r)
+    check(lambda x, w, b, r: (F.linear(x, w, b) * r[:, :1]).half(), x, w, b, r)
+    check(lambda x, w, b, r: torch.where(r > 0, F.linear(x, w, b).relu(), r), x, w, b, r)
+    check(lambda x, w, b, r: (F.linear(x, w, b), F.linear(x, w, b).sigmoid() * r), x, w, b, r)
+    check(lambda x, w, b, r: F.silu(x @ w.t()) * (x @ w.t() + b), x, w, b, r, launches=1)
+    check(lambda x, w, b, r: F.silu(x @ w.t()) * (x @ r.t()[:24] + b[:1]), x, w, b, draw(33, 24), launches=2)
+
+
+@interpreted
+def test_interpreted_text() -> None:
+    plan = check(gelu_linear, draw(40, 24), draw(33, 24), draw(33))
+    text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
+    assert text.startswith("@triton.jit\ndef linear_gelu(") and "tl.dot(" in text and "helpers.gelu(" in text
+
+
+DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
+
+
+@compiled
+@pytest.mark.parametrize("gpu", DEVICES, ids=str)
+def test_products_compile(gpu: Gpu) -> None:
+    shapes = {torch.bfloat16: Tiling(64, 64, 32, 2, 4), torch.float32: Tiling(32, 32, 16, 2, 2)}
+    for dtype, tiling in shapes.items():
+        plan = planned(
+            gelu_linear, draw(70, 64, dtype=dtype), draw(96, 64, dtype=dtype), draw(96, dtype=dtype), tiling=tiling
+        )
+        (step,) = plan.steps
+        assert isinstance(step, KernelStep)
+        binary = compile_kernels([step], gpu).binary(step.kernel)  # type: ignore[arg-type]
+        assert binary.image[:4] == b"\x7fELF" and binary.threads == tiling.warps * gpu.warp_size
+
+
+@compiled
+def test_what_products_are_made_of() -> None:
+    """Halves go to tensor cores, float32 to them only where torch's settings allow it; sums of float32 are fused."""
+    texts = {}
+    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "ieee"), (torch.float32, "tf32")):
+        tiling = Tiling(64, 64, 32, 3, 4, precision=precision)
+        plan = planned(lambda x, y: x @ y, draw(64, 64, dtype=dtype), draw(64, 64, dtype=dtype), tiling=tiling)
+        compiled = compile_kernels([s for s in plan.steps if isinstance(s, KernelStep)], Gpu("cuda", 80))
+        texts[dtype, precision] = compiled.assembly()
+    assert ".bf16.bf16.f32" in texts[torch.bfloat16, "ieee"] and "cp.async" in texts[torch.bfloat16, "ieee"]
+    assert "mma." not in texts[torch.float32, "ieee"] and "fma.rn.f32" in texts[torch.float32, "ieee"]
+    assert ".tf32.tf32.f32" in texts[torch.float32, "tf32"]
+
+
+@compiled
+def test_what_stays_a_call() -> None:
+    """Other types, symbolic sizes, and what another step needs in between."""
+    loops = lower(traced(gelu_linear, draw(40, 24), draw(33, 24), draw(33), dynamic=True), supported, target=GPU)
+    assert calls(schedule(loops, target=GPU, choose=lambda sites, plan: [TILING] * len(sites))) == 1
+    assert calls(planned(lambda x, y: x @ y, draw(8, 8, dtype=torch.float64), draw(8, 8, dtype=torch.float64))) == 1
+
+
+@compiled
+def test_what_comes_next_may_not_be_computed_on_tiles() -> None:
+    plan = planned(lambda x, y: (x @ y).softmax(-1), draw(40, 24), draw(24, 33))
+    assert calls(plan) == 0 and len(plan.kernels) == 2
+    plan = planned(lambda x, y: (x @ y)[torch.arange(3)] * 2, draw(40, 24), draw(24, 33))
+    assert calls(plan) == 0 and len(plan.kernels) >= 2
