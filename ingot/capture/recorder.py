@@ -25,6 +25,7 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import Modes
 from ingot.graph.composites import apart
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.repeats import Results, is_torchs
 from ingot.graph.schemas import node_name
 from ingot.graph.symbols import Bounds
@@ -88,6 +89,7 @@ class GraphRecorder:
         self.by_fake: dict[int, TensorValue] = {}
         self._first: fx.Node | None = None
         self._results = Results(context)
+        self.known = KnownTensors(context)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -174,6 +176,8 @@ class GraphRecorder:
         one node. What gives
         no tensor and no symbolic integer is not recorded: the result is known."""
         self.steps += 1
+        if self.known.sizes and target in _TAKE_SIZES:
+            args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
         where = self.context.shapes.where = session.where
         fakes = [a.argument(fake_of) for a in args]
         if fakes and isinstance(fakes[0], FakeTensor) and getattr(target, "__name__", target) == "storage_offset":
@@ -182,6 +186,7 @@ class GraphRecorder:
         unbacked = self.context.shapes.unbacked
         known = len(unbacked.checks)
         unbacked.assumes = True  # the operation asks again when the graph is traced
+        self.context.read.clear()
         try:
             result = self._run(session, op, target, fakes, fakes_by_name)
         finally:
@@ -197,7 +202,7 @@ class GraphRecorder:
             _refuse_cached(session, args[0])
         self.writes |= writes
         self.modes.reach(self.graph, where)
-        node_of = self.node_of
+        node_of = self._number_or_node if self.context.read else self.node_of
         nodes = tuple([a.argument(node_of) for a in args])
         nodes_by_name = {k: v.argument(node_of) for k, v in kwargs.items()}
         node = self.graph.create_node(op, target, name=node_name(target) if is_torchs(target) else None)
@@ -212,8 +217,11 @@ class GraphRecorder:
             function = apart(target if op == "call_function" else getattr(type(args[0]), target))
             if self._inside_opaque:
                 with self.context:
-                    return function(*args, **kwargs)
-            return self._results.run(target, self.modes.changes, function, args, kwargs)
+                    result = function(*args, **kwargs)
+            else:
+                result = self._results.run(target, self.modes.changes, function, args, kwargs)
+            self.known.note(target, function, args, kwargs, result)
+            return result
         except Unsupported as reason:
             if not reason.where:
                 reason.where = session.where
@@ -237,6 +245,11 @@ class GraphRecorder:
         if not isinstance(leaf, SymIntValue):
             return leaf.fx_node
         return leaf.current if isinstance(leaf.current, int) else leaf.node(self)
+
+    def _number_or_node(self, leaf: Any) -> Any:
+        """The same where an operation has asked for the numbers in some tensors, which it is given."""
+        numbers = [number for fake, number in self.context.read if fake is leaf.fake]
+        return numbers[0] if numbers else self.node_of(leaf)
 
     def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> TensorValue:
         """The value of a result. An operation that gives back its argument gives the same value."""
@@ -412,6 +425,29 @@ class GraphRecorder:
         # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would run global hooks.
         make = fx.GraphModule if self.autograd else _LazyGraphModule
         return make(torch.nn.Module(), self.graph), used
+
+
+class _Sized(Value):
+    """An argument in which tensors stand for the sizes that they are known to hold."""
+
+    __slots__ = ("known", "value")
+
+    def __init__(self, value: Value, known: KnownTensors) -> None:
+        super().__init__()
+        self.value, self.known = value, known
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        def sized(value: Value) -> Any:
+            found = self.known.sizes.get(id(value.fake)) if isinstance(value, TensorValue) else None
+            return leaf(value if found is None else found[1])
+
+        return self.value.argument(sized)
+
+
+_TAKE_SIZES = frozenset(
+    {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones", "new_empty", "new_full", operator.getitem}
+)
+"""Methods and functions that take sizes behind a tensor."""
 
 
 def _tangent() -> None:

@@ -24,6 +24,7 @@ from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_ra
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 
 _CPU = torch.device("cpu")
+_NUMBER = torch.ops.aten._local_scalar_dense.default
 _ADDRESSING = {
     getattr(torch.ops.aten, name).default
     for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
@@ -383,6 +384,8 @@ class FakeContext(Mode):
         self.shapes.unbacked.enabled = data_dependent_sizes
         self.outside_is_refused = False
         self.draws = 0  # how many ops have drawn random numbers
+        self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}  # by id of a fake: see known_tensors.py
+        self.read: list[tuple[FakeTensor, Any]] = []  # of these, what the operation that runs has asked for its number
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
         self._symbolic_storages: set[int] = set()
@@ -397,6 +400,9 @@ class FakeContext(Mode):
         if op in _ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
+        if op is _NUMBER and id(args[0]) in self.known:
+            self.read.append((args[0], self.known[id(args[0])][1].item()))
+            return self.read[-1][1]
         return run_fake(op, args, kwargs, self.shapes)
 
     def address(self, fake: torch.Tensor) -> None:
@@ -447,6 +453,8 @@ class FakeContext(Mode):
         self._symbolic_storages.clear()
         self._symbolic_keys.clear()
         self.addressed.clear()
+        self.known.clear()
+        self.read.clear()
 
     def _meta(self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str) -> torch.Tensor:
         storage = tensor.untyped_storage()

@@ -19,8 +19,9 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.tensor import METHODS, TensorMethod, TensorValue
+from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
+from ingot.graph.symbols import is_decided_by_data
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -269,6 +270,12 @@ def tensor_of(number: float) -> torch.Tensor:
 def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
     """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is written later."""
     fake, dtype = tensor.fake, tensor.fake.dtype
+    known = session.graph.known.of(fake)
+    if id(fake) in session.graph.known.sizes and cls in (int, None):
+        size: Value = session.graph.known.sizes[id(fake)][1]
+        return size
+    if known is not None and known.numel() == 1:
+        return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
     kind = float if dtype in _FLOATS else int if dtype in _INTEGERS else bool if dtype is torch.bool else None
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(fake)
     sizes = fake.shape
@@ -349,6 +356,25 @@ def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Val
     if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
         return None
     return _converted(session, number.tensor, torch.get_default_dtype(), copy=True)
+
+
+def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.div of a size that varies and a number: the tensor is a size as well where it is used as one."""
+    size, number = map(session.realize, args) if len(args) == 2 else (None, None)
+    mode = session.known(kwargs["rounding_mode"]) if list(kwargs) == ["rounding_mode"] else None
+    if not isinstance(size, SymIntValue) or not isinstance(number, ConstantValue) or mode not in ("trunc", "floor"):
+        return None
+    divisor = number.object
+    if type(divisor) is not int or divisor <= 0 or is_decided_by_data(size.fake) or size.fake < 0:
+        return None
+    quotient, graph = size.binary(session, operator.floordiv, number, False), session.graph
+    made = graph.call(session, "call_function", torch.div, (size, number), kwargs)
+    if isinstance(quotient, SymIntValue) and isinstance(made, TensorValue):
+        graph.known.sizes[id(made.fake)] = made.fake, quotient
+    return made
+
+
+FUNCTIONS[torch.div] = _quotient_of_sizes
 
 
 def _reads(cls: type | None) -> Callable[..., Value | None]:

@@ -85,6 +85,9 @@ class TensorValue(Value):
         return session.identity_key(self)
 
     def truth(self, session: Session) -> bool:
+        known = session.graph.known.of(self.fake)
+        if known is not None and known.numel() == 1:
+            return bool(known)
         raise session.unsupported(f"a branch on the values of {self.describe()}")
 
     def length(self, session: Session) -> Any:
@@ -234,6 +237,9 @@ class TensorValue(Value):
         return session.graph.call(session, "call_function", function, (other, self) if reflected else (self, other), {})
 
     def convert(self, session: Session, cls: type) -> Value:
+        known = session.graph.known.of(self.fake)
+        if known is not None and known.numel() == 1:
+            return session.wrap_constant(session.python(cls, known))
         made = METHODS[f"__{cls.__name__}__"](session, self, [], {}) if f"__{cls.__name__}__" in METHODS else None
         if made is None:
             raise session.unsupported(f"{cls.__name__}() depends on the data of {self.describe()}")
@@ -244,6 +250,9 @@ class TensorValue(Value):
         made = METHODS[name](session, self, args, kwargs) if name in METHODS else None
         if made is not None:
             return made
+        known = session.graph.known.of(self.fake) if name == "tolist" else None
+        if known is not None:
+            return session.wrap_constant(known.tolist())
         if name in _DATA or name in _REFUSED:
             kind = "depends on the data of" if name in _DATA else "acts on the object"
             raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")

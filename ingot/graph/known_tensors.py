@@ -1,0 +1,114 @@
+"""Tensors whose elements are known during capture, since they follow from numbers in the program's text and from sizes:
+what `torch.tensor(3)` and `torch.div(12, 4)` give, and what is computed from such. They are computed for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.meta import tensors_in
+
+MOST = 64
+"""Elements of such a tensor."""
+
+_COMPUTES = frozenset(
+    """
+    tensor as_tensor scalar_tensor arange zeros ones full linspace eye
+    zeros_like ones_like full_like new_tensor new_zeros new_ones new_full clone detach to type_as int long float double
+    bool add sub subtract mul multiply div divide true_divide floor_divide remainder fmod neg abs floor ceil round trunc
+    sqrt pow exp log log2 log10 min max amin amax clamp clip minimum maximum sum prod mean any all cumsum cumprod argmin
+    argmax sort flip diff where eq ne lt le gt ge logical_and logical_or logical_not logical_xor isin view reshape
+    flatten ravel unsqueeze squeeze expand unbind stack cat concat select narrow t permute transpose repeat tile split
+    chunk getitem truediv floordiv mod and_ or_ xor invert inv pos rsub lshift rshift contiguous __rtruediv__
+    __rfloordiv__ __rpow__ __rmod__
+    """.split()
+)
+"""Functions and methods that do the same whenever they are called, by their names."""
+_WRITES = frozenset(
+    "setitem iadd isub imul itruediv ifloordiv add_ sub_ mul_ div_ fill_ zero_ clamp_ copy_ masked_fill_".split()
+)
+
+
+class _Unknown(Exception):
+    """An argument is not known."""
+
+
+class KnownTensors:
+    """Those of one capture, whose context has them. `sizes` has what stands for the numbers in those of one element
+    that vary, as sizes do."""
+
+    def __init__(self, context: FakeContext) -> None:
+        self.context = context
+        self.sizes: dict[int, tuple[FakeTensor, Any]] = {}  # by id of the fake
+
+    def of(self, fake: torch.Tensor) -> torch.Tensor | None:
+        """The elements of a fake, which only this class may write; None where they are not known."""
+        found = self.context.known.get(id(fake))
+        return None if found is None else found[1]
+
+    def note(
+        self, target: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """After a call of a torch function or method: does on real tensors what it has done on fakes."""
+        given = tensors_in((list(args), dict(kwargs)))
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        context = self.context
+        known = [t for t in given if id(t) in context.known or id(t) in self.sizes]
+        computes = name in _COMPUTES and "out" not in kwargs
+        if not known and (given or not computes):
+            return
+        if (computes or name in _WRITES) and _is_small(result) and self._done(function, args, kwargs, result):
+            return
+        keys = {storage_key(t) for t in known}
+        if not computes or any(storage_key(t) in keys for t in tensors_in(result)):  # it may be written from here on
+            context.known, self.sizes = _without(context.known, keys), _without(self.sizes, keys)
+
+    def _done(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> bool:
+        """Whether a call was done on real tensors as well."""
+        try:
+            real_args, real_kwargs = self._real(list(args)), self._real(dict(kwargs))
+            with torch.no_grad():
+                return self._pair(result, function(*real_args, **real_kwargs))
+        except (RuntimeError, ValueError, TypeError, IndexError, _Unknown):
+            return False
+
+    def _real(self, tree: Any) -> Any:
+        """Arguments with real tensors in place of fakes. Raises _Unknown for sizes that are symbols."""
+        if isinstance(tree, FakeTensor):
+            if id(tree) not in self.context.known:
+                raise _Unknown
+            return self.context.known[id(tree)][1]
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(map(self._real, tree))
+        if isinstance(tree, dict):
+            return {k: self._real(v) for k, v in tree.items()}
+        if isinstance(tree, slice):
+            return slice(*map(self._real, (tree.start, tree.stop, tree.step)))
+        if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise _Unknown
+        return tree
+
+    def _pair(self, fake: Any, real: Any) -> bool:
+        """Notes what each fake of a result is; False where they do not match."""
+        if isinstance(fake, (list, tuple)):
+            return len(fake) == len(real) and all([self._pair(f, r) for f, r in zip(fake, real)])
+        if isinstance(fake, FakeTensor):
+            if (fake.dtype, fake.shape, fake.device) != (real.dtype, real.shape, real.device):
+                return False
+            self.context.known[id(fake)] = fake, real
+        return True
+
+
+def _without(known: dict[int, tuple[FakeTensor, Any]], keys: set[int]) -> dict[int, tuple[FakeTensor, Any]]:
+    """What lies in other memory."""
+    return {k: pair for k, pair in known.items() if storage_key(pair[0]) not in keys}
+
+
+def _is_small(result: Any) -> bool:
+    tensors = tensors_in(result)
+    return all(isinstance(n, int) for t in tensors for n in t.shape) and sum(t.numel() for t in tensors) <= MOST
