@@ -90,7 +90,8 @@ def _canonical_kernel(
     if tiling is not None:
         blocks = tiling.rows, tiling.columns
     elif copies_rows(rows, reduced, left, columns[0].extent):
-        blocks, copies = choose_squares(points, height, columns[0].extent), True
+        steps, size = reduced[0].extent.constant, node.dtype.itemsize
+        blocks, copies = choose_squares(points, height, columns[0].extent, steps * size if steps else None), True
     else:
         blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
     whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks, copies=copies, tiling=tiling)
@@ -137,10 +138,13 @@ def choose_blocks(
 
 # Where steps of the reduction are at least so many elements apart, and rows are adjacent, as in a weight's gradient, a
 # block copies its rows of the left operand: each step would be on another page, and all of them in few sets of a cache.
-FAR = 512
+FAR = 256
 FEWEST_COLUMNS = 48  # for which that pays
 SQUARE_BLOCKS = 8  # wanted: fewer than of others, since each makes two copies
 FEWEST_SQUARE_ROWS = 48
+KEPT = 640 << 10  # bytes of a block's copied rows, over all steps, that stay for the next blocks of the same rows:
+LARGEST_KEPT_ROWS = 528  # these are narrow then,
+PANELS = 2  # of so many tiles' width
 
 
 def copies_rows(rows: Sequence[Symbol], reduced: Sequence[Symbol], left: Access, columns: Expr) -> bool:
@@ -152,14 +156,18 @@ def copies_rows(rows: Sequence[Symbol], reduced: Sequence[Symbol], left: Access,
     return linear[1].get(rows[0]) is ONE and (apart is None or apart >= FAR)
 
 
-def choose_squares(batch: Expr, rows: Expr, columns: Expr) -> tuple[int, int]:
-    """The blocks where both operands are copied: about as wide as they are high."""
+def choose_squares(batch: Expr, rows: Expr, columns: Expr, row_bytes: int | None = None) -> tuple[int, int]:
+    """The blocks where both operands are copied, of rows of so many bytes over all steps: about as wide as they are
+    high, or as high as is kept."""
     width = _tile_width(columns.constant or 48)
     across, height = _ceil(columns.constant or 48, width), rows.constant or LARGEST_ROWS
-    together = _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
-    down = _ceil(height, LARGEST_ROWS)
+    most = 0 if row_bytes is None else min(KEPT // row_bytes // 24 * 24, LARGEST_KEPT_ROWS)
+    keeps = most >= FEWEST_ROWS
+    together = min(across, PANELS) if keeps else _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
+    down = _ceil(height, most if keeps else LARGEST_ROWS)
     while (batch.constant or 1) * down * _ceil(across, together) < SQUARE_BLOCKS:
-        if height // down >= together * width and height // down > FEWEST_SQUARE_ROWS:
+        narrows = together > 1 and (keeps or height // down < together * width)
+        if not narrows and height // down > FEWEST_SQUARE_ROWS:
             down += 1
         elif together > 1:
             together = _ceil(together, 2)

@@ -93,10 +93,18 @@ def test_rows_whose_steps_lie_far_apart_are_copied(sizes, right, type, tolerance
     case.check(tolerance=tolerance)
 
 
+@pytest.mark.parametrize("sizes", [(300, 20, 200), (600, DEPTH + 5, 200)], ids=str)
+def test_copied_rows_are_kept_for_the_next_columns_of_the_same_rows(sizes):
+    case = Case(sizes, (3,), left="km")
+    product_ = case.kernel().product
+    assert product_.copies and product_.column_blocks.constant > 1
+    case.check()
+
+
 def test_rows_are_copied_where_that_pays():
     copied = {
         (sizes, left): Case(sizes, left=left).kernel().product.copies
-        for sizes in ((600, 20, 50), (500, 20, 50), (600, 20, 40)) for left in ("km", "mk")
+        for sizes in ((600, 20, 50), (200, 20, 50), (600, 20, 40)) for left in ("km", "mk")
     }  # fmt: skip
     assert [key for key, copies in copied.items() if copies] == [((600, 20, 50), "km")]
 
@@ -329,6 +337,12 @@ def test_blocks_are_wide_where_each_reads_much_again():
 def test_blocks_that_copy_both_operands_are_about_square():
     sizes = (3072, 768), (1024, 256), (512, 48)
     assert [choose_squares(as_expr(1), as_expr(m), as_expr(n)) for m, n in sizes] == [(264, 288), (216, 128), (72, 48)]
+
+
+def test_blocks_whose_copied_rows_are_kept_are_high_and_narrow():
+    sizes = (3072, 768, 128), (1024, 256, 512), (256, 1024, 512), (1024, 256, 4096)
+    chosen = [choose_squares(as_expr(1), as_expr(m), as_expr(n), 4 * k) for m, n, k in sizes]
+    assert chosen == [(528, 96), (264, 128), (256, 128), (216, 128)]
 
 
 def test_a_block_is_halved_where_packing_twice_takes_less_than_reading_what_another_thread_wrote():

@@ -1,10 +1,10 @@
 """A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on each finished tile.
 
 A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's columns lies in
-adjacent memory, and reads the left one where it is, or copies that as well (`Product.copies`). Sums are kept in the
-thread's scratch memory between the depths. Within a depth a sum is one chain of multiply-adds; the chains are added in
-order. So each element's rounding depends on the sizes alone, neither on the tile it falls in nor on the number of
-threads.
+adjacent memory, and reads the left one where it is, or copies that as well (`Product.copies`): once for all blocks of
+the same rows in turn, where its copies of all depths are small. Sums are kept in the thread's scratch memory between
+the depths. Within a depth a sum is one chain of multiply-adds; the chains are added in order. So each element's
+rounding depends on the sizes alone, neither on the tile it falls in nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Instruction
+from ingot.schedule.contraction import KEPT
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
@@ -78,12 +79,15 @@ class _ContractionEmitter(KernelEmitter):
         sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
         self.copies = product.copies
         self.apart = self.depth * tile.rows + 64 // tile.size  # from tile to tile: not all in the same set of a cache
-        copied = self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
+        self.copied_bytes = self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
+        self.keeps = self.copies and extent is not None and product.row_block * extent * tile.size <= KEPT
+        copied = self.copied_bytes * (-(-(extent or 0) // self.steps) if self.keeps else 1)
         self.entries = (self.depth // tiles.UNROLL + 1) * tiles.SOON
         self.scratch = integer(packed + sums + copied + 8 * (self.offset_count + self.entries))
         scratch = Value(self.e, "%scratch", "ptr", 1, 0)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.copied = self.e.pointer(scratch, "i8", packed + sums)
+        self.rows_copy = self.copied
         self.offsets = self.e.pointer(scratch, "i8", packed + sums + copied)
         self.soon = self.e.pointer(scratch, "i8", packed + sums + copied + 8 * self.offset_count)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
@@ -92,6 +96,7 @@ class _ContractionEmitter(KernelEmitter):
         in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
         packs = in_one_loop and not product.panel and not self.direct
         self.fetches = packs and ONE in (_coefficient(product.right, symbol) for symbol in (self.column, self.inner))
+        self.copies_anew: Value | None = None  # whether the present block has other rows than the one before
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -102,12 +107,19 @@ class _ContractionEmitter(KernelEmitter):
         rows, columns = product(s.extent for s in p.rows), self.column.extent
         self._store_offsets()
         self._clear_entries()
+        before = e.variable("i64", 1)
+        before.store(e.constant(-1, "i64"))
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
             if p.left.index.symbols.isdisjoint(self.kernel.loops):  # read the rows once, for the whole batch
                 down, point = self._quotient(point, product(s.extent for s in self.kernel.loops))
+                rows_read = down
             else:
+                rows_read = point
                 point, down = self._quotient(point, p.row_blocks)
+            if self.keeps:
+                self.copies_anew = e.compare("ne", rows_read, before.load())
+                before.store(rows_read)
             self._bind_point(point, self.kernel.loops)
             first = down * p.row_block, across * p.column_block
             last = (
@@ -244,9 +256,14 @@ class _ContractionEmitter(KernelEmitter):
         self._bind_point(first, self.product.rows)
         source, along, there = self._element(left), self._stride(left, self.inner), last - first
         self._check(left, source, (there, tile.size), (amount.steps, along))
+        if self.copies_anew is not None:
+            number = e.binary("udiv", self.memory.bound[self.cut], self.steps)
+            self.rows_copy = e.pointer(self.copied, "i8", number * self.copied_bytes)
+            there = e.select(self.copies_anew, there, e.constant(0, "i64"))
         apart = e.constant(self.apart * tile.size, "i64")
         values = ", ".join(f"i64 {v.text}" for v in (along, amount.steps, there, apart))
-        e.line(f"call void @{self._shared(tiles.copy_rows(tile))}(ptr {source.text}, {values}, ptr {self.copied.text})")
+        copy = self._shared(tiles.copy_rows(tile))
+        e.line(f"call void @{copy}(ptr {source.text}, {values}, ptr {self.rows_copy.text})")
 
     def _clear(self, start: Value, count: Value) -> None:
         """Zeros, whole vectors of them. No sum that is used depends on columns that are not there, but arithmetic with
@@ -298,7 +315,7 @@ class _ContractionEmitter(KernelEmitter):
         if self.copies:
             step = e.constant(self.tile.rows * self.tile.size, "i64")
             number = e.binary("udiv", row - start, self.tile.rows)
-            block = e.pointer(self.copied, self.tile.type, number * self.apart)
+            block = e.pointer(self.rows_copy, self.tile.type, number * self.apart)
             pointers = [f"ptr {e.pointer(block, self.tile.type, r).text}" for r in range(self.tile.rows)]
         for r in range(0 if self.copies else self.tile.rows):
             at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
