@@ -5,7 +5,10 @@ whether each call is right: the same values, and the same strides where a size i
 with sizes that vary. How much longer a model's program for symbolic sizes takes than one for the sizes of the call:
 both are called in turns, at some of the pairs. How much longer a first call takes with dynamic=True than with
 dynamic=False, each a fresh compilation, in turns. What a call costs with 64 entries beside one (as
-`python -m benchmarks.dispatch --only entries`).
+`python -m benchmarks.dispatch --only entries`). A training step of an LSTM cell that is written out, compiled for any
+batch, beside eager on a CPU and beside cuDNN's cell, `torch.nn.LSTMCell`, on a GPU.
+
+With `--device cuda` models are timed there ("time" and "cell"); the rest is the same on any device.
 """
 
 from __future__ import annotations
@@ -31,13 +34,22 @@ import ingot
 from benchmarks.dispatch import entries_table, kept, measure_entries
 from ingot.compiler import Compiler
 from ingot.explain.cli import positive
-from ingot.explain.measure import ratio_interval
+from ingot.explain.measure import ratio_interval, synchronize
 
-ENTRIES_LIMIT, SLOWER_LIMIT, FIRST_CALL_LIMIT, TRAINING_LIMIT = 3, 1.15, 1.3, 2
+ENTRIES_LIMIT, FIRST_CALL_LIMIT, TRAINING_LIMIT = 3, 1.3, 2
+SLOWER_LIMITS = {"cpu": 1.15, "cuda": 1.1}
+CELL_LIMITS = {"cpu": 1 / 2, "cuda": 1.3}
+"""Of the time of the cell that is written out, over that of eager and of cuDNN's."""
+CELLS = {"cpu": [(8, 32, 64), (16, 32, 128), (64, 64, 64)], "cuda": [(64, 256, 256), (64, 512, 512), (256, 512, 512)]}
+"""(batch, width of the input, width of the state)."""
 LARGEST = 512
 MOST_WORK = 512 * 128  # rows of the pairs at which kernels are timed
+PARTS = ["pairs", "training", "time", "first call", "entries", "cell"]
+CPU = torch.device("cpu")
 USUAL = 24, 100  # the pair of first calls
 WIDTH = 32
+
+CELL_TITLE = "A step of an LSTM cell that is written out, forward and backward, compiled for any batch"
 
 Pair = tuple[int, int]
 Compile = Callable[..., Callable[..., Any]]
@@ -79,7 +91,8 @@ class Pooled(nn.Module):
         self.hidden, self.last = nn.Linear(WIDTH, 64), nn.Linear(64, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = torch.arange(x.shape[1]) < (torch.arange(x.shape[0]) % max(x.shape[1], 1) + 1)[:, None]
+        rows, columns = (torch.arange(n, device=x.device) for n in x.shape[:2])
+        weights = columns < (rows % max(x.shape[1], 1) + 1)[:, None]
         hidden = F.silu(self.hidden(x)) * weights[..., None]
         return self.last(hidden.sum(1) / weights.sum(1, keepdim=True))
 
@@ -165,16 +178,21 @@ def many_pairs(subject: Subject, count: int) -> tuple[int, int, int, int]:
     return right, accepted, entries, entries_of(compiled)
 
 
-def seconds(call: Callable[[], Any], least: float = 0.01) -> Callable[[], float]:
+def seconds(call: Callable[[], Any], least: float = 0.01, device: torch.device = CPU) -> Callable[[], float]:
     """A sampler of the time of a call, of as many calls as take `least` seconds."""
+    call()
+    synchronize(device)
     start = time.perf_counter()
     call()
+    synchronize(device)
     number = max(1, round(least / max(time.perf_counter() - start, 1e-6)))
 
     def sample() -> float:
+        synchronize(device)
         start = time.perf_counter()
         for _ in range(number):
             call()
+        synchronize(device)
         return (time.perf_counter() - start) / number
 
     return sample
@@ -188,24 +206,27 @@ def in_turns(samplers: Sequence[Callable[[], float]], rounds: int) -> list[np.nd
     return [np.array(t) for t in taken]
 
 
-def slower(subject: Subject, compile: Compile, pairs: Sequence[Pair], rounds: int) -> list[tuple[float, float, float]]:
+def slower(
+    subject: Subject, compile: Compile, pairs: Sequence[Pair], rounds: int, device: torch.device
+) -> list[tuple[float, float, float]]:
     """For each pair, the time of the program for symbolic sizes over that of the one for these, (low, middle, high)."""
     torch.manual_seed(0)
-    model = subject.make()
+    model = subject.make().to(device)
     dynamic = fresh(compile, model, True)
-    dynamic(subject.given(USUAL))
+    dynamic(subject.given(USUAL).to(device))
     found = []
     for pair in pairs:
-        given = subject.given(pair)
+        given = subject.given(pair).to(device)
         if compile is torch.compile:
             dynamic = fresh(compile, model, True)
-            dynamic(subject.given(USUAL))
-            static = torch.compile(subject.make().forward, dynamic=False)
+            dynamic(subject.given(USUAL).to(device))
+            static = torch.compile(subject.make().to(device).forward, dynamic=False)
         else:
             static = fresh(compile, model, False)
         for call in (dynamic, static):
             call(given)
-        times = in_turns([seconds(functools.partial(call, given)) for call in (dynamic, static)], rounds)
+        calls = [functools.partial(call, given) for call in (dynamic, static)]
+        times = in_turns([seconds(call, device=device) for call in calls], rounds)
         found.append(ratio_interval(*times))
     return found
 
@@ -261,6 +282,47 @@ def lstm() -> tuple[bool, int]:
     return right, entries_of(compiled)
 
 
+def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """A step of an LSTM, written out."""
+    i, f, g, o = (x @ w + h @ u + b).chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def cell_step(cell: Callable[..., Any], given: Sequence[Tensor], wanted: Sequence[Tensor]) -> Callable[[], Any]:
+    """Forward and backward, with gradients of `wanted`; the gradients that come in are made beforehand."""
+    tangents = [torch.ones_like(t) for t in cell(*given)]
+    return lambda: torch.autograd.grad(cell(*given), wanted, tangents)
+
+
+def cells(
+    batch: int, width: int, state: int, rounds: int, device: torch.device, peers: dict[str, Compile]
+) -> dict[str, np.ndarray]:
+    """By name, the times of a step of the cell at this batch, where it was compiled for any, and of its peers."""
+    torch.manual_seed(0)
+    library = nn.LSTMCell(width, state).to(device)
+    weights = [library.weight_ih.detach().t().contiguous(), library.weight_hh.detach().t().contiguous()]
+    parameters = [t.requires_grad_() for t in (*weights, (library.bias_ih + library.bias_hh).detach())]
+
+    def inputs(rows: int) -> list[Tensor]:
+        return [torch.randn(rows, n, device=device, requires_grad=True) for n in (width, state, state)]
+
+    given, calls = inputs(batch), dict[str, Callable[[], Any]]()
+    for name in ("eager", *peers):
+        call: Any = lstm_cell
+        if name in peers:
+            torch._dynamo.reset()
+            call = peers[name](lstm_cell)
+            for rows in (batch + 3, batch + 1):
+                cell_step(call, (*inputs(rows), *parameters), parameters)()
+        calls[name] = cell_step(call, (*given, *parameters), (*given, *parameters))
+    if device.type == "cuda":
+        x, h, c = given
+        calls["cuDNN's"] = cell_step(lambda: library(x, (h, c)), (), (*given, *library.parameters()))
+    times = in_turns([seconds(call, device=device) for call in calls.values()], rounds)
+    return dict(zip(calls, times, strict=True))
+
+
 def shown(ratio: tuple[float, float, float]) -> str:
     return f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})"
 
@@ -271,10 +333,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)")
     parser.add_argument("--pairs", type=positive, default=40, help="random pairs of sizes (%(default)s)")
     parser.add_argument("--timed", type=positive, default=4, help="of these, how many are timed (%(default)s)")
-    parser.add_argument("--only", choices=["pairs", "training", "time", "first call", "entries"], action="append")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--device", type=torch.device, default=CPU, help="where models are timed (%(default)s)")
     parser.add_argument("--without-peer", action="store_true", help="Ingot alone")
     arguments = parser.parse_args(argv)
-    only = arguments.only or ["pairs", "training", "time", "first call", "entries"]
+    only, device = arguments.only or PARTS, arguments.device
     console = Console(width=None if sys.stdout.isatty() else 120)
     missed = False
     peers: dict[str, Compile] = {"Ingot": ingot.compile}
@@ -300,6 +363,17 @@ def main(argv: list[str] | None = None) -> int:
             missed |= not good
             table.add_row(name, str(is_right), str(entries), f"{TRAINING_LIMIT} {'kept' if good else 'missed'}")
         console.print(table)
+    if "cell" in only:
+        against = "cuDNN's" if device.type == "cuda" else "eager"
+        table = Table("(batch, width, state)", "compiled by", f"time / {against} (90%)", "limit", title=CELL_TITLE)
+        for sizes in CELLS[device.type]:
+            times = cells(*sizes, arguments.rounds, device, peers)
+            for name in peers:
+                ratio = ratio_interval(times[name], times[against])
+                limit = kept(ratio, CELL_LIMITS[device.type] if name == "Ingot" else None)
+                missed |= "missed" in limit
+                table.add_row(str(sizes), name, shown(ratio), limit)
+        console.print(table)
     with torch.no_grad():
         if "time" in only:
             pairs = random_pairs(arguments.timed, MOST_WORK)
@@ -307,9 +381,9 @@ def main(argv: list[str] | None = None) -> int:
             table = Table("model", "compiled by", *map(str, pairs), "geometric mean", "limit", title=title)
             for name, subject in SUBJECTS.items():
                 for peer, compile in peers.items():
-                    ratios = slower(subject, compile, pairs, arguments.rounds)
+                    ratios = slower(subject, compile, pairs, arguments.rounds, device)
                     mean = statistics.geometric_mean(r[1] for r in ratios)
-                    limit = kept((mean, mean, mean), SLOWER_LIMIT if peer == "Ingot" else None)
+                    limit = kept((mean, mean, mean), SLOWER_LIMITS[device.type] if peer == "Ingot" else None)
                     missed |= "missed" in limit
                     table.add_row(name, peer, *(f"{r[1]:.3f}" for r in ratios), f"{mean:.3f}", limit)
             console.print(table)

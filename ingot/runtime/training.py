@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -312,6 +313,7 @@ class TrainingProgram:
         self.wanted = tuple(wanted)
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
+        self.pick_saved = _picker(self.saved)
         self.shares, self.kept_for = tuple(shares), functools.cache(kept_for)
         self.reentrant = tuple(reentrant)
         self.differentiable = tuple(differentiable)
@@ -417,6 +419,13 @@ class _Left:
         return self._tensor
 
 
+def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What takes the items at these positions."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda found: [found[k] for k in positions]
+
+
 def _no_view(result: Any) -> Any:
     """A result that autograd lets be written: it refuses views that a Function makes. (Those that share memory with
     others are made outside of it.) The versions of what is kept are counted together with its own."""
@@ -428,14 +437,16 @@ class _Graph(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, program: TrainingProgram, state: State, leaf: Any, *inputs: Tensor
     ) -> tuple[Any, ...]:
-        results = list(program.forward(*inputs))
-        for position, output in program.written.items():
-            results[output] = inputs[position].detach()
+        results = program.forward(*inputs)
+        if program.written:
+            results = list(results)
+            for position, output in program.written.items():
+                results[output] = inputs[position].detach()
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.passed, ctx.left, ctx.done = program, 0, None, None
-        found = (*inputs, *results)
-        ctx.save_for_backward(*[found[k] for k in program.saved])
-        inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
+        ctx.program = program
+        ctx.save_for_backward(*program.pick_saved((*inputs, *results)))
+        if state.written:
+            inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
         ctx.call = Call(inputs, program.original.versions(inputs), state)
         ctx.sizes = program.tangents.read(inputs, results)
         if program.untracked:
@@ -503,6 +514,10 @@ def _refuse_unwritable(tensor: Tensor) -> None:
     if leaf or made != torch._C._autograd.CreationMeta.DEFAULT:  # type: ignore[attr-defined]
         tensor.as_strided((0,), (1,)).zero_()
 
+
+_Node: Any = _Graph._backward_cls  # type: ignore[attr-defined]
+_Node.passed, _Node.left, _Node.done = 0, None, None  # until a backward, or somebody who looks on, says otherwise
+_Node.apply = _Graph.backward  # the engine calls it, and would be told by `BackwardCFunction.apply` which one it is
 
 _apply = super(torch.autograd.Function, _Graph).apply  # type: ignore[misc]
 """What `_Graph.apply` comes to where no transform of torch.func is active, which guards see to."""
