@@ -23,7 +23,7 @@ from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
 from ingot.collection import paused_collection
-from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported
+from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported, of_hooks
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph.ambient import undisturbed
 from ingot.native import Dispatcher, Entry, GuardTree, _native
@@ -314,7 +314,7 @@ class Compiler:
             try:
                 outputs = target(*[s.load(slots) for s in sources])
             except Exception as error:
-                if not replays:
+                if not replays or of_hooks(error):
                     raise
                 raised = without_frames(error)
             if raised is not None:  # out of the handler, which would hang on what is raised now
@@ -381,7 +381,7 @@ class Compiler:
     def _watched(self) -> Unsupported:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
         if self.watched is None:
-            why = "a torch function or dispatch mode, a torch.func transform or anomaly detection is active"
+            why = "a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection is active"
             self.watched = Unsupported(why, self.where)
             compilation = self._new_compilation("")
             compilation.skipped = self.watched
@@ -507,8 +507,9 @@ def _without_trace(program: Callable[..., Any]) -> Callable[..., Any]:
         state = torch.get_rng_state()
         try:
             return program(*inputs)
-        except Exception:
-            torch.set_rng_state(state)
+        except Exception as error:
+            if not of_hooks(error):
+                torch.set_rng_state(state)
             raise
 
     return run

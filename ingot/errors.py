@@ -88,6 +88,20 @@ class OutOfBounds(BaseException):
     program is meant to handle it, and nothing is run again in eager for it."""
 
 
+def of_hooks(error: BaseException) -> bool:
+    """Whether an error that a compiled graph raised is of the user's hooks on the tensors that it keeps for the
+    backward: eager is not asked to raise it again."""
+    return hasattr(error, _OF_HOOKS)
+
+
+def mark_of_hooks(error: BaseException) -> None:
+    """Says so of it."""
+    setattr(error, _OF_HOOKS, True)
+
+
+_OF_HOOKS = "__of_ingots_hooks__"  # `native/dispatch.c` looks for it as well
+
+
 class CompilerBug(IngotError):
     """An invariant of Ingot's own does not hold. Names the stage, the node and the user's line."""
 

@@ -28,7 +28,17 @@ from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Symbol
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
-from ingot.runtime.training import Backward, BySizes, Original, Tangent, TrainingProgram, Window, WithWindows, WithZeros
+from ingot.runtime.training import (
+    Backward,
+    BySizes,
+    Original,
+    Tangent,
+    TrainingProgram,
+    Window,
+    WithWindows,
+    WithZeros,
+    is_wrapped,
+)
 from ingot.serial import compiling
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
@@ -47,6 +57,11 @@ class GraphOfBackward(NamedTuple):
     takes: tuple[bool, ...]
     picked: Sequence[int]
     wanted: Sequence[int]
+
+    def by_eager(self, saved: list[Any], tangents: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
+        """The gradients, by eager's operations."""
+        found = _by_eager(self.aten)([*saved, *itertools.compress(tangents, self.takes), *sizes])
+        return [found[k] for k in self.picked]
 
 
 def wants_gradients(captured: Captured) -> bool:
@@ -128,7 +143,7 @@ def _second_derivatives(
     are symbols: further questions about them cannot be guarded, as the forward has run."""
     tensors = ((k, fake) for k, fake in enumerate(fakes) if isinstance(fake, torch.Tensor))
     sizes = [(k, d) for k, fake in tensors for d, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)]
-    made = Compilation(f"{compilation.name}, gradients", compilation.where)
+    made, always = Compilation(f"{compilation.name}, gradients", compilation.where), False
     assert compilation.backward is not None
     compilation.backward.backward = made
     with compiling(), undisturbed(), paused_collection():
@@ -137,8 +152,7 @@ def _second_derivatives(
                 raise Unsupported("anomalies are to be detected")
             with context.shapes.above_one():
                 program = with_history(gradients, fakes, context, made, compile_program)
-            if not made.aten.checks and not sizes:
-                return program
+            always = not made.aten.checks and not sizes
             drawn = any(draws(node.target) for node in made.aten.graph.nodes)
             if made.aten.checks and (made.aten.mutations or drawn):
                 raise Unsupported(f"{made.aten.checks[0]} is checked where eager could not go on")
@@ -146,8 +160,11 @@ def _second_derivatives(
             made.skipped, program = _reason(problem), None
 
     def run(*inputs: torch.Tensor) -> Sequence[Any]:
+        transformed = any(map(is_wrapped, inputs))
+        if program is not None and always and not transformed:
+            return program(*inputs)
         try:
-            if program is not None and all(inputs[k].shape[d] != 1 for k, d in sizes):
+            if program is not None and not transformed and all(inputs[k].shape[d] != 1 for k, d in sizes):
                 return program(*inputs)
         except RuntimeError:  # a check of sizes, or what eager raises as well
             pass
@@ -258,7 +275,7 @@ def _by_eager(aten: AtenGraph) -> Backward:
 
 def _laid_as(value: Any, strides: tuple[int, ...] | None) -> Any:
     """A tensor with these strides; what is no tensor as it is."""
-    if strides is None or value.stride() == strides:
+    if strides is None or is_wrapped(value) or value.stride() == strides:
         return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import ingot
@@ -140,6 +141,75 @@ def test_checkpoints(reentrant: bool) -> None:
         return x.grad, [p.grad for p in block.parameters()], torch.rand(2)
 
     both(program, ingot.compile)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_around_compiled_functions(reentrant: bool) -> None:
+    """Where the hooks of a checkpoint end its second run of the function, nobody runs it again."""
+
+    def program(wrap: Any) -> Any:
+        block, x = wrap(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 4)).double()), wanted(3, 4)
+        for function in (block, lambda x: block(x).sin(), lambda x: block(block(x))):
+            checkpoint(function, x, use_reentrant=reentrant).sum().backward()
+        return x.grad, [p.grad for p in block.parameters()], torch.rand(2)
+
+    both(program)
+
+
+def test_hooks_that_raise_an_error() -> None:
+    def refuse(tensor: Tensor) -> None:
+        raise ValueError("not to be kept")
+
+    compiled, x, ran = whole(lambda x: (ran.append(1), (x * x).exp())[1]), wanted(3), list[int]()
+    compiled(x)
+    with torch.autograd.graph.saved_tensors_hooks(refuse, refuse), pytest.raises(ValueError, match="not to be kept"):
+        compiled(x)
+    assert len(ran) == 1
+
+
+def test_forward_mode() -> None:
+    def program(wrap: Any) -> Any:
+        compiled, x = wrap(lambda x: x.sin() * 2), wanted(3)
+        compiled(x)
+        with forward_ad.dual_level():
+            dual = compiled(forward_ad.make_dual(x.detach(), torch.ones_like(x)))
+            tangent = forward_ad.unpack_dual(dual).tangent
+        compiled(x).sum().backward()
+        return tangent, x.grad
+
+    both(program, ingot.compile)
+
+
+def several(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin() * y, x.exp() * x.sum()
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_batches_of_gradients(create_graph: bool) -> None:
+    def program(wrap: Any) -> Any:
+        x, y, rows = wanted(3), wanted(3), torch.eye(3, dtype=torch.float64)
+        results = []
+        for result in wrap(several)(x, y):
+            found = torch.autograd.grad(
+                result, [x, y], rows, create_graph=create_graph, is_grads_batched=True, allow_unused=True
+            )
+            results.append(found)
+        (results[0][0].square().sum() if create_graph else several(x, y)[0].sum()).backward()
+        return results, x.grad
+
+    both(program)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_jacobians_of_compiled_modules(rows: int) -> None:
+    def program(wrap: Any) -> Any:
+        layer = wrap(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Tanh()).double())
+        layer(wanted(5, 4))
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(lambda x: layer(x).exp().sum(), x, vectorize=True)
+        return torch.autograd.functional.jacobian(layer, x, vectorize=True), hessian
+
+    both(program)
 
 
 def test_inputs_in_containers() -> None:

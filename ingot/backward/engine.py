@@ -147,7 +147,7 @@ def _prepared(
     if create_graph:
         raise Unsupported("gradients are to be differentiated (create_graph=True)")
     if operations_are_watched():
-        raise Unsupported("a torch function or dispatch mode, a torch.func transform or anomaly detection is active")
+        raise Unsupported("a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection is active")
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
         raise Unsupported("a backward within autocast")
     if current_stance() != DEFAULT:

@@ -168,10 +168,11 @@ def _function_mode(mode: Any) -> Any:
 
 def operations_are_watched() -> bool:
     """Whether something sees each operation of this thread, or changes what it means: a torch function or dispatch mode
-    (other than a default device), a transform of torch.func, or anomaly detection."""
+    (other than a default device), a transform of torch.func, forward-mode differentiation, or anomaly detection."""
     c = torch._C
     return (
         torch.is_anomaly_enabled()
+        or torch.autograd.forward_ad._current_level >= 0
         or c._len_torch_dispatch_stack() > 0
         or any(
             type(c._get_function_stack_at(i)) is not DeviceContext for i in range(c._len_torch_function_stack())

@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from ingot.capture.facts import (
     TENSOR_TYPES,
@@ -29,9 +30,13 @@ from ingot.capture.facts import (
     read_global_state,
     same_constant,
 )
-from ingot.capture.sources import Source, dict_keys, find_in_class, shown
+from ingot.capture.sources import GlobalSource, Source, dict_keys, find_in_class, shown
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
+
+
+_LEVEL_OF_DUALS = GlobalSource(vars(forward_ad), "_current_level")
+"""-1 outside of forward-mode differentiation, whose tangents no fact of a tensor shows."""
 
 
 class Kind(Enum):
@@ -423,6 +428,7 @@ class GuardSet:
         """States that the modes around the call are as they are now."""
         if not any(guard.kind is Kind.GLOBAL_STATE for guard in self):
             self.add(None, Kind.GLOBAL_STATE, read_global_state(), where)
+            self.add(_LEVEL_OF_DUALS, Kind.EQUALS, forward_ad._current_level, where)
 
     def adopt(self, other: GuardSet) -> None:
         """States what another capture of the same call relied on, but for relations between its size symbols."""

@@ -189,6 +189,17 @@ static PyObject *replay(Dispatcher *dispatcher, bool handles, PyObject *const *a
     return result;
 }
 
+/* Whether the error that is set came of the graph: not of the user's hooks on what it keeps (`ingot.errors.of_hooks`). */
+static bool is_the_graphs(void) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return false;
+    PyObject *type, *raised, *traceback;
+    PyErr_Fetch(&type, &raised, &traceback);
+    bool marked = raised != NULL && PyObject_HasAttrString(raised, "__of_ingots_hooks__");
+    PyErr_Restore(type, raised, traceback);
+    return !marked;
+}
+
 /* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry that runs the original
  * function. */
 static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings *around, PyObject *const *slots,
@@ -214,7 +225,7 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
         else
             *result = run_callable(entry, inputs, count, slots, slot_count, &failed);
         release(inputs, count);
-        if (failed && entry->replays && PyErr_ExceptionMatches(PyExc_Exception))
+        if (failed && entry->replays && is_the_graphs())
             *result = replay(dispatcher, entry->handles, args, flagged_count, names);
     }
     if (room != on_stack)

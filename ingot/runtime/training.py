@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointFunction
 
+from ingot.errors import mark_of_hooks
 from ingot.loops.expr import Symbol
 
 _SECOND_TIME = (
@@ -31,6 +33,30 @@ Backward = Callable[[list[Tensor]], Sequence[Any]]
 may die with its last use."""
 
 Made = TypeVar("Made")
+
+
+def is_wrapped(tensor: Any) -> bool:
+    """Whether it is a tensor that a transform of torch.func, or a batch of gradients, has wrapped."""
+    functorch = torch._C._functorch
+    return isinstance(tensor, Tensor) and (
+        functorch.is_legacy_batchedtensor(tensor) or functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+@contextmanager
+def untransformed() -> Iterator[None]:
+    """Puts such transforms aside."""
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    batched = torch._C._vmapmode_increment_nesting()  # one more than there are
+    for _ in range(batched):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        with temporarily_clear_interpreter_stack():
+            yield
+    finally:
+        for _ in range(batched - 1):
+            torch._C._vmapmode_increment_nesting()
 
 
 class BySizes(Generic[Made]):
@@ -129,6 +155,8 @@ class Tangent:
 
     def laid_out(self, given: Tensor) -> Tensor:
         """`given` in that layout."""
+        if is_wrapped(given):
+            return given
         if given.layout is not torch.strided:
             given = given.to_dense()
         plain = not (given.is_conj() or given.is_neg() or given._is_zerotensor())
@@ -232,7 +260,8 @@ class Original:
         with self._lock:
             known = self._programs.get(kind)
         if known is None:  # not under the lock: compiling may wait for a thread that is here
-            known = self.compile_vjp(kind)
+            with untransformed() if any(map(is_wrapped, tangents)) else nullcontext():
+                known = self.compile_vjp(kind)
             with self._lock:
                 known = self._programs.setdefault(kind, known)
         run, wanted = known
@@ -331,7 +360,12 @@ class TrainingProgram:
         state, given = self.original.before(inputs), inputs
         if self.apart:
             given = tuple([t.detach() if k in self.apart else t for k, t in enumerate(inputs)])
-        results = _apply(self, state, self.leaf, *given)
+        try:
+            results = _apply(self, state, self.leaf, *given)
+        except Exception as error:
+            if not _is_in(_Graph.forward, error):  # but behind it, where what is kept is saved
+                mark_of_hooks(error)
+            raise
         for position, output in self.written.items():
             _rebase(inputs[position], results[output])
         return results[: self.outputs - len(self.written)]
@@ -358,6 +392,8 @@ class TrainingProgram:
         present = tuple([t is not None for t in given])
         if not self.wanted or not any(present):
             return self._by_input((), ())
+        if any(map(is_wrapped, given)):
+            return self._by_eager(saved, given, sizes, call, tangents)
         known = self._backward.get(present)
         if known is None:
             with self._lock:
@@ -371,6 +407,23 @@ class TrainingProgram:
         saved += [t for t in given if t is not None]
         saved += sizes
         return self._by_input(run(saved), wanted)
+
+    def _by_eager(
+        self,
+        saved: list[Any],
+        given: list[Tensor | None],
+        sizes: tuple[int, ...],
+        call: Call | None,
+        tangents: Sequence[Tensor | None],
+    ) -> list[Tensor | None]:
+        """The same where gradients that come in are wrapped, as a batch of them is."""
+        with untransformed():
+            graph = self.graph_of_backward(tuple([t is not None for t in given]))
+        if graph is None:
+            assert call is not None
+            return [None if g is None else g.detach() for g in self.backward_with_history(call, tangents, sizes)]
+        filled = [like.zeros() if t is None else t for like, t in zip(self.tangents.at(sizes), given)]
+        return self._by_input(graph.by_eager(saved, filled, sizes), graph.wanted)
 
     def backward_with_history(
         self, call: Call, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
@@ -430,6 +483,14 @@ def _no_view(result: Any) -> Any:
     """A result that autograd lets be written: it refuses views that a Function makes. (Those that share memory with
     others are made outside of it.) The versions of what is kept are counted together with its own."""
     return result.detach() if isinstance(result, Tensor) and result._is_view() else result
+
+
+def _is_in(function: Any, error: Exception) -> bool:
+    """Whether an error was raised in a function."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code is not function.__code__:
+        traceback = traceback.tb_next
+    return traceback is not None
 
 
 class _Graph(torch.autograd.Function):
