@@ -17,7 +17,7 @@ import torch
 
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
-from ingot.capture.facts import operations_are_watched
+from ingot.capture.facts import WATCHED, operations_are_watched
 from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying, closest
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
@@ -381,8 +381,7 @@ class Compiler:
     def _watched(self) -> Unsupported:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
         if self.watched is None:
-            why = "a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection is active"
-            self.watched = Unsupported(why, self.where)
+            self.watched = Unsupported(WATCHED, self.where)
             compilation = self._new_compilation("")
             compilation.skipped = self.watched
             self.compilations.append(compilation)

@@ -60,7 +60,8 @@ class GraphOfBackward(NamedTuple):
 
     def by_eager(self, saved: list[Any], tangents: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
         """The gradients, by eager's operations."""
-        found = _by_eager(self.aten)([*saved, *itertools.compress(tangents, self.takes), *sizes])
+        given: list[Any] = [*saved, *itertools.compress(tangents, self.takes), *sizes]
+        found = _by_eager(self.aten)(given)
         return [found[k] for k in self.picked]
 
 

@@ -148,7 +148,8 @@ def test_checkpoints_around_compiled_functions(reentrant: bool) -> None:
     """Where the hooks of a checkpoint end its second run of the function, nobody runs it again."""
 
     def program(wrap: Any) -> Any:
-        block, x = wrap(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 4)).double()), wanted(3, 4)
+        block = wrap(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 4)).double())
+        x = wanted(3, 4)
         for function in (block, lambda x: block(x).sin(), lambda x: block(block(x))):
             checkpoint(function, x, use_reentrant=reentrant).sum().backward()
         return x.grad, [p.grad for p in block.parameters()], torch.rand(2)

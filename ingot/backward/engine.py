@@ -16,7 +16,7 @@ from torch.autograd.graph import _engine_run_backward
 from ingot.backward.hooks import Hooks
 from ingot.backward.structure import IDENTITY, PROGRAM, Structure, read
 from ingot.backward.tracing import Traced, trace_backward
-from ingot.capture.facts import operations_are_watched, read_global_state
+from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation, stage
@@ -147,7 +147,7 @@ def _prepared(
     if create_graph:
         raise Unsupported("gradients are to be differentiated (create_graph=True)")
     if operations_are_watched():
-        raise Unsupported("a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection is active")
+        raise Unsupported(WATCHED)
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
         raise Unsupported("a backward within autocast")
     if current_stance() != DEFAULT:

@@ -166,6 +166,9 @@ def _function_mode(mode: Any) -> Any:
     return mode.device if type(mode) is DeviceContext else mode
 
 
+WATCHED = "a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection is active"
+
+
 def operations_are_watched() -> bool:
     """Whether something sees each operation of this thread, or changes what it means: a torch function or dispatch mode
     (other than a default device), a transform of torch.func, forward-mode differentiation, or anomaly detection."""

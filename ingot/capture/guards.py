@@ -34,7 +34,6 @@ from ingot.capture.sources import GlobalSource, Source, dict_keys, find_in_class
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
 
-
 _LEVEL_OF_DUALS = GlobalSource(vars(forward_ad), "_current_level")
 """-1 outside of forward-mode differentiation, whose tangents no fact of a tensor shows."""
 
