@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import ingot
 from ingot.compiler import Compiler
 from tests.test_data_dependent_sizes import COUNTS, Counted, joined, made, mask_of, normalized, places, put_back, viewed
 from tests.tracked import assert_same
@@ -163,3 +164,26 @@ def test_training_on_what_a_mask_selects():
             weight.grad = None
     torch.testing.assert_close(*weights)
     assert counted.tracked.count == 2 and counted.replays == []
+
+
+@pytest.mark.parametrize("as_tensors", [True, False], ids=["tensors", "lists"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_ctc_loss(as_tensors: bool, reduction: str) -> None:
+    """Its backward reads a table whose width is that of the longest target."""
+
+    def program(x: Tensor, targets: Tensor, inputs: Any, lengths: Any) -> Tensor:
+        return F.ctc_loss(x.log_softmax(-1), targets, inputs, lengths, reduction=reduction, zero_infinity=True) * 2
+
+    compiled = ingot.compile(program, fullgraph=True)
+    for lengths in ([4, 3], [2, 4], [1, 1]):
+        x, targets = torch.randn(10, 2, 5), torch.randint(1, 5, (2, 4))
+        given = [torch.tensor(n) if as_tensors else tuple(n) for n in ([10, 9], lengths)]
+        found = []
+        for function in (compiled, program):
+            own = x.clone().requires_grad_()
+            loss = function(own, targets, *given)
+            loss.sum().backward()
+            found.append((loss, own.grad))
+        assert_same(*found)
+        with torch.no_grad():
+            assert_same(compiled(x, targets, *given), program(x, targets, *given))

@@ -488,3 +488,17 @@ def one_hot(input: Any, num_classes: Any = -1) -> Any:
     classes = torch.arange(num_classes, device=input.device)
     known = classes.gather(0, input.reshape(-1)).reshape(input.shape)  # an error where it is no class
     return (known.unsqueeze(-1) == classes).long()
+
+
+def batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any, cudnn: Any
+) -> Any:
+    """torch.batch_norm in training where the momentum is a number read from a tensor, as that of a cumulative average
+    is: the running statistics are updated beside it, in float64 as in eager."""
+    result = torch.batch_norm(input, weight, bias, None, None, True, 0.0, eps, cudnn)
+    dims = [d for d in range(input.dim()) if d != 1]
+    var, mean = torch.var_mean(input.detach().to(torch.promote_types(input.dtype, torch.float32)), dims)
+    for running, found in ((running_mean, mean), (running_var, var)):
+        if running is not None:
+            running.copy_(momentum * found.double() + (1 - momentum) * running.double())
+    return result

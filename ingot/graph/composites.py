@@ -220,3 +220,24 @@ def _scaled(size: Any, factor: float) -> Any:
 for _name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
     _function = getattr(torch._C._nn, f"upsample_{_name}")
     _instead_of(_function)(_resampled(_function, getattr(aten, f"upsample_{_name}").default))
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
+    """A CTC loss whose lengths are given as numbers, of which torch makes tensors in C++, with memory."""
+
+    @wraps(function)
+    def chosen(log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        def as_tensor(value: Any) -> Any:
+            is_known = isinstance(value, (list, tuple)) and log_probs.device.type == "cpu"
+            return torch.tensor(value, dtype=torch.int64) if is_known else value
+
+        named = {k: as_tensor(v) if k.endswith("_lengths") else v for k, v in kwargs.items()}
+        return function(log_probs, targets, *map(as_tensor, args[:2]), *args[2:], **named)  # type: ignore[no-any-return]
+
+    return chosen
+
+
+_APART.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss, F.ctc_loss)})

@@ -181,6 +181,19 @@ def _counted(shapes: ShapeContext, x: Tensor, weights: Tensor | None = None, min
     return _made(x, (_size(shapes, None, least),), dtype)
 
 
+def _ctc(
+    shapes: ShapeContext, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *_: Any,
+    **__: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The losses, and what the backward reads, which has two columns for each place of the longest target, and one."""
+    if log_probs.dim() != 3:
+        raise EagerRaises("_ctc_loss of what has not three dimensions")
+    length, batch = log_probs.shape[:2]
+    known = not isinstance(target_lengths, Tensor)
+    columns = 2 * max(target_lengths, default=0) + 1 if known else _size(shapes, None, least=1)
+    return _made(log_probs, (batch,), log_probs.dtype), _made(log_probs, (batch, length, columns), log_probs.dtype)
+
+
 def _item(shapes: ShapeContext, x: Tensor) -> torch.SymInt:
     info = torch.iinfo(x.dtype)
     return shapes.decided_by_data(max(info.min, INTEGERS[0]), min(info.max, INTEGERS[1]))
@@ -195,5 +208,7 @@ _RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.unique_consecutive.default: _consecutive,
     aten.unique_dim.default: _along,
     aten.bincount.default: _counted,
+    aten._ctc_loss.default: _ctc,
+    aten._ctc_loss.Tensor: _ctc,
     aten._local_scalar_dense.default: _item,
 }

@@ -637,7 +637,6 @@ def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
     return _fresh(args[0].shape, args[3])
 
 
-@_unless_known
 def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
     return tuple([_like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
 
@@ -826,7 +825,7 @@ _FAMILIES: dict[Rule, str] = {
     glu: "glu",
     loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits",
     loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
-        nll_loss2d_backward""",
+        nll_loss2d_backward _ctc_loss_backward""",
     nll_loss: "nll_loss_forward nll_loss2d_forward",
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",

@@ -11,9 +11,11 @@ from torch import nn
 
 import ingot
 from ingot.capture import capture_call
+from ingot.compiler import Compiler
 from ingot.options import Options
 from tests.helpers import assert_same, rerun, run_captured, same
 from tests.tracked import Tracked
+from tests.tracked import assert_same as assert_near
 
 
 class Attention(nn.Module):
@@ -258,3 +260,26 @@ def test_a_module_moved_to_another_dtype():
         result = ingot.compile(fn)(x)
         assert layer.weight.dtype is torch.float64
         torch.testing.assert_close(result, layer(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batch_norm_of_a_cumulative_average(dtype: torch.dtype) -> None:
+    """Its momentum is a number that is read from the count of batches: one program for all of them."""
+    eager = nn.BatchNorm2d(3, momentum=None, dtype=dtype)
+    module = copy.deepcopy(eager)
+    compiled = ingot.compile(module, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(4, 3, 5, 5, dtype=dtype)
+        results = []
+        for norm in (compiled, eager):
+            own = x.clone().requires_grad_()
+            y = norm(own)
+            y.square().sum().backward()
+            results.append((y.detach(), own.grad))
+        assert_near(*results, rtol=1e-4, atol=1e-4)
+    assert_near(list(module.state_dict().values()), list(eager.state_dict().values()))
+    compiler = Compiler.of(compiled.forward) or Compiler.of(compiled)
+    assert compiler is not None
+    assert len(compiler.compilations) == 1
+    compiled.eval()
+    assert_near(compiled(x), eager.eval()(x))

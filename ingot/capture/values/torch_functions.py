@@ -17,7 +17,7 @@ from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
-from ingot.capture.values.numbers import OutsideNumber, with_number
+from ingot.capture.values.numbers import NumberValue, OutsideNumber, with_number
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 from ingot.graph.symbols import INTEGERS
@@ -343,6 +343,16 @@ def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Val
     raise reason
 
 
+def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    names = "input weight bias running_mean running_var training momentum eps cudnn_enabled".split()
+    given = dict(zip(names, args)) | kwargs
+    momentum = session.realize(given["momentum"]) if given.keys() == set(names) else None
+    if type(momentum) is not NumberValue or not session.truth(given.pop("training")):
+        return None
+    return session.call(session.builtin(polyfills.batch_norm), list(given.values()), {})
+
+
+FUNCTIONS[torch.batch_norm] = _batch_norm
 FUNCTIONS[torch._nested_tensor_from_mask_left_aligned] = _asks_for_nested
 POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
 SPECIAL_FUNCTIONS[torch._assert] = _assert
