@@ -40,8 +40,8 @@ def compile(  # noqa: A001 - the field's name for it
     dynamic: True makes tensor sizes symbols from the first call, None those that are seen to vary, False none.
     backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
-    options: {"numerics": "eager" or "fast", "freeze": False or True}; for another backend than Ingot's, whatever
-        that takes.
+    options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True}; for another backend
+        than Ingot's, whatever that takes.
     disable: return `fn` as it is.
 
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program itself are raised as

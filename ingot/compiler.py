@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -25,7 +26,7 @@ from ingot.capture.sources import Source
 from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported, of_hooks
 from ingot.explain.compilation import Compilation, stage
-from ingot.graph.ambient import undisturbed
+from ingot.graph.ambient import Modes, undisturbed
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import compiling
@@ -36,6 +37,9 @@ log = logging.getLogger("ingot")
 MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this, and says so once
 MAX_CONTINUATION_ENTRIES = 16  # the same for what follows a graph break: a loop that breaks has one for each iteration
 SETTLED = 8  # calls of one entry after which a size that they had in common is taken to stay
+HOT = 32  # calls with the same sizes, in a row, after which these are compiled for where that is asked for
+HOT_THREAD = "ingot: sizes that keep coming"
+MAX_HOT = 8  # how often one function is, its continuations included
 MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -62,7 +66,10 @@ class Compiler:
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
+        self.root: Compiler = self
+        self.hot_left = MAX_HOT
         self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run)
+        self._await_hot_sizes()
         Compiler.alive.add(self)
 
     @staticmethod
@@ -82,6 +89,8 @@ class Compiler:
             self.takes_data_dependent_sizes = self.options.is_native
             self.continuations.clear()
             self.overflow = self.watched = None
+            self.hot_left = MAX_HOT
+            self._await_hot_sizes()
 
     # -- a call that no entry fits ---------------------------------------------------------------------------------
 
@@ -240,6 +249,51 @@ class Compiler:
         self.fixed_sizes = True
         return run
 
+    # -- sizes that keep coming ------------------------------------------------------------------------------------
+
+    def _await_hot_sizes(self) -> None:
+        if self.options.specialize and self.options.dynamic is not False and self.options.is_native:
+            self.dispatcher.report_hot(HOT, self._on_hot)
+
+    def _on_hot(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called by the dispatcher behind a call whose like has come HOT times in a row to an entry with symbols: have
+        it compiled for its sizes by another thread."""
+        if self.root.hot_left <= 0:
+            self.dispatcher.report_hot(0, None)
+        elif current_stance() == DEFAULT and not operations_are_watched():
+            self.root.hot_left -= 1
+            # Not a daemon, which the end of the process would cut off in the middle of LLVM.
+            given = slots, args, kwargs, Modes.now(), tuple(self.entries)
+            threading.Thread(target=self._specialize, args=given, name=HOT_THREAD).start()
+
+    def _specialize(
+        self,
+        slots: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        modes: Modes,
+        entries: Sequence[Entry],
+    ) -> None:
+        """Compile for the sizes of a call that the `entries` served, in a thread of its own. Where that cannot be done
+        they serve the like on, and nobody but the report hears of it."""
+        compilation = self._new_compilation(f"sizes that came {HOT} times in a row, compiled for in the background")
+        try:
+            with compiling(), captured_by(None), undisturbed(), paused_collection():
+                if self.entries[: len(entries)] != [*entries]:
+                    return  # reset since then
+                modes.set()
+                fixed = frozenset(place for place in self.varying if not isinstance(place, Quantity))
+                with stage(compilation, "capture"):
+                    captured = self._capture(args, kwargs, replace(self.options, dynamic=False), fixed, None)
+                if captured.guards.symbols:
+                    raise Unsupported("sizes are marked as dynamic")
+                self._add_entry(compilation, captured, slots, hot=True)
+                self.compilations.append(compilation)
+        except Exception as problem:
+            general = [c for c in self.compilations if c.captured is not None and c.captured.guards.symbols]
+            for served in general[-1:]:
+                served.decisions.append(f"sizes that came {HOT} times in a row are not compiled for: {problem}")
+
     kind = "function"
 
     @property
@@ -270,7 +324,11 @@ class Compiler:
             found = self.continuations[chain] = Continuation(self, chain)
         return found.dispatcher
 
-    def _add_entry(self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...]) -> Run:
+    def _add_entry(
+        self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...], *, hot: bool = False
+    ) -> Run:
+        """Make a captured call an entry; one that is `hot` only saves time, and what others know of it does not count
+        as known."""
         compilation.captured = captured
         compilation.break_ = without_frames(captured.break_) if captured.break_ is not None else None
         sources = [i.source for i in captured.inputs]
@@ -303,11 +361,16 @@ class Compiler:
         if aten is not None and aten.checks and not replays:
             raise Unsupported(f"{aten.checks[0]} is checked where eager could not go on", aten.checks[0].where)
         handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
+        if hot:
+            from ingot.runtime.training import prepare_backward
+
+            prepare_backward(target, [entry.target for entry in self.entries])
         entry = self.dispatcher.add_entry(
             tree, target, residual, replays=replays, handles=handles, general=bool(captured.guards.symbols)
         )
-        self.guards.append(captured.guards)
-        self.entries.append(entry)
+        if not hot:
+            self.guards.append(captured.guards)
+            self.entries.append(entry)
 
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raised: Exception | None = None

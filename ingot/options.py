@@ -11,7 +11,11 @@ NATIVE = "ingot"
 """The name of Ingot's own backend."""
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-KNOWN_OPTIONS: dict[str, tuple[Any, ...]] = {"numerics": ("eager", "fast"), "freeze": (False, True)}
+KNOWN_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "numerics": ("eager", "fast"),
+    "freeze": (False, True),
+    "specialize": (False, True),
+}
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Options:
     `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
     `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they
     choose between GPU launch strategies. `numerics` "fast" allows library kernels that are faster than eager's but
-    round worse. `freeze` is the user's promise that parameters and buffers of modules do not change.
+    round worse. `freeze` is the user's promise that parameters and buffers of modules do not change. `specialize` gives
+    sizes that keep coming an entry of their own beside the one with symbols, compiled in the background.
     """
 
     fullgraph: bool = False
@@ -30,6 +35,7 @@ class Options:
     mode: str = "default"
     numerics: str = "eager"
     freeze: bool = False
+    specialize: bool = False
     backend_options: Mapping[str, Any] | None = None
 
     @property

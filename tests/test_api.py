@@ -190,7 +190,7 @@ class TestOptions:
             ({"mode": "x"}, ValueError, "unknown mode 'x'; one of default"),
             ({"mode": "max-autotun"}, ValueError, "unknown mode 'max-autotun'; did you mean 'max-autotune'"),
             ({"mode": 3}, ValueError, "unknown mode 3; one of"),
-            ({"options": {"y": 1}}, ValueError, "unknown option 'y'; one of numerics, freeze"),
+            ({"options": {"y": 1}}, ValueError, "unknown option 'y'; one of numerics, freeze, specialize"),
             ({"options": {"numeric": "fast"}}, ValueError, "unknown option 'numeric'; did you mean 'numerics'"),
             ({"options": {"numerics": "x"}}, ValueError, "option numerics may not be 'x'; one of eager, fast"),
             ({"options": 3}, TypeError, "options must be a dict"),

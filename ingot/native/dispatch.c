@@ -27,7 +27,10 @@ typedef struct {
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
     bool handles;            /* the program may handle what it raises, so that the replay may well return */
     bool replays; /* a graph that raises has done nothing yet: the original function can raise in its stead */
+    bool general; /* serves many looks: has symbols */
     unsigned long long hits;
+    uint64_t look;       /* of the last call that was counted, */
+    Py_ssize_t in_a_row; /* and how many such there were */
 } Entry;
 
 static int entry_traverse(Entry *entry, visitproc visit, void *arg) {
@@ -162,6 +165,8 @@ typedef struct {
     PyObject *fn;        /* the original callable */
     PyObject *self;      /* what it is bound to, or NULL */
     PyObject *on_miss;   /* callable(slots, args, kwargs) -> result */
+    PyObject *on_hot;    /* callable(slots, args, kwargs), or NULL: nobody wants to know */
+    Py_ssize_t hot;      /* after how many calls that look alike, in a row, a general entry is reported */
     PyObject *entries;   /* tuple of Entry, the newest first but for general ones; replaced, never changed */
     IngotRecall *recall; /* NULL as long as there is one entry */
     PyObject *dict, *weakrefs;
@@ -233,21 +238,34 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
     return outcome;
 }
 
-static PyObject *call_on_miss(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count,
-                              PyObject *const *args, Py_ssize_t count, PyObject *names) {
+/* Calls `handler`, on_miss or on_hot, with what a call was given. */
+static PyObject *hand_over(PyObject *handler, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
+                           Py_ssize_t count, PyObject *names) {
+    Py_INCREF(handler);
     PyObject *arguments[] = {NULL, tuple_from(slots, slot_count), tuple_from(args, count), PyDict_New()};
     bool ready = arguments[1] != NULL && arguments[2] != NULL && arguments[3] != NULL;
     Py_ssize_t keywords = names == NULL ? 0 : PyTuple_GET_SIZE(names);
     for (Py_ssize_t i = 0; ready && i < keywords; i++)
         ready = PyDict_SetItem(arguments[3], PyTuple_GET_ITEM(names, i), args[count + i]) == 0;
     PyObject *result = NULL;
-    if (ready) {
-        PyObject *on_miss = Py_NewRef(dispatcher->on_miss);
-        result = PyObject_Vectorcall(on_miss, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-        Py_DECREF(on_miss);
-    }
+    if (ready)
+        result = PyObject_Vectorcall(handler, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     release(arguments, 4);
+    Py_DECREF(handler);
     return result;
+}
+
+/* Counts a call that a general entry has served, and reports it where enough of the kind have come in a row. */
+static void count_alike(Dispatcher *dispatcher, Entry *entry, uint64_t look, PyObject *const *slots,
+                        Py_ssize_t slot_count, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    entry->in_a_row = entry->look == look ? entry->in_a_row + 1 : 1;
+    entry->look = look;
+    if (entry->in_a_row != dispatcher->hot)
+        return;
+    PyObject *told = hand_over(dispatcher->on_hot, slots, slot_count, args, count, names);
+    if (told == NULL)
+        PyErr_WriteUnraisable((PyObject *)dispatcher);
+    Py_XDECREF(told);
 }
 
 /* Tries the entry that served the last call that looked like this one, then all others in their order. */
@@ -255,28 +273,32 @@ static Outcome try_entries(Dispatcher *dispatcher, PyObject *entries, PyObject *
                            PyObject *const *args, size_t flagged_count, PyObject *names, PyObject **result) {
     Py_ssize_t count = PyTuple_GET_SIZE(entries);
     IngotSurroundings around = {0};
-    uint64_t look = count > 1 ? ingot_look_of(slots, slot_count) : 0;
-    PyObject *recalled = ingot_recall(dispatcher->recall, look);
+    uint64_t look = count > 1 || dispatcher->on_hot ? ingot_look_of(slots, slot_count) : 0;
+    PyObject *recalled = ingot_recall(dispatcher->recall, look), *served = NULL;
     if (recalled != NULL &&
         try_entry(dispatcher, (Entry *)recalled, &around, slots, slot_count, args, flagged_count, names, result) == HIT)
-        return HIT;
-    for (Py_ssize_t i = 0; i < count; i++) {
+        served = recalled;
+    for (Py_ssize_t i = 0; served == NULL && i < count; i++) {
         PyObject *entry = PyTuple_GET_ITEM(entries, i);
         if (entry == recalled || try_entry(dispatcher, (Entry *)entry, &around, slots, slot_count, args, flagged_count,
                                            names, result) == MISSED)
             continue;
         if (count > 1 && dispatcher->entries == entries) /* it is still one of the dispatcher's */
             ingot_remember(&dispatcher->recall, look, entry);
-        return HIT;
+        served = entry;
     }
-    return MISSED;
+    if (served != NULL && dispatcher->on_hot && ((Entry *)served)->general && *result != NULL)
+        count_alike(dispatcher, (Entry *)served, look, slots, slot_count, args, PyVectorcall_NARGS(flagged_count),
+                    names);
+    return served != NULL ? HIT : MISSED;
 }
 
 static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
                           size_t flagged_count, PyObject *names) {
     PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
     if (try_entries(dispatcher, entries, slots, slot_count, args, flagged_count, names, &result) == MISSED)
-        result = call_on_miss(dispatcher, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
+        result =
+            hand_over(dispatcher->on_miss, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
     Py_DECREF(entries);
     return result;
 }
@@ -370,6 +392,7 @@ static int dispatcher_traverse(Dispatcher *dispatcher, visitproc visit, void *ar
     Py_VISIT(dispatcher->fn);
     Py_VISIT(dispatcher->self);
     Py_VISIT(dispatcher->on_miss);
+    Py_VISIT(dispatcher->on_hot);
     Py_VISIT(dispatcher->entries);
     Py_VISIT(dispatcher->dict);
     Py_VISIT(dispatcher->signature.function);
@@ -383,6 +406,7 @@ static int dispatcher_clear(Dispatcher *dispatcher) {
     ingot_forget(&dispatcher->recall);
     Py_CLEAR(dispatcher->entries);
     Py_CLEAR(dispatcher->on_miss);
+    Py_CLEAR(dispatcher->on_hot);
     Py_CLEAR(dispatcher->dict);
     return 0;
 }
@@ -461,6 +485,7 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->record = Py_NewRef(record);
     entry->replays = replays;
     entry->handles = handles;
+    entry->general = general;
     if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
         Py_DECREF(entry);
         return NULL;
@@ -472,7 +497,19 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
         Py_CLEAR(entry);
     else
         Py_SETREF(dispatcher->entries, longer);
+    if (!general)
+        ingot_forget(&dispatcher->recall); /* which may name general entries for calls that this one serves better */
     return (PyObject *)entry;
+}
+
+static PyObject *report_hot(Dispatcher *dispatcher, PyObject *args) {
+    PyObject *handler;
+    Py_ssize_t calls;
+    if (!PyArg_ParseTuple(args, "nO:report_hot", &calls, &handler))
+        return NULL;
+    dispatcher->hot = calls;
+    Py_XSETREF(dispatcher->on_hot, handler == Py_None ? NULL : Py_NewRef(handler));
+    Py_RETURN_NONE;
 }
 
 static PyObject *list_entries(Dispatcher *dispatcher, PyObject *Py_UNUSED(ignored)) {
@@ -507,6 +544,10 @@ static PyMethodDef dispatcher_methods[] = {
      "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there are."},
     {"entries", (PyCFunction)list_entries, METH_NOARGS,
      "The entries as a tuple, in the order in which they are asked."},
+    {"report_hot", (PyCFunction)report_hot, METH_VARARGS,
+     "report_hot(calls, handler): after so many calls that look alike, in a row, which one general entry has served,\n"
+     "handler(slots, args, kwargs) is called, behind the last of them. What it raises is reported, and goes no further.\n"
+     "None as handler: no more."},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
     {"__deepcopy__", copy_as_itself, METH_O, "Copied as itself, like a function."},

@@ -214,6 +214,23 @@ class WithWindows:
         return tuple(outputs[: self.count])
 
 
+def prepare_backward(run: Any, alike: Sequence[Any]) -> None:
+    """Compile the backward programs that `run` will need, where it records gradients: those that the programs of other
+    sizes, `alike`, were asked for."""
+    program = _recording(run)
+    others = [other for other in map(_recording, alike) if other is not None]
+    if program is not None:
+        for present in {present for other in others for present in [*other._backward]}:
+            if len(present) == len(program.differentiable):
+                program._backward[present] = program.compile_backward(present)
+
+
+def _recording(run: Any) -> TrainingProgram | None:
+    while isinstance(run, (WithLeaves, WithWindows)):
+        run = run.run
+    return run if isinstance(run, TrainingProgram) else None
+
+
 class Original:
     """The program before it was compiled, which is differentiated again when somebody differentiates the gradients.
 

@@ -202,6 +202,24 @@ def test_a_look_is_only_a_hint() -> None:
     assert compiled(object()) == "miss"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_calls_that_look_alike_are_reported() -> None:
+    """Once they have come so often in a row to a general entry; what the handler raises goes no further."""
+    compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
+    compiled.add_entry(tree(Kind.TYPE, int), lambda x: ("general",), LONE, general=True)
+    reported: list[object] = []
+    compiled.report_hot(3, lambda slots, args, kwargs: reported.append((slots, args, kwargs)))
+    for value in (1, 1, 2, 2, 1, 1, 1, 1, 1):
+        assert compiled(value) == "general"
+    assert reported == [((1,), (1,), {})]
+    compiled.add_entry(tree(Kind.EQUALS, 1), lambda x: ("special",), LONE)
+    assert [compiled(1) for _ in range(4)] == ["special"] * 4  # though the general one is remembered for it
+    compiled.report_hot(3, lambda slots, args, kwargs: 1 // 0)
+    assert [compiled(5) for _ in range(4)] == ["general"] * 4
+    compiled.report_hot(0, None)
+    assert [compiled(6) for _ in range(4)] == ["general"] * 4 and len(reported) == 1
+
+
 def test_an_entry_that_ends_while_it_runs() -> None:
     """A call that drops every entry finishes with its own, and what was remembered of them is not used again."""
     compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
