@@ -14,10 +14,12 @@ from ingot.codegen.triton import write_kernel
 from ingot.codegen.triton.module import compiler_digest
 from ingot.schedule.kernel import Kernel, Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
-from ingot.schedule.templates import Site
-from ingot.schedule.tilings import Chip, tilings
+from ingot.schedule.templates import Choice, Form, Site
+from ingot.schedule.tilings import Chip, after_parts, tilings
 
 MARGIN = 0.97  # of the library's time, that a kernel must not exceed to be chosen
+MOST_TRIED = 14  # of a product
+MOST_OF_OTHERS = 4  # of a form beside the one that does most at once
 _FORMAT = 1  # of what is kept
 
 Measure = Callable[[Sequence[Plan], frozenset[str]], Sequence[float | None]]
@@ -33,40 +35,49 @@ class Tuner:
         self._store = store_in("tuned") if store is None else store
         self.notes: list[str] = []
 
-    def __call__(self, sites: Sequence[Site], plan: Callable[[Site, Tiling | None], Plan]) -> list[Tiling | None]:
+    def __call__(self, sites: Sequence[Site], plan: Callable[[Site, Choice], Plan]) -> list[Choice]:
         return [self._choose(site, plan) for site in sites]
 
-    def _choose(self, site: Site, plan: Callable[[Site, Tiling | None], Plan]) -> Tiling | None:
-        tried = tilings(site.sizes, site.dtype, self.chip, self.precisions)
+    def candidates(self, site: Site) -> list[tuple[Form, Tiling]]:
+        """What is tried: the best guesses for each form, and of these those that are best of all."""
+        found: list[tuple[float, int, Form, Tiling]] = []
+        for number, form in enumerate(site.forms):
+            more = after_parts(form.sizes, form.parts)
+            guessed = tilings(form.sizes, site.dtype, self.chip, self.precisions)
+            guessed = guessed[:MOST_OF_OTHERS] if number else guessed
+            found += [(time + more, number, form, tiling) for time, tiling in guessed]
+        return [(form, tiling) for *_, form, tiling in sorted(found, key=lambda f: f[:2])[:MOST_TRIED]]
+
+    def _choose(self, site: Site, plan: Callable[[Site, Choice], Plan]) -> Choice:
+        tried = self.candidates(site)
         if not tried:
             return None
-        as_it_is = plan(site, None)
-        plans = {t: plan(site, t) for t in tried}
-        key = self._key(site, [as_it_is, plans[tried[0]]], tried)
+        plans = [plan(site, choice) for choice in (None, *tried)]
+        key = self._key(site, plans, [tiling for _, tiling in tried])
         kept = self._store.get(key)
-        found = None if kept is None else _read(kept, tried)
+        found = None if kept is None else _read(kept, len(plans))
         again = found is not None
         if found is None:
-            found = list(self._measure([as_it_is, *plans.values()], site.given))
+            found = list(self._measure(plans, site.given))
             if found[0] is None:
                 self.notes.append(f"{_title(site)}: could not be measured")
                 return None
             self._store.put(key, json.dumps(found).encode())
         library, *times = found
         assert library is not None
-        ran = [(t, tiling) for t, tiling in zip(times, tried) if t is not None]
-        best, tiling = min(ran, default=(float("inf"), None))
-        chosen = tiling if best <= MARGIN * library else None
-        text = f"{_title(site)}: {'a kernel' if chosen else 'the library'}, of {len(ran)} tilings"
-        text += f" the best, {tiling}, takes {best:.1f} us" if tiling else ""
-        self.notes.append(f"{text}, the library {library:.1f} us{' (measured before)' if again else ''}")
-        return chosen
+        ran = sorted((t, k) for k, t in enumerate(times) if t is not None)
+        chosen = bool(ran) and ran[0][0] <= MARGIN * library
+        text = f"{_title(site)}: {'a kernel' if chosen else 'the library'}"
+        if ran:
+            text += f"; of {len(ran)} tilings the best, {_described(*tried[ran[0][1]])}, takes {ran[0][0]:.1f} us,"
+        self.notes.append(f"{text} the library {library:.1f} us{' (measured before)' if again else ''}")
+        return tried[ran[0][1]] if chosen else None
 
     def _key(self, site: Site, plans: Sequence[Plan], tried: Sequence[Tiling]) -> str:
         """A digest of what decides the times: the device, the compiler, the libraries, and what is computed."""
         facts = (
             _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda, site.sizes, site.dtype,
-            torch.get_float32_matmul_precision(), [_text(p, site.given) for p in plans], list(map(tuple, tried)),
+            torch.get_float32_matmul_precision(), [_text(p, site.given) for p in plans], [tuple(t) for t in tried],
         )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -75,12 +86,16 @@ def _title(site: Site) -> str:
     return f"{site.title}{f' at {site.where}' if site.where else ''}"
 
 
-def _read(kept: bytes, tried: Sequence[Tiling]) -> list[float | None] | None:
+def _described(form: Form, tiling: Tiling) -> str:
+    return f"{tiling}{f', sums in {form.parts} parts' if form.parts > 1 else ''}"
+
+
+def _read(kept: bytes, count: int) -> list[float | None] | None:
     try:
         found = json.loads(kept)
     except ValueError:
         return None
-    good = isinstance(found, list) and len(found) == 1 + len(tried) and isinstance(found[0], float)
+    good = isinstance(found, list) and len(found) == count and isinstance(found[0], float)
     return found if good and all(t is None or isinstance(t, float) for t in found) else None
 
 

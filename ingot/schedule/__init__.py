@@ -39,8 +39,8 @@ def schedule(
     nodes, graph = split_reductions(used_nodes(graph), graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
-        found = sites(groups, graph)
-        chosen = choose(found, lambda site, tiling: _plan(*excerpt(site, tiling, groups, graph), target, frugal=True))
+        found = sites(groups, graph, target)
+        chosen = choose(found, lambda site, choice: _plan(*excerpt(site, choice, groups, graph), target, frugal=True))
         groups, graph = with_templates(groups, graph, found, chosen)
     return _plan(groups, graph, target, frugal)
 
@@ -78,7 +78,8 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
     if isinstance(first, Attention):
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
-        kernel, arguments = build_contraction(group.members, internal, graph.buffers, group.tiling)
+        build = build_contraction(group.members, internal, graph.buffers, group.tiling, group.prologues)
+        kernel, arguments = build
         step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
         return step if target.has_registers else begun_at_offsets(step)
     assert group.overlay is not None

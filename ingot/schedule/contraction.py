@@ -8,6 +8,7 @@ from dataclasses import replace
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, product
 from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, Node, Origin, Pointwise
 from ingot.schedule.build import StageDraft, kernel_name, without_dead
+from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
 from ingot.schedule.nests import fresh_loops, map_indices
 
@@ -15,11 +16,15 @@ SUM = "sum"  # the name of the contraction's value in its kernel's stage
 
 
 def build_contraction(
-    members: Sequence[Node], internal: set[str], buffers: dict[str, Buffer], tiling: Tiling | None = None
+    members: Sequence[Node],
+    internal: set[str],
+    buffers: dict[str, Buffer],
+    tiling: Tiling | None = None,
+    prologues: Prologues = (None, None),
 ) -> tuple[Kernel, tuple[str, ...]]:
     """The kernel of a contraction and the pointwise nodes laid over it, and the buffers its parameters stand for.
 
-    What is in `internal` is not stored. A GPU's kernel has a `tiling`.
+    What is in `internal` is not stored. A GPU's kernel has a `tiling`, and `prologues`: operands that it computes.
     """
     contraction = members[0]
     assert isinstance(contraction, Contraction)
@@ -28,6 +33,8 @@ def build_contraction(
     value = draft.emit(Instruction("scalar", (), contraction.dtype, (SUM,)))
     values = [(contraction.target, contraction.index, value)]
     origin = contraction.origin
+    for node in prologues:
+        origin = origin if node is None else node.origin.merged(origin)
     for member in members[1:]:
         assert isinstance(member, Pointwise)
         known = {(name, index): value for name, index, value in values}
@@ -41,7 +48,7 @@ def build_contraction(
     last = {name: (index, value) for name, index, value in values}  # of several values stored in one place
     draft.stores = [Store(name, index, value) for name, (index, value) in last.items() if name not in internal]
     stage = without_dead(draft.stage())
-    return _canonical_kernel(contraction, origin, stage, buffers, tiling)
+    return _canonical_kernel(contraction, origin, stage, buffers, tiling, prologues)
 
 
 def _load(draft: StageDraft, i: Instruction, known: dict[tuple[str, Expr], int]) -> int:
@@ -55,7 +62,12 @@ def _load(draft: StageDraft, i: Instruction, known: dict[tuple[str, Expr], int])
 
 
 def _canonical_kernel(
-    node: Contraction, origin: Origin, stage: Stage, buffers: dict[str, Buffer], tiling: Tiling | None
+    node: Contraction,
+    origin: Origin,
+    stage: Stage,
+    buffers: dict[str, Buffer],
+    tiling: Tiling | None,
+    prologues: Prologues,
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Loops and parameters named by position."""
     loops: dict[Symbol, Expr] = {}
@@ -66,7 +78,11 @@ def _canonical_kernel(
         groups.append(fresh)
     batch, rows, columns, reduced = groups
     names: dict[str, str] = {}
-    read = [node.left.buffer, node.right.buffer, *(i.attrs[0] for i in stage.body.loads)]
+    bodies = [None if p is None else p.body for p in prologues]
+    read = []
+    for access, body in zip((node.left, node.right), bodies):
+        read += [access.buffer] if body is None else [i.attrs[0] for i in body.loads]
+    read += [i.attrs[0] for i in stage.body.loads]
     written = [s.buffer for s in stage.stores]
     for name in [*read, *written]:
         names.setdefault(name, f"p{len(names)}")
@@ -74,16 +90,23 @@ def _canonical_kernel(
         Parameter(p, buffers[name].dtype, name in read, name in written, buffers[name].length)
         for name, p in names.items()
     )
-    instructions = tuple(
-        i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions
-    )
+
+    def put(body: Body) -> Body:
+        instructions = tuple(
+            i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i for i in body.instructions
+        )
+        return map_indices(body._replace(instructions=instructions), lambda e: e.substitute(loops))
+
     stage = replace(
         stage,
         loops=rows + columns,
-        body=map_indices(Body(instructions, ()), lambda e: e.substitute(loops)),
+        body=put(stage.body._replace(results=())),
         stores=tuple(replace(s, buffer=names[s.buffer], index=s.index.substitute(loops)) for s in stage.stores),
     )
-    left, right = (Access(names[a.buffer], a.index.substitute(loops)) for a in (node.left, node.right))
+    left, right = (
+        Access(names[a.buffer], a.index.substitute(loops)) if body is None else Access("", ZERO)
+        for a, body in zip((node.left, node.right), bodies)
+    )
     points, height = (product(s.extent for s in loops) for loops in (batch, rows))
     right_size = product(s.extent for s in columns + reduced).constant
     copies = False
@@ -94,7 +117,11 @@ def _canonical_kernel(
         blocks, copies = choose_squares(points, height, columns[0].extent, steps * size if steps else None), True
     else:
         blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
-    whole = Product(SUM, rows, columns, reduced, left, right, node.dtype, *blocks, copies=copies, tiling=tiling)
+    before = tuple(None if body is None else put(body) for body in bodies)
+    whole = Product(
+        SUM, rows, columns, reduced, left, right, node.dtype, *blocks,
+        copies=copies, tiling=tiling, prologues=(before[0], before[1]),
+    )  # fmt: skip
     kernel = Kernel(
         kernel_name(origin), origin, batch, (stage,), parameters, parallel=len(batch), product=whole
     )  # fmt: skip

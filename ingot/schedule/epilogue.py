@@ -10,6 +10,7 @@ from ingot.loops.ir import Access, Contraction, Node, Pointwise
 from ingot.schedule.nests import distribute, fresh_loops, laid_over, merge_neighbours, refine, renamed, walked_as
 
 ZERO, ONE = integer(0), integer(1)
+Prologues = tuple[Pointwise | None, Pointwise | None]  # what computes the operands, over a contraction's loops
 
 
 def canonical_contraction(node: Contraction) -> Contraction:

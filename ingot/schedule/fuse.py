@@ -13,7 +13,7 @@ from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import direct_dependencies, pieces, relation
-from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
+from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
 from ingot.schedule.kernel import Tiling
 from ingot.schedule.nests import (
     ALIKE,
@@ -56,7 +56,7 @@ class Group:
     """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the number of outer
     points, `before` holds the groups that must run first. `scatters` says whether one of the nodes does, `work` counts
     their instructions, `traffic` the bytes of the buffers. On a GPU some are `on_host`, the CPU, and a contraction has
-    a `tiling`."""
+    a `tiling`, and may have `prologues`: what computes its left and its right operand, over its loops."""
 
     id: int
     positions: list[int]
@@ -71,6 +71,7 @@ class Group:
     work: int = 0
     traffic: float = 0.0
     tiling: Tiling | None = None
+    prologues: Prologues = (None, None)
 
     @property
     def fusible(self) -> bool:

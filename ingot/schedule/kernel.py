@@ -114,6 +114,8 @@ class Product:
     not 0, the right operand lies in panels of so many columns, side by side for each step of the reduction; the last
     one is as large as the others. With `copies`, a block copies its rows of the left operand, adjacent in memory.
     On a GPU there is a `tiling`; operands may be halves, whose products are summed in float32, which is then `dtype`.
+    There an operand may be computed as it is read: `prologues` are the bodies of the left and the right one, over the
+    same loops.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Product:
     panel: int = 0
     copies: bool = False
     tiling: Tiling | None = None
+    prologues: tuple[Body | None, Body | None] = (None, None)
 
     @property
     def row_blocks(self) -> Expr:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Pointwise, Reduction, Scan, View
 from ingot.schedule.build import assign_stages
 from ingot.schedule.fuse import Group
 from ingot.schedule.nests import Compute
+
+ComputeNode = TypeVar("ComputeNode", bound=Compute)
 
 
 def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> None:
@@ -54,7 +56,8 @@ def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
 def _overwritable(group: Group, dead: str, target: str) -> bool:
     """Whether each element of `dead` is read only at the point that overwrites it, and by members up to the writer."""
     if group.overlay is None:
-        return _overwritable_by_epilogue(group.members, dead, target)
+        before = any(dead in node.reads() for node in group.prologues if node)
+        return not before and _overwritable_by_epilogue(group.members, dead, target)
     laid = group.overlay
     writers = [k for k, m in enumerate(laid.members) if m.target == target]
     if len(writers) != 1:
@@ -97,6 +100,8 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
     if not group.touches & replaced.keys():
         return
     group.members = [_RENAMED[type(m)](m, final) for m in group.members]
+    left, right = (None if m is None else _renamed_compute(m, final) for m in group.prologues)
+    group.prologues = left, right
     group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
         group.overlay = replace(group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members))
@@ -111,7 +116,7 @@ def _renamed_attention(node: Attention, final: Any) -> Attention:
     return replace(node, query=query, key=key, value=value, mask=mask, target=target)
 
 
-def _renamed_compute(node: Compute, final: Any) -> Compute:
+def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
     instructions = tuple(
         i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i for i in node.body.instructions
     )

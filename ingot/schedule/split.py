@@ -89,29 +89,36 @@ def _parts(node: Reduction, target: Target) -> int:
 
 def _split_product(node: Contraction, graph: LoopGraph) -> Iterator[Node]:
     nest = canonical_contraction(node)
-    loop = _longest(nest.reduced)
-    parts = _parts_of_product(nest, loop.extent.constant)
+    parts = _parts_of_product(nest, _longest(nest.reduced).extent.constant)
     if parts == 1:
         yield node
         return
+    *nodes, buffer = product_in_parts(nest, parts, graph.buffers[node.target].device)
+    graph.buffers[buffer.name] = buffer
+    yield from nodes
+
+
+def product_in_parts(nest: Contraction, parts: int, device: torch.device) -> tuple[Contraction, Reduction, Buffer]:
+    """A product whose longest reduced loop is cut into equal parts, the sum of these, and the buffer in between."""
+    loop = _longest(nest.reduced)
     part, rest = loop_symbol("part", parts), loop_symbol("rest", (loop.extent.constant or 0) // parts)
     loops = (part, *nest.loops)
     sizes = tuple(s.extent for s in loops)
     strides = contiguous_strides(sizes)
-    name = f"{node.target}_parts"
-    graph.buffers[name] = Buffer(name, node.dtype, sizes, strides, device=graph.buffers[node.target].device)
+    name = f"{nest.target}_parts"
     index = sum((s * stride for s, stride in zip(loops, strides)), loop * 0)
     left, right = (
         replace(access, index=access.index.substitute({loop: part * rest.extent + rest}))
         for access in (nest.left, nest.right)
     )
-    yield replace(
-        nest, name=f"{node.name}_parts", batch=(part, *nest.batch), left=left, right=right, target=name, index=index,
+    cut = replace(
+        nest, name=f"{nest.name}_parts", batch=(part, *nest.batch), left=left, right=right, target=name, index=index,
         reduced=tuple(rest if s is loop else s for s in nest.reduced),
     )  # fmt: skip
-    load = Instruction("load", (), node.dtype, (name, index))
+    load = Instruction("load", (), nest.dtype, (name, index))
     body = Body((load,), (0,))
-    yield Reduction(node.name, node.origin, nest.loops, (part,), "sum", body, node.target, nest.index, node.dtype)
+    total = Reduction(nest.name, nest.origin, nest.loops, (part,), "sum", body, nest.target, nest.index, nest.dtype)
+    return cut, total, Buffer(name, nest.dtype, sizes, strides, device=device)
 
 
 def _parts_of_product(node: Contraction, extent: int | None) -> int:

@@ -1,10 +1,11 @@
-"""Matrix products of a GPU's that may be kernels of ours: with what comes next computed on their finished tiles, where
-the library's call leaves that to a kernel of its own. Which it is, somebody else decides (`runtime/tuning.py`)."""
+"""Matrix products of a GPU's that may be kernels of ours: with what comes next computed on their finished tiles, and
+what comes before on the tiles that are read, where the library's call leaves that to kernels of their own. Whether they
+are, and in which form, somebody else decides (`runtime/tuning.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,27 +23,50 @@ from ingot.loops.ir import (
     View,
     symbols_in,
 )
-from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
-from ingot.schedule.fuse import Group
+from ingot.loops.target import Target
+from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
+from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.kernel import Tiling
+from ingot.schedule.nests import walked_as
 from ingot.schedule.plan import Plan
+from ingot.schedule.split import product_in_parts
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PRODUCTS = (torch.mm, torch.bmm, torch.addmm)
 
+# What may be computed each time that an operand is read, and how much of it.
+_CHEAP = {"load", "constant", "to", "add", "sub", "mul", "neg", "where", "lt", "le", "gt", "ge", "maximum", "minimum"}
+MOST_BEFORE = 12  # instructions
 
-@dataclass(frozen=True)
+# A product of so few blocks leaves multiprocessors idle: its sums may be cut into parts, which are added at the end.
+PARTS = (2, 4, 8)
+FEW_BLOCKS = 128
+SQUARE = 64  # rows and columns of such a block
+SHORTEST = 128  # steps of a part
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """A way to compute a product by kernels: `groups`, of which the first is a contraction that needs a tiling, take
+    the place of the program's groups at `positions`. `sizes` are those of the contraction's batch, rows, columns and
+    reduction; `buffers` are made in between, and `parts` is into how many parts the sums are cut."""
+
+    groups: tuple[Group, ...]
+    positions: tuple[int, ...]
+    sizes: tuple[int, int, int, int]
+    buffers: dict[str, Buffer]
+    parts: int = 1
+
+
+@dataclass(frozen=True, eq=False)
 class Site:
-    """A product that is the group number `first`, and what is computed of it at once, up to the group `last` (`first`
-    again where that is nothing). `members` are the nodes of one kernel that does it all, a contraction and what is laid
-    over it; `sums` are the buffers of theirs that nobody else knows, `given` those that the program itself is given."""
+    """A product that the library computes, with the forms that could do so, all of them in place of some of the
+    program's groups at `positions`. `given` are the buffers that the program itself is given."""
 
-    first: int
-    last: int
-    members: tuple[Node, ...]
-    sums: dict[str, Buffer] = field(hash=False)
+    positions: tuple[int, ...]
+    forms: tuple[Form, ...]
     given: frozenset[str]
-    sizes: tuple[int, int, int, int]  # of the batch, the rows, the columns and the reduction
+    sizes: tuple[int, int, int, int]
     dtype: torch.dtype
     where: str
 
@@ -53,44 +77,48 @@ class Site:
         return f"{shape} of {str(self.dtype).removeprefix('torch.')}"
 
 
-Choose = Callable[[Sequence[Site], Callable[[Site, Tiling | None], Plan]], Sequence[Tiling | None]]
-"""Given the sites of a program, and what plans one of them alone, as it is or with a tiling: the tilings of those that
-become kernels, None for the others."""
+Choice = tuple[Form, Tiling] | None
+"""A form of a site, and how it is computed; None where the library is called."""
+
+Choose = Callable[[Sequence[Site], Callable[[Site, Choice], Plan]], Sequence[Choice]]
+"""Given the sites of a program, and what plans one of them alone as it would be chosen: the choice for each."""
 
 
-def sites(groups: Sequence[Group], graph: LoopGraph) -> list[Site]:
-    """The products among groups in execution order that one kernel could compute, in order."""
+def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Site]:
+    """The products among groups in execution order that kernels could compute, in order."""
     found: list[Site] = []
     taken: set[int] = set()
     for k in range(len(groups) - 1, -1, -1):
         draft = _contraction_of(groups[k], graph)
         if draft is None:
             continue
-        contraction, rest, sums = draft
-        members = _with_epilogue([canonical_contraction(contraction)], rest)
-        if members is None:
-            continue
         last = _follower(k, groups)
-        more = None if last is None or last in taken else _with_epilogue(members, groups[last].members)
-        if last is None or more is None or not _is_fixed(more, graph):
-            last, more = k, members
-        if not _is_fixed(more, graph):
+        last = None if last in taken else last
+        before = [p for p in _makers(k, draft.contraction, groups, graph) if p not in taken]
+        forms = list(_forms(draft, k, last, before, groups, graph, target))
+        if not forms:
             continue
-        taken.add(last)
-        batch, rows, columns, depth = (product(s.extent for s in loops).constant or 0 for loops in _loops(contraction))
-        dtype, where = graph.buffers[contraction.left.buffer].dtype, groups[k].members[0].origin.where
-        given = frozenset(n for j in (k, last) for n in groups[j].touches if graph.buffers[n].role != "temporary")
-        found.append(Site(k, last, tuple(more), sums, given, (batch, rows, columns, depth), dtype, where))
+        whole = forms[0]
+        positions = tuple(sorted({p for form in forms for p in form.positions}))
+        taken.update(positions)
+        touched = set().union(*(groups[j].touches for j in positions))
+        given = frozenset(name for name in touched if graph.buffers[name].role != "temporary")
+        dtype, where = graph.buffers[draft.contraction.left.buffer].dtype, groups[k].members[0].origin.where
+        found.append(Site(positions, tuple(forms), given, whole.sizes, dtype, where))
     return found[::-1]
 
 
-def _loops(node: Contraction) -> tuple[tuple[Symbol, ...], ...]:
-    return node.batch, node.rows, node.columns, node.reduced
+@dataclass(frozen=True)
+class _Draft:
+    """A library's product as a contraction, `rest` of what the call does (it adds a bias to the sums, and rounds them),
+    and the buffer in between, if there is one."""
+
+    contraction: Contraction
+    rest: tuple[Pointwise, ...]
+    sums: tuple[Buffer, ...]
 
 
-def _contraction_of(group: Group, graph: LoopGraph) -> tuple[Contraction, list[Pointwise], dict[str, Buffer]] | None:
-    """A library's product as a contraction, and as nodes what else the call does: it adds a bias to the sums, and
-    rounds them."""
+def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     node = group.members[0]
     if not isinstance(node, Library) or node.function not in _PRODUCTS or node.kwargs or node.out != "out":
         return None
@@ -102,7 +130,7 @@ def _contraction_of(group: Group, graph: LoopGraph) -> tuple[Contraction, list[P
     sizes = (*made.sizes, left.sizes[-1])
     if any(v.dtype is not made.dtype for v in node.args) or made.dtype not in DTYPES:
         return None
-    if any(size.constant is None or size.constant == 0 for size in (*sizes, *made.strides)) or made.on_host:
+    if any(size.constant is None or size.constant == 0 for size in (*sizes, *made.strides)):
         return None
     *batch, row, column, inner = (loop_symbol(name, size) for name, size in zip("bmnk"[-len(sizes) :], sizes))
     at = (*batch, row, column)
@@ -114,8 +142,9 @@ def _contraction_of(group: Group, graph: LoopGraph) -> tuple[Contraction, list[P
     contraction = Contraction(
         node.name, node.origin, tuple(batch), (row,), (column,), (inner,), a, b, sums.name, index, torch.float32
     )
+    contraction = canonical_contraction(contraction)
     if plain:
-        return contraction, [], {}
+        return _Draft(contraction, (), ())
     body = [Instruction("load", (), torch.float32, (sums.name, index))]
     for view in bias:
         own = at[len(at) - len(view.sizes) :]
@@ -127,26 +156,14 @@ def _contraction_of(group: Group, graph: LoopGraph) -> tuple[Contraction, list[P
     if made.dtype is not torch.float32:
         body.append(Instruction("to", (len(body) - 1,), made.dtype))
     finish = Pointwise(f"{node.name}_finish", node.origin, at, Body(tuple(body), (len(body) - 1,)), target, index)
-    return contraction, [finish], {sums.name: sums}
-
-
-def _is_fixed(members: Sequence[Node], graph: LoopGraph) -> bool:
-    """Whether no symbol is left in nodes and the layout of what they touch, and all of it is on the device."""
-    touched = [graph.buffers[n] for m in members for n in (*m.reads(), *m.writes()) if n in graph.buffers]
-    fixed = all(e.constant is not None for b in touched for e in (*b.sizes, *b.strides))
-    return fixed and not any(b.on_host for b in touched) and not any(map(symbols_in, members))
+    return _Draft(contraction, (finish,), (sums,))
 
 
 def _index(loops: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
     return sum((s * stride for s, stride in zip(loops, strides, strict=True)), ZERO)
 
 
-def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node] | None:
-    """The members, which begin with a contraction, and `nodes` laid over it one by one, if that can be."""
-    laid: list[Node] | None = list(members)
-    for node in nodes:
-        laid = laid_over_contraction(node, laid, along=False) if laid is not None else None
-    return laid
+# -- what a product's kernel could take over ---------------------------------------------------------------------------
 
 
 def _follower(k: int, groups: Sequence[Group]) -> int | None:
@@ -160,47 +177,171 @@ def _follower(k: int, groups: Sequence[Group]) -> int | None:
     return None
 
 
+def _makers(k: int, contraction: Contraction, groups: Sequence[Group], graph: LoopGraph) -> Iterator[int]:
+    """The groups that do nothing but compute operands of the group number k, cheaply, from what is no product's."""
+    returned = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+    called = {name for g in groups if isinstance(g.members[0], Library) for name in g.writes}
+    for j in range(k):
+        group = groups[j]
+        node = group.members[0]
+        if len(group.members) > 1 or not isinstance(node, Pointwise) or node.mode != "store" or group.on_host:
+            continue
+        if node.target not in contraction.reads() or node.target in returned or group.reads & called:
+            continue
+        if any(node.target in g.touches for i, g in enumerate(groups) if i not in (j, k)):
+            continue
+        cheap = {i.op for i in node.body.instructions} <= _CHEAP and len(node.body.instructions) <= MOST_BEFORE
+        if cheap and graph.buffers[node.target].role == "temporary":
+            yield j
+
+
+def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node] | None:
+    """The members, which begin with a contraction, and `nodes` laid over it one by one, if that can be."""
+    laid: list[Node] | None = list(members)
+    for node in nodes:
+        laid = laid_over_contraction(node, laid, along=False) if laid is not None else None
+    return laid
+
+
+def _with_prologues(contraction: Contraction, makers: Sequence[Node]) -> Prologues | None:
+    """What computes the operands as they are read, if that can be."""
+    made: list[Pointwise | None] = []
+    by_name = {m.target: m for m in makers if isinstance(m, Pointwise)}
+    for access, across in ((contraction.left, contraction.rows), (contraction.right, contraction.columns)):
+        loops = [s for s in (*contraction.batch, *across, *contraction.reduced) if s.extent.constant != 1]
+        node = by_name.get(access.buffer)
+        walked = None if node is None else walked_as(node, node.index, access.index, loops)
+        if node is not None and walked is None:
+            return None
+        made.append(walked)
+    return made[0], made[1]
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+def _form(
+    draft: _Draft,
+    k: int,
+    last: int | None,
+    before: Sequence[int],
+    groups: Sequence[Group],
+    graph: LoopGraph,
+    target: Target,
+    parts: int = 1,
+) -> Form | None:
+    """The product that is the group number k with the groups `before` it and the `last` one in its kernel; with
+    several `parts`, in two kernels. None where that cannot be."""
+    contraction, buffers = draft.contraction, {b.name: b for b in draft.sums}
+    end = k if last is None else last
+    following: list[Node] = [*draft.rest, *(groups[last].members if last is not None else ())]
+    if parts > 1:
+        device = graph.buffers[contraction.left.buffer].device
+        contraction, total, between = product_in_parts(contraction, parts, device)
+        buffers[between.name] = between
+        known = {**graph.buffers, **buffers}
+        rest = fuse([total, *following], known, target=target)
+        members: list[Node] | None = [contraction]
+    else:
+        rest, members = [], _with_epilogue([contraction], following)
+    if members is None:
+        return None
+    assert isinstance(members[0], Contraction)
+    prologues = _with_prologues(members[0], [groups[j].members[0] for j in before])
+    if prologues is None:
+        return None if not before else _form(draft, k, last, (), groups, graph, target, parts)
+    moved = set().union(*(m.reads() for m in draft.rest))
+    for node, access in zip(prologues, (contraction.left, contraction.right)):
+        moved |= {access.buffer} if node is None else node.reads()
+    reads = moved.union(*(m.reads() for m in members[1:]))
+    writes = {name for m in members for name in m.writes()}
+    made = Group(k, [k], members, reads, writes, set(), prologues=prologues)
+    positions = tuple(sorted({k, end, *before}))
+    overtaken = [g for j, g in enumerate(groups) if positions[0] < j < end and j not in positions]
+    if any(g.writes & moved for g in overtaken) or not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
+        return None
+    extents = [product(s.extent for s in loops).constant or 0 for loops in _loops(contraction)]
+    return Form((made, *rest), positions, (extents[0], extents[1], extents[2], extents[3]), buffers, parts)
+
+
+def _forms(
+    draft: _Draft,
+    k: int,
+    last: int | None,
+    before: Sequence[int],
+    groups: Sequence[Group],
+    graph: LoopGraph,
+    target: Target,
+) -> Iterator[Form]:
+    """All forms: first the one that does most at once; with operands that are computed before; with sums in parts."""
+    whole = _form(draft, k, last, before, groups, graph, target)
+    if whole is None:
+        whole = _form(draft, k, None, before, groups, graph, target)
+    if whole is None:
+        return
+    yield whole
+    found = []
+    if before:
+        found.append(_form(draft, k, None if max(whole.positions) == k else last, (), groups, graph, target))
+    batch, rows, columns, depth = whole.sizes
+    blocks = batch * -(-rows // SQUARE) * -(-columns // SQUARE)
+    for parts in PARTS:
+        if blocks * parts <= 2 * FEW_BLOCKS and depth % parts == 0 and depth // parts >= SHORTEST:
+            found.append(_form(draft, k, last, before, groups, graph, target, parts))
+    yield from (form for form in found if form is not None)
+
+
+def _loops(node: Contraction) -> tuple[tuple[Symbol, ...], ...]:
+    return node.batch, node.rows, node.columns, node.reduced
+
+
+def _is_fixed(groups: Sequence[Group], buffers: dict[str, Buffer]) -> bool:
+    """Whether no symbol is left in groups and the layout of what they touch, and all of it is on the device."""
+    touched = [buffers[name] for g in groups for name in g.touches]
+    fixed = all(e.constant is not None for b in touched for e in (*b.sizes, *b.strides))
+    nodes = [m for g in groups for m in (*g.members, *g.prologues) if m is not None]
+    return fixed and not any(b.on_host for b in touched) and not any(map(symbols_in, nodes))
+
+
 # -- the groups of a choice --------------------------------------------------------------------------------------------
 
 
-def _group(site: Site, tiling: Tiling, groups: Sequence[Group]) -> Group:
-    """The group of a kernel that computes all of a site."""
-    reads = set().union(*(m.reads() for m in site.members))
-    writes = {name for m in site.members for name in m.writes()}
-    last = groups[site.last]
-    return Group(last.id, last.positions, list(site.members), reads, writes, last.before, tiling=tiling)
+def _tiled(form: Form, tiling: Tiling) -> list[Group]:
+    """The groups of a form, which are changed later on."""
+    first, *rest = form.groups
+    return [replace(first, tiling=tiling), *map(replace, rest)]
 
 
 def with_templates(
-    groups: Sequence[Group], graph: LoopGraph, found: Sequence[Site], chosen: Sequence[Tiling | None]
+    groups: Sequence[Group], graph: LoopGraph, found: Sequence[Site], chosen: Sequence[Choice]
 ) -> tuple[list[Group], LoopGraph]:
-    """The groups and the graph where each site with a tiling is a kernel, at the place of its last group."""
-    made: dict[int, Group | None] = {}
-    sums: dict[str, Buffer] = {}
-    for site, tiling in zip(found, chosen, strict=True):
-        if tiling is not None:
-            made[site.first] = None
-            made[site.last] = _group(site, tiling, groups)
-            sums |= site.sums
-    if not made:
-        return list(groups), graph
-    kept = [made.get(k, group) for k, group in enumerate(groups)]
-    return [g for g in kept if g is not None], replace(graph, buffers={**graph.buffers, **sums})
+    """The groups and the graph where each site has the form that was chosen, at the place of its last group."""
+    made: dict[int, list[Group]] = {}
+    buffers = dict(graph.buffers)
+    for choice in (c for c in chosen if c is not None):
+        form, tiling = choice
+        made |= dict.fromkeys(form.positions, [])
+        made[form.positions[-1]] = _tiled(form, tiling)
+        buffers |= form.buffers
+    kept = [made.get(k, [group]) for k, group in enumerate(groups)]
+    return [group for of_place in kept for group in of_place], replace(graph, buffers=buffers)
 
 
 def excerpt(
-    site: Site, tiling: Tiling | None, groups: Sequence[Group], graph: LoopGraph
+    site: Site, choice: Choice, groups: Sequence[Group], graph: LoopGraph
 ) -> tuple[list[Group], LoopGraph]:
-    """A site alone, as it is or as a kernel: what is seen from outside is an input of the graph."""
-    own = [replace(groups[k]) for k in sorted({site.first, site.last})]
-    outside = [g for k, g in enumerate(groups) if k not in (site.first, site.last)]
+    """A site alone, with one choice: what is seen from outside is an input of the graph."""
+    own = [groups[k] for k in site.positions]
     seen = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
-    seen = seen.union(*(g.touches for g in outside))
+    seen = seen.union(*(g.touches for k, g in enumerate(groups) if k not in site.positions))
     touched, written = (set().union(*names) for names in ((g.touches for g in own), (g.writes for g in own)))
     given = {n for n in touched if n in seen or n not in written or graph.buffers[n].role != "temporary"}
-    inputs = sorted(given)
-    buffers = {name: replace(graph.buffers[name], role="input") for name in inputs}
-    buffers |= {name: graph.buffers[name] for name in written - given} | site.sums
-    made = [_group(site, tiling, groups)] if tiling is not None else own
-    return made, LoopGraph(buffers, [m for g in made for m in g.members], inputs)
-
+    buffers = {n: replace(graph.buffers[n], role="input" if n in given else "temporary") for n in sorted(touched)}
+    made = {k: [replace(groups[k])] for k in site.positions}
+    if choice is not None:
+        form, tiling = choice
+        made |= dict.fromkeys(form.positions, [])
+        made[form.positions[-1]] = _tiled(form, tiling)
+        buffers |= form.buffers
+    alone = [group for k in site.positions for group in made[k]]
+    return alone, LoopGraph(buffers, [m for g in alone for m in g.members], sorted(given))

@@ -36,19 +36,26 @@ _FED = 40.0  # bytes in a nanosecond that reach a multiprocessor
 _LATENCY = 600.0  # nanoseconds until what is asked for is there
 _START = 1500.0  # nanoseconds of a block beside its steps
 _THREADS = 2048
+_LAUNCH = 2000.0
+_CACHED = 3000.0  # bytes in a nanosecond that all multiprocessors write and read in the second-level cache
 
 
 def tilings(
     sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, precisions: Sequence[str] = ("ieee",)
-) -> list[Tiling]:
-    """The tilings to try for a product of these sizes (batch, rows, columns, depth), best guess first. `precisions`
-    are those that products of float32 may have."""
+) -> list[tuple[float, Tiling]]:
+    """The tilings to try for a product of these sizes (batch, rows, columns, depth), each behind the nanoseconds that
+    it is estimated to take, best guess first. `precisions` are those that products of float32 may have."""
     best: dict[tuple[int, int, int, str], list[tuple[float, Tiling]]] = {}
     for tiling in _all(sizes, dtype, chip, precisions):
         key = tiling.rows, tiling.columns, tiling.depth, tiling.precision
         best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling), tiling))
-    ranked = sorted(min(of_shape) for of_shape in best.values())
-    return [tiling for _, tiling in ranked[:MOST_TRIED]]
+    return sorted(min(of_shape) for of_shape in best.values())[:MOST_TRIED]
+
+
+def after_parts(sizes: tuple[int, int, int, int], parts: int) -> float:
+    """Nanoseconds of adding up the parts of a product's sums, in a kernel of its own."""
+    batch, rows, columns, _ = sizes
+    return _LAUNCH + 8 * batch * rows * columns / _CACHED if parts > 1 else 0.0
 
 
 def _all(

@@ -510,8 +510,12 @@ def fits_short(kernel: Kernel, blocks: Blocks) -> bool:
     slack = max(blocks.points * max(blocks.tile, 1), blocks.inner)
     if any(n is None or n + slack >= SHORT for n in (*lengths, *counts)):
         return False
-    accesses = [] if kernel.product is None else [kernel.product.left.index, kernel.product.right.index]
-    return all(map(_is_short, accesses)) and all(_is_short(e) for stage in kernel.stages for e in _indices(stage))
+    stages = [*kernel.stages]
+    if kernel.product is not None:
+        if not all(map(_is_short, (kernel.product.left.index, kernel.product.right.index))):
+            return False
+        stages += [Stage((), body) for body in kernel.product.prologues if body is not None]
+    return all(_is_short(e) for stage in stages for e in _indices(stage))
 
 
 def _indices(stage: Stage) -> Iterable[Expr]:

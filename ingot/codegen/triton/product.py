@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import torch
 
+from ingot.codegen.triton import ops
 from ingot.codegen.triton.kernel import TritonKernel, Value, Writer, fits_short, summand
 from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Access
+from ingot.loops.expr import Expr, product
+from ingot.loops.ir import Access, Body
 from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel, Stage
 
@@ -95,8 +96,8 @@ class _ProductWriter(Writer):
         self.line(f"for start in range(0, {self.depth}, RBLOCK):")
         self.indent += 1
         steps = self.wide("tl.arange(0, RBLOCK)")
-        left = self.operand(p.left, p.reduced, "r", f"{steps}[None, :]", ("y", "r"))
-        right = self.operand(p.right, p.reduced, "s", f"{steps}[:, None]", ("r", "x"))
+        left = self.operand(p.left, p.prologues[0], "r", f"{steps}[None, :]", ("y", "r"))
+        right = self.operand(p.right, p.prologues[1], "s", f"{steps}[:, None]", ("r", "x"))
         precision = f', input_precision="{self.tiling.precision}"' if left[1] is torch.float32 else ""
         self.line(f"{p.name} = tl.dot({left[0]}, {right[0]}, {p.name}{precision})")
         self.indent -= 1
@@ -104,20 +105,34 @@ class _ProductWriter(Writer):
         self.scalars[p.name] = Value(p.name, frozenset("yx"))
 
     def operand(
-        self, access: Access, reduced: tuple[Symbol, ...], name: str, steps: str, order: tuple[str, str]
+        self, access: Access, body: Body | None, name: str, steps: str, order: tuple[str, str]
     ) -> tuple[str, torch.dtype]:
         """A tile of an operand, and its type; `name` are the places along the reduction, along the axis r."""
-        self.order = order
+        self.order, axes = order, frozenset(order)
+        self.known = {}
         self.line(f"{name} = start + {steps}")
         self.extent_mask(name, self.depth, self.tiling.depth, "r")
-        self.split(name, "r", reduced)
+        self.split(name, "r", self.product.reduced)
+        if body is not None:
+            return self.computed(body, axes)
         index = self.index(access.index)
         pointer = f"{access.buffer} + {summand(index.text)}"
-        if index.axes != frozenset(order):
-            pointer = f"tl.broadcast_to({pointer}, {self.shape(frozenset(order))})"
+        if index.axes != axes:
+            pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(order, ())
         (dtype,) = (p.dtype for p in self.kernel.parameters if p.name == access.buffer)
-        value = self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", frozenset(order))
+        return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes).text, dtype
+
+    def computed(self, body: Body, axes: frozenset[str]) -> tuple[str, torch.dtype]:
+        """A tile of an operand that is computed as it is read: zero behind the end of the reduction."""
+        stage, values = Stage(self.product.reduced, body), list[Value]()
+        for i in body.instructions:
+            values.append(self.instruction(i, values, stage))
+        value, dtype = values[body.results[0]], body.instructions[body.results[0]].dtype
+        if value.axes != axes:
+            value = self.fresh(f"tl.broadcast_to({value.text}, {self.shape(axes)})", axes)
+        if self.masks["r"] is not None:
+            value = self.fresh(f"tl.where({self.masks['r']}, {value.text}, 0.0).to({ops.TYPES[dtype]})", axes)
         return value.text, dtype
 
     def stage(self, stage: Stage) -> None:

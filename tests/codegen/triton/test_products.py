@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from ingot.loops.verify import verify
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
-from ingot.schedule.templates import Site
+from ingot.schedule.templates import Choice, Site
 from tests.loops.test_lowering import copies as copied
 from tests.loops.test_lowering import traced
 
@@ -47,14 +47,16 @@ compiled = pytest.mark.skipif(INTERPRETED, reason="compiles")
 TILING = Tiling(32, 16, 16, 2, 4, group=3)
 
 
-def planned(fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING) -> Plan:
-    """The GPU's plan of a function, all products that can be kernels being some."""
+def planned(fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, form: int = 0) -> Plan:
+    """The GPU's plan of a function, all products that can be kernels being some, in the form of this number."""
     loops = lower(traced(fn, *args), supported, target=GPU)
 
-    def choose(sites: Any, plan: Callable[[Site, Tiling | None], Plan]) -> list[Tiling]:
-        for site in sites:
-            assert len(plan(site, tiling).steps) == 1 and len(plan(site, None).steps) == 1 + (site.last != site.first)
-        return [tiling] * len(sites)
+    def choose(sites: Sequence[Site], plan: Callable[[Site, Choice], Plan]) -> list[Choice]:
+        chosen: list[Choice] = [(site.forms[form], tiling) for site in sites]
+        for site, choice in zip(sites, chosen):
+            assert len(plan(site, None).steps) == len(site.positions)
+            assert not any(isinstance(step, LibraryStep) for step in plan(site, choice).steps)
+        return chosen
 
     verify(loops)
     return schedule(loops, target=GPU, choose=choose)
@@ -64,9 +66,11 @@ def calls(plan: Plan) -> int:
     return sum(isinstance(step, LibraryStep) for step in plan.steps)
 
 
-def check(fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, launches: int = 1) -> Plan:
+def check(
+    fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, form: int = 0, launches: int = 1
+) -> Plan:
     """The plan calls no library and gives what eager gives, with no more error against float64."""
-    plan = planned(fn, *args, tiling=tiling)
+    plan = planned(fn, *args, tiling=tiling, form=form)
     assert (calls(plan), len(plan.kernels)) == (0, launches)
     found, expected = run(plan, copied(args)), fn(*args)
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -129,10 +133,38 @@ def test_interpreted_epilogues() -> None:
 
 
 @interpreted
+@pytest.mark.parametrize("form", [0, 1])
+def test_interpreted_prologues(form: int) -> None:
+    """What computes an operand cheaply is part of the kernel, or, in another form, a kernel of its own."""
+    x, w, b = draw(40, 37), draw(33, 37, dtype=torch.float16), draw(33, dtype=torch.float16)
+    check(lambda x, w, b: F.linear(cast(x, torch.half), w, b).relu(), x, w, b, form=form, launches=1 + form)
+    check(lambda x, w, b: (cast(x, torch.half) * 2 - 1) @ w.t(), x, w, b, form=form, launches=1 + form)
+    check(lambda x, w: x @ (cast(w, torch.float) + 1).t(), x, w, form=form, launches=1 + form)
+    check(lambda x, w: (x + 1) @ (cast(w, torch.float) * 0.5).t() - 1, x, w, form=form, launches=1 + 2 * form)
+    check(lambda x: (x * 2) @ (x * 2).t(), x, form=form, launches=1 + form)
+    check(lambda x, y: (x + x[:, :1]) @ (-y), draw(3, 20, 24), draw(3, 24, 18), form=form, launches=1 + 2 * form)
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_interpreted_sums_in_parts(dtype: torch.dtype) -> None:
+    x, w, b = draw(20, 1024, dtype=dtype), draw(33, 1024, dtype=dtype), draw(33, dtype=dtype)
+    for form, parts in ((1, 2), (2, 4), (3, 8)):
+        plan = check(gelu_linear, x, w, b, form=form, launches=2)
+        assert plan.kernels[0].product is not None and plan.kernels[0].points.constant == parts * 3  # type: ignore
+    check(lambda x, w, b: F.layer_norm(F.linear(x, w, b), (33,)), x, w, b, form=1, launches=3)
+    check(lambda x, w, b: (x * 2) @ w.t(), x, w, b, form=3, launches=2)
+
+
+@interpreted
 def test_interpreted_text() -> None:
     plan = check(gelu_linear, draw(40, 24), draw(33, 24), draw(33))
     text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
     assert text.startswith("@triton.jit\ndef linear_gelu(") and "tl.dot(" in text and "helpers.gelu(" in text
+
+
+def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x if x.dtype is torch.float64 else x.to(dtype)
 
 
 DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
