@@ -44,6 +44,11 @@ class Options:
         return self.backend == NATIVE
 
     @property
+    def replays(self) -> bool:
+        """Whether a GPU's programs are replayed as CUDA graphs."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
+    @property
     def tunes(self) -> bool:
         """Whether ways to compute a product on a GPU are measured, and the fastest is taken."""
         return self.mode.startswith("max-autotune")

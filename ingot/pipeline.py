@@ -96,7 +96,7 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
     compilation.rewrites += aten.rewrites
     device = _device(aten.graph)
     target, supported = _target(device)
-    machine = machine_of(device) if options.mode == "reduce-overhead" else None
+    machine = machine_of(device) if options.replays else None
     if machine is not None:
         target = replace(target, shares_launches=False)  # a table of buffers is made for each call
     frugal = frugal or machine is not None or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
@@ -115,7 +115,7 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         compiled = compilation.compiled = _machine_code(plan, device)
     with stage(compilation, "load"):
         program = compilation.program = Program(plan, compiled, device)
-    if options.mode != "reduce-overhead":
+    if not options.replays:
         return program.native
     why = "there are none on a CPU" if machine is None else why_not(program)
     if machine is None or why:

@@ -14,6 +14,7 @@ from ingot.schedule.kernel import Tiling
 
 MOST_TRIED = 10
 SMALLEST = 16  # rows, columns or steps that tensor cores take
+LARGE = 128 * 128  # elements of a tile
 REGISTERS = 128  # sums that a thread may hold
 
 
@@ -34,6 +35,7 @@ _FULL = 250.0
 _PARTS = {"ieee": 0.0, "tf32": 2.0, "tf32x3": 6.5}  # how many times as long as halves
 _FED = 40.0  # bytes in a nanosecond that reach a multiprocessor
 _LATENCY = 600.0  # nanoseconds until what is asked for is there
+_STEP = 60.0  # nanoseconds that a block waits for itself at each step
 _START = 1500.0  # nanoseconds of a block beside its steps
 _THREADS = 2048
 _LAUNCH = 2000.0
@@ -45,9 +47,10 @@ def tilings(
 ) -> list[tuple[float, Tiling]]:
     """The tilings to try for a product of these sizes (batch, rows, columns, depth), each behind the nanoseconds that
     it is estimated to take, best guess first. `precisions` are those that products of float32 may have."""
-    best: dict[tuple[int, int, int, str], list[tuple[float, Tiling]]] = {}
+    best: dict[tuple[int, int, int, int, str], list[tuple[float, Tiling]]] = {}
     for tiling in _all(sizes, dtype, chip, precisions):
-        key = tiling.rows, tiling.columns, tiling.depth, tiling.precision
+        few = tiling.rows * tiling.columns < LARGE  # for which the number of warps is a guess as good as any
+        key = tiling.rows, tiling.columns, tiling.depth, 0 if few else tiling.warps, tiling.precision
         best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling), tiling))
     return sorted(min(of_shape) for of_shape in best.values())[:MOST_TRIED]
 
@@ -102,7 +105,8 @@ def estimate(sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, t
     slower = _PARTS[tiling.precision] if dtype is torch.float32 else 1.0
     rate = _halves(chip) / slower * square if slower else _FULL * min(1.0, 2 * square)
     fed = (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize / _FED
-    step = max(resident * work / rate, resident * fed, _LATENCY / (tiling.stages - 1))
+    step = max(resident * work / rate, resident * fed, _LATENCY / (tiling.stages - 1)) + resident * _STEP
+    step *= 1 + 0.3 / tiling.stages**2  # what is late now and then
     return -(-each // resident) * (steps * step + _START)
 
 

@@ -54,6 +54,14 @@ def test_replays_after_two_calls(machine: FakeGraphs) -> None:
     assert replayed(fn).describe() == "1 recorded, 6 of 8 calls replayed"
 
 
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs", "default"])
+def test_modes_that_replay(machine: FakeGraphs, mode: str) -> None:
+    fn, x, w = ingot.compile(layers, mode=mode), draw(8, 8), draw(8, 8, seed=1)
+    for _ in range(4):
+        torch.testing.assert_close(fn(x, w), layers(x, w))
+    assert machine.captures == (mode == "max-autotune")
+
+
 def test_an_input_that_moves_is_copied(machine: FakeGraphs) -> None:
     fn, w, kept = compiled(layers), draw(8, 8, seed=1), []
     for k in range(9):
