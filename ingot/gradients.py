@@ -254,6 +254,7 @@ def _training_program(
         saved=[(s.kind, s.position) for s in parts.saved],
         shares=joint.shares,
         reentrant=joint.reentrant,
+        passed=joint.passed,
         kept_for=functools.partial(kept_for, parts),
         spent=joint.spent,
         hidden=joint.hidden,

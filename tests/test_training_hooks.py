@@ -281,3 +281,42 @@ def test_hooks_behind_accumulation(inside):
         return torch.tensor(sorted(log)), list(layer.parameters()), [p.grad for p in layer.parameters()]
 
     both(program, ingot.compile)
+
+
+# -- results that other results are computed from ----------------------------------------------------------------------
+
+
+def hidden_and_last(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    hidden = x.sin()
+    return hidden, hidden.exp(), x.cos()
+
+
+@pytest.mark.parametrize("watch", [lambda t: t.retain_grad(), lambda t: t.register_hook(lambda g: None)])
+def test_a_part_of_a_gradient_is_not_shown_as_the_whole(watch):
+    x = torch.randn(3, requires_grad=True)
+    compiled = ingot.compile(hidden_and_last, fullgraph=True)
+    for create_graph in (False, True):
+        hidden, last, _ = compiled(x)
+        watch(hidden)
+        with pytest.raises(RuntimeError, match="another result is computed from it"):
+            last.sum().backward(create_graph=create_graph)
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        lambda hidden, last, other: hidden.sum() + other.sum(),
+        lambda hidden, last, other: hidden.detach().sum() + hidden.square().sum(),
+    ],
+)
+def test_whole_gradients_are_shown(backward):
+    def program(wrap: Any) -> Any:
+        x, seen = torch.arange(3.0, requires_grad=True), list[Tensor]()
+        results = wrap(hidden_and_last)(x)
+        for result in results:
+            result.retain_grad()
+            result.register_hook(seen.append)
+        backward(*results).backward()
+        return x.grad, [r.grad for r in results], [s for s in seen if s is not None]
+
+    both(program)

@@ -13,9 +13,9 @@ import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
 from ingot.backward.hooks import called_by
-from ingot.backward.node_hooks import NO_HOOKS, NodeHooks, hooks_of
 from ingot.capture.facts import is_plain_constant
 from ingot.errors import Unsupported
+from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_of
 from ingot.runtime.training import is_of_program
 
 ACCUMULATE, PROGRAM, FORMULA, IDENTITY = "accumulate", "program", "formula", "identity"
@@ -199,6 +199,8 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
             raise Unsupported("a gradient of another type than what it is one of (grad_dtype)")
         return Step(node, ACCUMULATE, edges, (), (), hooks, variable)
     if is_of_program(node):
+        if any(number in node.program.passed for _, number in hooks.tensor):
+            raise Unsupported("a hook on a result that another one is computed from")
         return Step(node, PROGRAM, edges, *_of_program(node), hooks)
     if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]
         metadata: Any = node._input_metadata  # type: ignore[attr-defined]

@@ -14,7 +14,6 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ingot.backward.hooks import Hooks
-from ingot.backward.node_hooks import NO_HOOKS
 from ingot.backward.structure import ACCUMULATE, FORMULA, IDENTITY, PROGRAM, Step, Structure
 from ingot.errors import Unsupported
 from ingot.graph.ambient import preserved
@@ -24,6 +23,7 @@ from ingot.graph.geometry import is_dense
 from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes
 from ingot.graph.record import BEHIND, Recorder
+from ingot.runtime.node_hooks import NO_HOOKS
 
 aten = torch.ops.aten
 

@@ -55,7 +55,8 @@ class Joint:
     outputs, that eager's backward reads: it refuses to run when the user has written to one of them in between, but not
     when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
     it comes by too, and that keeps tensors: it lets nobody pass a second time; `reentrant` whether it comes by a
-    checkpoint that eager's backward differentiates by itself, for which it must be after all gradients. `names` are
+    checkpoint that eager's backward differentiates by itself, for which it must be after all gradients. `passed` says
+    for each which others (bits) come by the output that it is the gradient of. `names` are
     those of all nodes that were traced: a node that has one of them has the value that the trace gave it, and any trace
     of the same graph gives it the same. `decided` are the sizes that the forward part finds in the data, in order.
     """
@@ -75,6 +76,7 @@ class Joint:
     eager_reads_outputs: frozenset[int]
     shares: tuple[int, ...]
     reentrant: tuple[bool, ...]
+    passed: tuple[int, ...]
     names: frozenset[str]
     decided: tuple[Symbol, ...]
 
@@ -187,7 +189,7 @@ def _trace(
         recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
-        shares, reentrant = _shares([outputs[k] for k in differentiable])
+        shares, reentrant, passed = _shares([outputs[k] for k in differentiable])
         last = next(iter(reversed(recorder.graph.nodes)))
         last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
@@ -220,6 +222,7 @@ def _trace(
         eager_reads_outputs=reads_outputs,
         shares=shares,
         reentrant=reentrant,
+        passed=passed,
         names=names,
         decided=decided,
     )
@@ -272,9 +275,10 @@ def _wanting(leaves: Sequence[Any]) -> list[int]:
     return [k for k, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf]
 
 
-def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """`Joint.shares` and `Joint.reentrant`."""
+def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]]:
+    """`Joint.shares`, `Joint.reentrant` and `Joint.passed`."""
     reached: dict[Any, int] = {}  # by node of autograd's graph
+    results: dict[Any, int] = {}  # by node, and by which of its results
     for k, head in enumerate(heads):
         stack = [head.grad_fn]
         while stack:
@@ -282,13 +286,16 @@ def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool,
             if node is not None and not reached.get(node, 0) & 1 << k:
                 reached[node] = reached.get(node, 0) | 1 << k
                 stack.extend(following for following, _ in node.next_functions)
+                for edge in node.next_functions:
+                    results[edge] = results.get(edge, 0) | 1 << k
     found = [0] * len(heads)
     for heads_of_node in {bits for node, bits in reached.items() if _keeps_tensors(node)}:
         for k in range(len(heads)):
             if heads_of_node & 1 << k:
                 found[k] |= heads_of_node
     inside = [bits for node, bits in reached.items() if is_reentrant(node)]
-    return tuple(found), tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))])
+    passed = [results.get((head.grad_fn, head.output_nr), 0) for head in heads]
+    return tuple(found), tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))]), tuple(passed)
 
 
 def _keeps_tensors(node: Any) -> bool:

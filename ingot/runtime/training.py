@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ingot.errors import mark_of_hooks
 from ingot.loops.expr import Symbol
+from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_if_seen
 
 _SECOND_TIME = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
@@ -325,7 +326,7 @@ class TrainingProgram:
     that have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no
     input has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not
     lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice,
-    and which come by a `reentrant` checkpoint;
+    and which come by a `reentrant` checkpoint; by the output of which others are `passed`;
     `kept_for` says which saved tensors some of the tangents need.
     """
 
@@ -346,6 +347,7 @@ class TrainingProgram:
         saved: Sequence[tuple[str, int]],
         shares: Sequence[int],
         reentrant: Sequence[bool],
+        passed: Sequence[int],
         kept_for: Callable[[Sequence[int]], frozenset[int]],
         spent: Mapping[int, Exception],
         hidden: bool,
@@ -362,6 +364,7 @@ class TrainingProgram:
         self.pick_saved = _picker(self.saved)
         self.shares, self.kept_for = tuple(shares), functools.cache(kept_for)
         self.reentrant = tuple(reentrant)
+        self.passed = {output: bits for output, bits in zip(differentiable, passed) if bits}
         self.differentiable = tuple(differentiable)
         tracked = {*differentiable, *spent}
         self.untracked = tuple(k for k in range(outputs) if k not in tracked)
@@ -386,6 +389,18 @@ class TrainingProgram:
         for position, output in self.written.items():
             _rebase(inputs[position], results[output])
         return results[: self.outputs - len(self.written)]
+
+    def refuse_seen(self, hooks: NodeHooks, tangents: Sequence[Tensor | None]) -> None:
+        """Raises an error where hooks on an output have seen a part of its gradient alone: what comes in by way of
+        others that are computed from it is not known there."""
+        for k in {*hooks.retained, *(position for _, position in hooks.tensor)}.intersection(self.passed):
+            by = [o for j, o in enumerate(self.differentiable) if self.passed[k] & 1 << j and tangents[o] is not None]
+            if by:
+                raise RuntimeError(
+                    "a result of a compiled function has a hook on its gradient, or retains it, and another result is "
+                    "computed from it: the gradients of both are computed at once (hint: compute the second outside of "
+                    "the compiled function, or call something left to ingot.disable between them)"
+                )
 
     def remaining(self, passed: int, tangents: Sequence[Tensor | None]) -> tuple[int, frozenset[int]]:
         """Through which outputs (bits) nobody may go back once these tangents have, where those of `passed` did before,
@@ -534,6 +549,8 @@ class _Graph(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
         program: TrainingProgram = ctx.program
+        if program.passed and (hooks := hooks_if_seen(ctx)) is not NO_HOOKS:
+            program.refuse_seen(hooks, tangents)
         # Raises where they were let go, or were written.
         saved = list(ctx.saved_tensors) if ctx.left is None else [k.tensor for k in ctx.left]
         done, ctx.done = ctx.done, None

@@ -24,15 +24,16 @@ _Words = ctypes.c_size_t * _LOOKED_AT
 
 class NodeHooks(NamedTuple):
     """Hooks by when they run: on single gradients that come in (each table with the position of the gradient), on all
-    that come in, and on what the node made of them. `retained`: gradients are stored in tensors as they come in."""
+    that come in, and on what the node made of them. `retained` are the positions of the gradients that are stored in
+    tensors as they come in."""
 
     tensor: tuple[tuple[dict[int, Any], int], ...]
     before: tuple[dict[int, Any], ...]
     behind: tuple[dict[int, Any], ...]
-    retained: bool
+    retained: tuple[int, ...]
 
 
-NO_HOOKS = NodeHooks((), (), (), False)
+NO_HOOKS = NodeHooks((), (), (), ())
 
 
 class _Places(NamedTuple):
@@ -59,7 +60,7 @@ def hooks_of(node: Any) -> NodeHooks:
     words = _Words.from_address(address)
     if words[places.sequence] != node._sequence_nr():
         raise Unsupported("a node of autograd's graph is not laid out as others are")
-    retained = bool(words[places.retained])
+    retained = _positions(address, places.retained)
     vectors = (places.tensor, places.before, places.behind)
     if not retained and all(words[first] == words[first + 1] for first in vectors):
         return NO_HOOKS
@@ -70,6 +71,14 @@ def hooks_of(node: Any) -> NodeHooks:
         tuple([_table(hook, places.tables["behind"]) for hook in behind]),
         retained,
     )
+
+
+def hooks_if_seen(node: Any) -> NodeHooks:
+    """The same; none where they cannot be told."""
+    try:
+        return hooks_of(node)
+    except Unsupported:
+        return NO_HOOKS
 
 
 def _address(node: Any, python_node: int) -> int:
@@ -85,6 +94,16 @@ def _vector(address: int, position: int) -> list[int]:
     """The addresses of the hooks in a vector."""
     begin, end = _word(address, position), _word(address, position + 1)
     return [_word(place, 0) for place in range(begin, end, _WORD)]
+
+
+def _positions(address: int, retained: int) -> tuple[int, ...]:
+    """The keys of the map whose number of elements is the word `retained`: before it is the first of a list."""
+    found, count = list[int](), _word(address, retained)
+    entry = _word(address, retained - 1) if count else 0
+    while entry and len(found) < count:
+        found.append(_word(entry, 1))
+        entry = _word(entry, 0)
+    return tuple(found)
 
 
 def _table(hook: int, kind: int) -> dict[int, Any]:
@@ -116,6 +135,10 @@ def _found_places() -> _Places:
     before, before_kind = _vector_of(lambda y: y.grad_fn.register_prehook(_nothing).hooks_dict_ref())  # type: ignore
     behind, behind_kind = _vector_of(lambda y: y.grad_fn.register_hook(_nothing).hooks_dict_ref())  # type: ignore
     retained = _only([k for k, old, new in _changes(lambda y: y.retain_grad()) if (old, new) == (0, 1)])
+    second = torch.zeros(3, requires_grad=True).unbind()[1]
+    second.retain_grad()
+    if _positions(_address(second.grad_fn, 0), retained) != (1,):
+        raise _Unexpected
     number = 0x1A60_7000_1A60
     numbered = _changes(lambda y: y.grad_fn._set_sequence_nr(number))  # type: ignore[union-attr]
     sequence = _only([k for k, _, new in numbered if new == number])
