@@ -63,6 +63,7 @@ class Compiler:
         self.supposes = options.dynamic is not False and options.is_native  # whether such are symbols
         self.fixed_sizes = False  # whether they are compiled for, as symbols did not do
         self.takes_data_dependent_sizes = options.is_native  # else they break the graph, as symbols for them did not do
+        self.expects_errors = True  # that eager raises what capture says that it does
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
@@ -88,6 +89,7 @@ class Compiler:
             self.supposes = self.options.dynamic is not False and self.options.is_native
             self.takes_data_dependent_sizes = self.options.is_native
             self.continuations.clear()
+            self.expects_errors = True
             self.overflow = self.watched = None
             self.hot_left = MAX_HOT
             self._await_hot_sizes()
@@ -312,8 +314,8 @@ class Compiler:
         varying: Varying,
         plausible: Plausible | None,
     ) -> Captured:
-        of_data = self.takes_data_dependent_sizes
-        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying, of_data, plausible)
+        flags = self.takes_data_dependent_sizes, plausible, self.expects_errors
+        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying, *flags)
 
     def _continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -410,7 +412,7 @@ class Compiler:
         if reason.guards is None and compilation.captured is not None:
             reason.guards = compilation.captured.guards
         compilation.skipped = without_frames(reason)
-        if reason.guards is not None and not self.options.fullgraph:
+        if reason.guards is not None and not self._asks_eager(reason):
             self._add_eager_entry(reason.guards)
 
     def _report_bug(self, compilation: Compilation, bug: Exception) -> None:
@@ -450,19 +452,28 @@ class Compiler:
             self.compilations.append(compilation)
         return self.watched
 
+    def _asks_eager(self, reason: Unsupported) -> bool:
+        """Whether it is to be seen first whether eager raises the error that is expected of it. Where it does not, the
+        graph is broken from the next call on."""
+        breakable = self.expects_errors and reason.step is not None and not reason.skip
+        return isinstance(reason, EagerRaises) and (breakable or self.options.fullgraph)
+
     def _run_eager(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The original function. Under `fullgraph` it is only asked for the error that is expected of it, and once it
-        has raised one, again for as long as the facts stay."""
-        if reason is None or not self.options.fullgraph:
+        """The original function. Once it has raised an error that was expected of it, it runs again for as long as the
+        facts stay."""
+        if reason is None or not (self.options.fullgraph or self._asks_eager(reason)):
             return self.dispatcher.fn(*args, **kwargs)
         if isinstance(reason, EagerRaises):
             try:
-                self.dispatcher.fn(*args, **kwargs)
+                result = self.dispatcher.fn(*args, **kwargs)
             except Exception:
                 if reason.guards is not None:
                     with compiling():
                         self._add_eager_entry(reason.guards)
                 raise
+            if not self.options.fullgraph:
+                self.expects_errors = False
+                return result
         raise GraphBreakError(reason)
 
 
@@ -495,8 +506,8 @@ class Continuation(Compiler):
         varying: Varying,
         plausible: Plausible | None,
     ) -> Captured:
-        of_data = self.takes_data_dependent_sizes
-        return capture_continuation(self.chain, args, options, self._continue_at, varying, of_data, plausible)
+        flags = self.takes_data_dependent_sizes, plausible, self.expects_errors
+        return capture_continuation(self.chain, args, options, self._continue_at, varying, *flags)
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)

@@ -61,6 +61,12 @@ class EagerRaises(Unsupported):
     def usual_hint(reason: str) -> str:
         return ""  # the program's own message stands for itself
 
+    def as_break(self) -> Unsupported:
+        """The same where eager is known to raise nothing."""
+        made = Unsupported(self.reason, self.where)
+        vars(made).update(vars(self), hint=made.hint)
+        return made
+
 
 class GraphBreakError(IngotError):
     """Raised under `fullgraph=True` where the graph would have been broken or the call run in eager; the text has

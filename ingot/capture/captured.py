@@ -178,10 +178,11 @@ def capture_call(
     varying: Varying = frozenset(),
     data_dependent_sizes: bool = False,
     plausible: Plausible | None = None,
+    expects_errors: bool = True,
 ) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
     break. `varying` are not compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break
-    the graph.
+    the graph. Without `expects_errors`, what eager is thought to refuse is a break as well.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
     captured at all.
@@ -196,7 +197,7 @@ def capture_call(
         values = [session.wrap(v, ArgSource(i, names[i])) for i, v in enumerate(argument_slots(fn, args, kwargs))]
         return [session.root_frame(root, values)], None
 
-    return _capture(enter, options, continuations, data_dependent_sizes)
+    return _capture(enter, options, continuations, data_dependent_sizes, expects_errors)
 
 
 def capture_continuation(
@@ -207,6 +208,7 @@ def capture_continuation(
     varying: Varying = frozenset(),
     data_dependent_sizes: bool = False,
     plausible: Plausible | None = None,
+    expects_errors: bool = True,
 ) -> Captured:
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
 
@@ -214,16 +216,19 @@ def capture_continuation(
         session.varying, session.plausible, session.continues = varying, plausible, True
         return enter_chain(session, chain, state)
 
-    return _capture(enter, options, continuations, data_dependent_sizes)
+    return _capture(enter, options, continuations, data_dependent_sizes, expects_errors)
 
 
 def _capture(
-    enter: Enter, options: Options, continuations: Continuations | None, data_dependent_sizes: bool
-) -> Captured:
+    enter: Enter, options: Options, continuations: Continuations | None, data_dependent_sizes: bool,
+    expects_errors: bool,
+) -> Captured:  # fmt: skip
     """A program that asks whether it is compiled hears yes, unless that leads it to an error, as eager's answer may
     not."""
 
     def capture(end: Unsupported | None) -> Captured:
+        if not expects_errors and isinstance(end, EagerRaises):
+            end = end.as_break()
         return _capture_to(end, enter, options, continuations, data_dependent_sizes, says_compiling)
 
     says_compiling = True

@@ -236,7 +236,7 @@ class GraphRecorder:
             OverflowError,
         ) as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", target)
-            ours = isinstance(error, NotImplementedError) or _NOT_SYMBOLIC in str(error)
+            ours = isinstance(error, NotImplementedError) or any(part in str(error) for part in _OURS)
             kind = Unsupported if ours else EagerRaises
             raise kind(f"{name} raises {type(error).__name__}: {error}", session.where) from error
 
@@ -458,7 +458,10 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name).strip("_") or "input"
 
 
-_NOT_SYMBOLIC = "SymIntArrayRef expected to contain only concrete integers"  # torch's own kernels
+_OURS = (  # errors of torch's own kernels that are given fakes, or symbols
+    "SymIntArrayRef expected to contain only concrete integers",
+    "data is not allocated yet",
+)
 _IN_PLACE_OPERATORS = {
     getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
 }

@@ -224,7 +224,8 @@ def run_fake(
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        raise EagerRaises(f"{op} refuses these arguments: {meta.first_line(error)}") from error
+        kind = EagerRaises if torch._C._dispatch_has_kernel(op.name()) else Unsupported
+        raise kind(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     result = _wrap(result, device)
     if key is not None and rule is None and by_look in meta.BY_LOOK and (made := Made.like(result, fakes)) is not None:
         known_here = _results

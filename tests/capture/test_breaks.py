@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import ingot
 from ingot.capture import inner_calls
 from ingot.compiler import Compiler
+from ingot.graph import fakes
 from ingot.native._native import hook_active
 from tests.tracked import Tracked, assert_same
 
@@ -607,3 +609,39 @@ def fn(x):
     space = {"bool": torch.bool, "iter": None, "next": None, "format": None, "type": None}
     exec(source, space)
     broken(space["fn"], X)
+
+
+def test_an_error_that_eager_does_not_raise_is_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture takes it for the program's own; eager is asked, and from the next call on the graph is broken there."""
+
+    def refuses(op: Any, args: Any, kwargs: Any) -> None:
+        if op is torch.ops.aten.sinh.default:
+            raise RuntimeError("no sinh")
+
+    monkeypatch.setattr(fakes, "check", refuses)
+
+    def fn(x: Tensor) -> Tensor:
+        return (x.exp().sinh() * 2).cos()
+
+    tracked = Tracked(fn)
+    assert tracked(X) == 1
+    assert tracked.skips == ["aten.sinh.default refuses these arguments: no sinh"]
+    assert tracked(X) > 0
+    assert tracked(X) == 0
+    assert len(tracked.skips) == 1
+
+
+def test_packed_sequences_break_the_graph() -> None:
+    lstm = torch.nn.LSTM(4, 5, batch_first=True)
+
+    def fn(x: Tensor, lengths: Tensor) -> Any:
+        packed = pack_padded_sequence(x * 2, lengths, batch_first=True)
+        outputs, (hidden, _) = lstm(packed)
+        padded, lengths = pad_packed_sequence(outputs, batch_first=True)
+        return padded.relu() * 2, hidden.sin(), lengths
+
+    tracked = Tracked(fn)
+    for lengths in ([6, 4, 2], [5, 3, 3]):
+        tracked(torch.randn(3, 6, 4), torch.tensor(lengths))
+    assert tracked.skips == []
+    assert sum(c.captured.ops > 0 for c in tracked.compiler.compilations if c.captured is not None) >= 2
