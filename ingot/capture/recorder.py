@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -218,6 +219,9 @@ class GraphRecorder:
             if self._inside_opaque:
                 with self.context:
                     result = function(*args, **kwargs)
+            elif target is torch.tensor and self.autograd:  # which warns where the graph runs
+                with warnings.catch_warnings(action="ignore"):
+                    result = self._results.run(target, self.modes.changes, function, args, kwargs)
             else:
                 result = self._results.run(target, self.modes.changes, function, args, kwargs)
             self.known.note(target, function, args, kwargs, result)
