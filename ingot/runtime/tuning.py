@@ -12,6 +12,7 @@ import torch
 from ingot.codegen.store import Store, store_in
 from ingot.codegen.triton import write_kernel
 from ingot.codegen.triton.module import compiler_digest
+from ingot.loops.ir import View
 from ingot.schedule.kernel import Kernel, Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.templates import Choice, Form, Site
@@ -34,6 +35,7 @@ class Tuner:
         self.chip, self.precisions, self._measure = chip, tuple(precisions), measure
         self._store = store_in("tuned") if store is None else store
         self.notes: list[str] = []
+        self._known: dict[object, Sequence[float | None]] = {}  # of this program: most of its sites are alike
 
     def __call__(self, sites: Sequence[Site], plan: Callable[[Site, Choice], Plan]) -> list[Choice]:
         return [self._choose(site, plan) for site in sites]
@@ -52,18 +54,17 @@ class Tuner:
         tried = self.candidates(site)
         if not tried:
             return None
-        plans = [plan(site, choice) for choice in (None, *tried)]
-        key = self._key(site, plans, [tiling for _, tiling in tried])
-        kept = self._store.get(key)
-        found = None if kept is None else _read(kept, len(plans))
-        again = found is not None
-        if found is None:
-            found = list(self._measure(plans, site.given))
+        as_it_is = plan(site, None)
+        alike = _text(as_it_is, site.given), tuple((form.parts, len(form.positions), tiling) for form, tiling in tried)
+        again = alike in self._known
+        if not again:
+            plans = [as_it_is, *(plan(site, choice) for choice in tried)]
+            found, again = self._times(site, plans, [tiling for _, tiling in tried])
             if found[0] is None:
                 self.notes.append(f"{_title(site)}: could not be measured")
                 return None
-            self._store.put(key, json.dumps(found).encode())
-        library, *times = found
+            self._known[alike] = found
+        library, *times = self._known[alike]
         assert library is not None
         ran = sorted((t, k) for k, t in enumerate(times) if t is not None)
         chosen = bool(ran) and ran[0][0] <= MARGIN * library
@@ -72,6 +73,20 @@ class Tuner:
             text += f"; of {len(ran)} tilings the best, {_described(*tried[ran[0][1]])}, takes {ran[0][0]:.1f} us,"
         self.notes.append(f"{text} the library {library:.1f} us{' (measured before)' if again else ''}")
         return tried[ran[0][1]] if chosen else None
+
+    def _times(
+        self, site: Site, plans: Sequence[Plan], tilings: Sequence[Tiling]
+    ) -> tuple[Sequence[float | None], bool]:
+        """What plans take, and whether that was known from before."""
+        key = self._key(site, plans, tilings)
+        kept = self._store.get(key)
+        found = None if kept is None else _read(kept, len(plans))
+        if found is not None:
+            return found, True
+        measured = self._measure(plans, site.given)
+        if measured[0] is not None:
+            self._store.put(key, json.dumps(list(measured)).encode())
+        return measured, False
 
     def _key(self, site: Site, plans: Sequence[Plan], tried: Sequence[Tiling]) -> str:
         """A digest of what decides the times: the device, the compiler, the libraries, and what is computed."""
@@ -101,16 +116,22 @@ def _read(kept: bytes, count: int) -> list[float | None] | None:
 
 def _text(plan: Plan, given: frozenset[str]) -> str:
     """What a plan computes, without names that differ from program to program."""
-    names = {name: f"b{k}{'g' if name in given else ''}" for k, name in enumerate(plan.graph.buffers)}
-    lines = [f"{names[b.name]} {b.dtype} {b.sizes} {b.strides} {b.role}" for b in plan.graph.buffers.values()]
+    names: dict[str, str] = {}
+    lines: list[str] = []
     for step in plan.steps:
         if isinstance(step, KernelStep):
             assert isinstance(step.kernel, Kernel)
+            touched = list(step.arguments)
             written = write_kernel(step.kernel)
-            source = [line for line in written.source.splitlines()[2:] if not line.lstrip().startswith("#")]
-            lines += [*source, str([names[a] for a in step.arguments])]
+            lines += [line for line in written.source.splitlines()[2:] if not line.lstrip().startswith("#")]
         else:
             assert isinstance(step, LibraryStep)
-            views = [(names[v.buffer], v.sizes, v.strides, v.offset) for v in step.node.args]
-            lines.append(f"{step.node.function.__name__}{views}")
+            views = [v for v in step.node.args if isinstance(v, View)]
+            touched = [*(v.buffer for v in views), *(t for t in step.node.targets if t is not None)]
+            lines.append(f"{step.node.function.__name__}{[(v.sizes, v.strides, v.offset) for v in views]}")
+        for name in touched:
+            names.setdefault(name, f"b{len(names)}")
+        lines.append(str([names[name] for name in touched]))
+    buffers = [(plan.graph.buffers[name], name in given) for name in names]
+    lines += [f"{b.dtype} {b.sizes} {b.strides} {b.role} {is_given}" for b, is_given in buffers]
     return "\n".join(lines)

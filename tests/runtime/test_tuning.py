@@ -15,6 +15,7 @@ from ingot.codegen.triton import supported
 from ingot.codegen.triton.module import available
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
+from ingot.runtime.measuring import alike
 from ingot.runtime.tuning import Tuner
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Kernel
@@ -116,8 +117,9 @@ def test_what_could_not_be_measured_is_not_kept(tmp_path: Path) -> None:
 def test_products_that_are_alike_are_measured_once(tmp_path: Path) -> None:
     clock = Clock(10.0, 8.0)
     chooser = tuner(clock, tmp_path)
-    plan = planned(chooser, layers, (half(64, 48), *(half(48, 48) for _ in range(4))))
-    assert len(plan.kernels) == 4 and len(clock.asked) <= 2 and len(chooser.notes) == 4
+    plan = planned(chooser, layers, (half(64, 48), *(half(48, 48) for _ in range(12))))
+    assert len(plan.kernels) == 12 and len(clock.asked) <= 3 and len(chooser.notes) == 12
+    assert sum("measured before" in note for note in chooser.notes) == 12 - len(clock.asked)
 
 
 def test_products_in_full_precision_stay_so(tmp_path: Path) -> None:
@@ -134,3 +136,10 @@ def test_a_measurement_leaves_the_program_alone(tmp_path: Path) -> None:
     plain = schedule(lower(traced(gelu_linear, *ARGS), supported, target=GPU), target=GPU)
     tuned = planned(tuner(Clock(1.0, 2.0), tmp_path))
     assert tuned.steps == plain.steps and tuned.places == plain.places
+
+
+def test_wrong_results_are_seen() -> None:
+    x = torch.linspace(-1, 1, 100)
+    assert alike([x, x > 0], [x * 1.0001, x > 0.1]) and alike([x / 0], [x / 0])
+    assert not alike([x], [x * 1.01]) and not alike([x, x], [x, -x])
+    assert alike([x.half()], [x.half() * 1.01]) and not alike([x.half()], [x.half() * 1.1])
