@@ -157,6 +157,41 @@ def test_interpreted_sums_in_parts(dtype: torch.dtype) -> None:
 
 
 @interpreted
+def test_interpreted_order() -> None:
+    """What is written in between stays in between."""
+    x, w = draw(40, 24), draw(24, 33)
+
+    def before(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x @ w
+        x.add_(1)
+        return (y + 1).relu(), x.sum()
+
+    def operand(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x * 2
+        x.add_(1)
+        z = y @ w
+        w.mul_(2)
+        return z.relu()
+
+    def twice(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x @ w
+        return y.relu(), y.softmax(-1), (y @ w.t()).relu() + x
+
+    def overwritten(x: torch.Tensor, w: torch.Tensor) -> Any:
+        x.copy_((x @ w[:, :24]).relu())
+        return x + 1
+
+    for fn in (before, operand, twice, overwritten):
+        plan = planned(fn, x, w)
+        assert calls(plan) == 0
+        ours, eagers = copied((x, w)), copied((x, w))
+        found, expected = run(plan, ours), fn(*eagers)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for a, b in zip([*found, *ours], [*expected, *eagers], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
+
+
+@interpreted
 def test_interpreted_text() -> None:
     plan = check(gelu_linear, draw(40, 24), draw(33, 24), draw(33))
     text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
