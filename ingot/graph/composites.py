@@ -1,4 +1,5 @@
-"""Functions of torch's that ask for plain sizes in C++, as Python: what is called where sizes are symbols."""
+"""Functions of torch's that ask for plain sizes in C++, as Python: what is called where sizes are symbols. So are the
+cells of recurrent layers on a GPU, where torch has them in one piece, which a graph cannot fuse with its neighbours."""
 
 from __future__ import annotations
 
@@ -27,19 +28,26 @@ def apart(target: Any) -> Callable[..., Any]:
     return _APART.get(target, target)
 
 
-def _instead_of(function: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers the decorated function for calls with symbolic sizes."""
+def _instead_of(function: Any, on_gpu: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function for calls with symbolic sizes, and for those `on_gpu`."""
 
     def register(python: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(python)
         def chosen(*args: Any, **kwargs: Any) -> Any:
-            symbolic = any(isinstance(n, torch.SymInt) for t in tensors_in((args, kwargs)) for n in t.shape)
-            return (python if symbolic else function)(*args, **kwargs)
+            tensors = tensors_in((args, kwargs))
+            symbolic = any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
+            return (python if symbolic or (on_gpu and _in_full_on_gpu(tensors)) else function)(*args, **kwargs)
 
         _APART[function] = chosen
         return python
 
     return register
+
+
+def _in_full_on_gpu(tensors: Sequence[Tensor]) -> bool:
+    """Whether there is nothing but float32 and float64 on a GPU. Of halves, torch's cells round the result alone."""
+    full = all(t.device.type == "cuda" and t.dtype in (torch.float32, torch.float64) for t in tensors)
+    return full and not torch.is_autocast_enabled("cuda")
 
 
 # -- recurrent layers --------------------------------------------------------------------------------------------------
@@ -73,7 +81,7 @@ _STEPS: dict[str, Cell] = {
 }  # fmt: skip
 
 
-@_instead_of(torch.lstm_cell)
+@_instead_of(torch.lstm_cell, on_gpu=True)
 def lstm_cell(
     x: Tensor, state: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -88,7 +96,7 @@ def _cell(step: Cell) -> Callable[..., Tensor]:
     return cell
 
 
-_instead_of(torch.gru_cell)(_cell(_gru_step))
+_instead_of(torch.gru_cell, on_gpu=True)(_cell(_gru_step))
 _instead_of(torch.rnn_tanh_cell)(_cell(_STEPS["rnn_tanh"]))
 _instead_of(torch.rnn_relu_cell)(_cell(_STEPS["rnn_relu"]))
 

@@ -107,6 +107,8 @@ static Frame *take_frame(Program *program) {
  * it is his. */
 static void give_back_frame(Program *program, Frame *frame) {
     clear_array(frame->tensors, program->buffer_count);
+    if (program->frugal)
+        Py_CLEAR(frame->arena);
     for (int i = 0; i < program->view_count; i++)
         if (frame->views[i] && Py_REFCNT(frame->views[i]) > 1 &&
             program->buffers[program->views[i].buffer].place == ARENA) {
@@ -187,7 +189,7 @@ static int prepare(Program *program, Frame *frame) {
     forget_views(program, frame);
     if (ingot_program_evaluate(program, frame, 0) < 0)
         return -1;
-    if (prepare_arena(program, frame) < 0)
+    if (!program->frugal && prepare_arena(program, frame) < 0)
         return -1;
     frame->prepared = 1;
     return 0;
@@ -211,7 +213,7 @@ static int align_input(Program *program, Frame *frame, int number) {
 /* Where kernels rely on aligned inputs, copies those that are not. The sizes are known by now. */
 static int align_inputs(Program *program, Frame *frame) {
     for (int i = 0; i < program->buffer_count; i++)
-        if (program->buffers[i].aligned && program->buffers[i].needs_data &&
+        if (program->buffers[i].aligned && program->buffers[i].in_kernel &&
             (uintptr_t)frame->data[i] % INPUT_ALIGNMENT && align_input(program, frame, i) < 0)
             return -1;
     return 0;
@@ -384,8 +386,50 @@ static int launch_parts(Program *program, Frame *frame, const Step *step) {
     return status;
 }
 
-static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel, call,
-                                                                         release,  launch,     launch_parts};
+/* Whether torch's settings let a product be taken by the library. -1: error. */
+static int conditions_hold(const ProductStep *product) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(product->conditions); i++) {
+        PyObject *condition = PyTuple_GET_ITEM(product->conditions, i);
+        PyObject *found = PyObject_CallNoArgs(PyTuple_GET_ITEM(condition, 0));
+        int same = found ? PyObject_RichCompareBool(found, PyTuple_GET_ITEM(condition, 1), Py_EQ) : -1;
+        Py_XDECREF(found);
+        if (same < 1)
+            return same;
+    }
+    return 1;
+}
+
+/* The matrices that a view shows, and how many there are. */
+static IngotMatrices matrices_of(const Program *program, const Frame *frame, int number, int64_t *batch) {
+    const View *view = &program->views[number];
+    const Geometry *geometry = &view->geometry;
+    const int row = geometry->rank - 2, column = geometry->rank - 1;
+    const int64_t *values = frame->values;
+    const char *data = (const char *)frame->data[view->buffer] + values[view->offset] * geometry->itemsize;
+    *batch = row ? values[geometry->sizes[0]] : 1;
+    return (IngotMatrices){data,
+                           values[geometry->sizes[row]],
+                           values[geometry->sizes[column]],
+                           values[geometry->strides[row]],
+                           values[geometry->strides[column]],
+                           row ? values[geometry->strides[0]] : 0};
+}
+
+static int multiply(Program *program, Frame *frame, const Step *step) {
+    const ProductStep *product = &step->product;
+    int64_t batch;
+    IngotMatrices left = matrices_of(program, frame, product->left, &batch),
+                  right = matrices_of(program, frame, product->right, &batch),
+                  out = matrices_of(program, frame, product->out, &batch);
+    int here = program->device.type == INGOT_CUDA && !frame->elsewhere;
+    int queued = here ? conditions_hold(product) : 0;
+    if (queued == 1)
+        queued = ingot_blas_product(product->type, batch, &left, &right, &out);
+    return queued ? Py_MIN(0, queued) : ingot_program_call(program, frame, &product->otherwise);
+}
+
+static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel,   call,    release,
+                                                                         launch,   launch_parts, multiply};
 
 static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
     switch (output->kind) {
@@ -437,6 +481,8 @@ static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, Py
         return -1;
     if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
+    if (program->frugal && prepare_arena(program, frame) < 0)
+        return -1;
     if (align_inputs(program, frame) < 0)
         return -1;
     return (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame);
@@ -462,6 +508,7 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
     int grad_mode = program->calls_torch ? swap_grad_mode(0) : 0;
     int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
+    frame->elsewhere = entered == 1;
     int status = entered < 0 ? -1 : run_frame(program, frame, inputs, given);
     if (grad_mode)
         swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that they were made in */

@@ -112,7 +112,8 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
     Py_XDECREF(start);
     Py_XDECREF(base);
     Place place = program->buffers[view->buffer].place;
-    if (result != NULL && !view->late && (place == ARENA || place == CONSTANT))
+    int stays = place == CONSTANT || (place == ARENA && !program->frugal);
+    if (result != NULL && !view->late && stays)
         frame->views[number] = Py_NewRef(result);
     return result;
 }

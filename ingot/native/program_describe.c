@@ -219,6 +219,11 @@ static int read_allocate(Program *program, PyObject *fields, Step *step) {
     return place == OUTPUT || place == OWN ? 0 : malformed("only outputs are allocated", buffer);
 }
 
+static void reads_in_kernel(Program *program, int count, const int *buffers) {
+    for (int i = 0; i < count; i++)
+        program->buffers[buffers[i]].needs_data = program->buffers[buffers[i]].in_kernel = 1;
+}
+
 static int read_kernel(Program *program, PyObject *fields, Step *step) {
     KernelStep *kernel = &step->kernel;
     PyObject *name, *address, *buffers, *extent, *extents = NULL, *offsets = NULL;
@@ -255,8 +260,7 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 || kernel->scratch >= value_count(program) ||
         kernel->varying_work < -1 || kernel->varying_work >= value_count(program))
         return malformed("kernel", fields);
-    for (int i = 0; i < kernel->count; i++)
-        program->buffers[kernel->buffers[i]].needs_data = 1;
+    reads_in_kernel(program, kernel->count, kernel->buffers);
     program->widest_kernel = Py_MAX(program->widest_kernel, kernel->count);
     program->most_parts = Py_MAX(program->most_parts, kernel->parts);
     return 0;
@@ -289,8 +293,7 @@ static int read_launch(Program *program, PyObject *fields, Step *step) {
     if (other && (read_position(limit, value_count(program), "limit of a launch", &launch->limit) < 0 ||
                   read_form(program, other, launch->count + launch->size_count, wide) < 0))
         return -1;
-    for (int i = 0; i < launch->count; i++)
-        program->buffers[launch->buffers[i]].needs_data = 1;
+    reads_in_kernel(program, launch->count, launch->buffers);
     return 0;
 }
 
@@ -308,8 +311,7 @@ static int read_launch_parts(Program *program, PyObject *fields, Step *step) {
         return -1;
     if (parts->parts < 1 || parts->parts > parts->places || parts->points < 1 || parts->count % parts->parts)
         return malformed("parts of a launch", fields);
-    for (int i = 0; i < parts->count; i++)
-        program->buffers[parts->buffers[i]].needs_data = 1;
+    reads_in_kernel(program, parts->count, parts->buffers);
     return 0;
 }
 
@@ -337,8 +339,7 @@ static int read_check(Program *program, PyObject *object, void *part) {
                : read_position(right, value_count(program), "right of a check", &check->right);
 }
 
-static int read_call(Program *program, PyObject *fields, Step *step) {
-    CallStep *call = &step->call;
+static int read_call_parts(Program *program, PyObject *fields, CallStep *call) {
     PyObject *name, *items, *targets, *written, *bindings = NULL, *checks;
     if (!PyArg_ParseTuple(fields, "OOOOOO|(iOO)", &name, &call->function, &items, &call->keywords, &targets, &written,
                           &call->stage, &bindings, &checks) ||
@@ -365,6 +366,41 @@ static int read_call(Program *program, PyObject *fields, Step *step) {
     return 0;
 }
 
+static int read_call(Program *program, PyObject *fields, Step *step) {
+    return read_call_parts(program, fields, &step->call);
+}
+
+static int read_product(Program *program, PyObject *fields, Step *step) {
+    static const char *const types[INGOT_BLAS_TYPES] = {"float32", "float16", "bfloat16"};
+    ProductStep *product = &step->product;
+    PyObject *name, *type, *views, *call;
+    int count, *operands;
+    if (!PyArg_ParseTuple(fields, "OOOO!O!", &name, &type, &views, &PyTuple_Type, &product->conditions, &PyTuple_Type,
+                          &call) ||
+        read_positions(program, views, 0, program->view_count, "operands of a product", &count, &operands) < 0 ||
+        read_call_parts(program, call, &product->otherwise) < 0)
+        return -1;
+    int number = read_word(type, types, INGOT_BLAS_TYPES, "type of a product");
+    if (number < 0)
+        return -1;
+    if (count != 3)
+        return malformed("operands of a product", views);
+    product->type = (IngotBlasType)number;
+    product->left = operands[0], product->right = operands[1], product->out = operands[2];
+    for (int i = 0; i < count; i++) {
+        const View *view = &program->views[operands[i]];
+        program->buffers[view->buffer].needs_data = 1;
+        if (view->geometry.rank != 2 && view->geometry.rank != 3)
+            return malformed("rank of an operand", views);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(product->conditions); i++) {
+        PyObject *condition = PyTuple_GET_ITEM(product->conditions, i);
+        if (!PyTuple_Check(condition) || PyTuple_GET_SIZE(condition) != 2)
+            return malformed("condition of a product", condition);
+    }
+    return 0;
+}
+
 static int read_release(Program *program, PyObject *fields, Step *step) {
     PyObject *name, *buffers;
     BufferList *release = &step->release;
@@ -375,9 +411,10 @@ static int read_release(Program *program, PyObject *fields, Step *step) {
 }
 
 static int read_step(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel", "call", "release", "launch", "launch parts"};
+    static const char *const kinds[STEP_KINDS] = {"allocate", "kernel",       "call",   "release",
+                                                  "launch",   "launch parts", "product"};
     static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {
-        read_allocate, read_kernel, read_call, read_release, read_launch, read_launch_parts};
+        read_allocate, read_kernel, read_call, read_release, read_launch, read_launch_parts, read_product};
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) < 2)
         return malformed("step", object);
     int kind = read_word(PyTuple_GET_ITEM(object, 0), kinds, STEP_KINDS, "kind of a step");
@@ -406,8 +443,9 @@ static int read_output(Program *program, PyObject *object, void *part) {
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
         *device = Py_None, *stages = NULL;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OO", &program->input_count, &symbols, &expressions, &constants,
-                          &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages))
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOp", &program->input_count, &symbols, &expressions, &constants,
+                          &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages,
+                          &program->frugal))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)

@@ -5,6 +5,7 @@
 #define INGOT_PROGRAM_PARTS_H
 
 #include "allocate.h"
+#include "blas.h"
 #include "cuda.h"
 #include "expression.h"
 #include "tensor.h"
@@ -24,7 +25,8 @@ typedef struct {
     Place place;
     Geometry geometry;
     int position;    /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
-    int needs_data;  /* a kernel reads or writes it */
+    int needs_data;  /* a kernel or a product reads or writes it ... */
+    int in_kernel;   /* ... a kernel */
     IngotPool *pool; /* OUTPUT only */
     int aligned;     /* INPUT only: kernels rely on its alignment */
 } Buffer;
@@ -81,6 +83,14 @@ typedef struct {
     Check *checks;
 } CallStep;
 
+/* A product of matrices, or of batches of them, on a CUDA device. The operands are views. */
+typedef struct {
+    IngotBlasType type;
+    int left, right, out;
+    PyObject *conditions; /* ((function, what it returns where the product may be taken), ...) */
+    CallStep otherwise;   /* what torch computes where the library cannot */
+} ProductStep;
+
 typedef struct {
     const IngotCudaKernel *kernel;
     int threads, shared, hidden;
@@ -107,7 +117,16 @@ typedef struct {
 } BufferList;
 
 typedef struct {
-    enum { STEP_ALLOCATE, STEP_KERNEL, STEP_CALL, STEP_RELEASE, STEP_LAUNCH, STEP_PARTS, STEP_KINDS } kind;
+    enum {
+        STEP_ALLOCATE,
+        STEP_KERNEL,
+        STEP_CALL,
+        STEP_RELEASE,
+        STEP_LAUNCH,
+        STEP_PARTS,
+        STEP_PRODUCT,
+        STEP_KINDS
+    } kind;
     union {
         int buffer; /* STEP_ALLOCATE */
         KernelStep kernel;
@@ -115,6 +134,7 @@ typedef struct {
         BufferList release;
         LaunchStep launch;
         PartsStep parts;
+        ProductStep product;
     };
 } Step;
 
@@ -143,7 +163,8 @@ typedef struct Frame {
     int64_t arena_bytes;
     void **pointers;      /* room for the widest kernel's arguments ... */
     int64_t *extents;     /* ... and for the extents of the most parts */
-    void *stream;         /* of a CUDA program: torch's current one */
+    void *stream;         /* of a CUDA program: torch's current one ... */
+    int elsewhere;        /* ... which is on another device than the thread's own */
     PyObject **arguments; /* room for the widest call's arguments, one free in front */
     PyObject **given;     /* room for the tensors in them, borrowed */
     int given_count;
@@ -168,6 +189,7 @@ typedef struct {
     Output *outputs;
     int arena_bytes; /* position in values */
     Geometry bytes;  /* dtype of the arena */
+    int frugal;      /* the arena lives as long as a call */
     IngotDevice device;
     Frame *idle;
     Py_ssize_t layout_mismatches;

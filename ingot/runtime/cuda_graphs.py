@@ -9,8 +9,9 @@ A recording reads and writes memory where it was when it was made. So before eac
   a gradient in `.grad`.
 
 Where that does not hold, the program is run as in the default mode, into fresh memory, or there is another recording:
-for inputs at other places, or with results at other places, in a pool of its own. All this is plain Python and knows
-nothing of CUDA, which is behind `Machine`.
+for inputs at other places, or with results at other places, in a pool of its own. Random numbers are those of eager:
+torch's own recordings take the default generator's state when they are replayed, and advance it. All this is plain
+Python and knows nothing of CUDA, which is behind `Machine`.
 """
 
 from __future__ import annotations
@@ -72,24 +73,15 @@ def why_not(program: Program) -> str:
     for step in plan.steps:
         if isinstance(step, LibraryStep):
             name = getattr(step.node.function, "__name__", str(step.node.function))
-            if step.node.random and not _without_dropout(step.node):
-                return f"{name} draws random numbers"
             if name.startswith(_WAITING) or _takes_mask(step.node, plan.graph.buffers):
                 return f"{name} waits for the device"
     if any(buffer.on_host for buffer in plan.graph.buffers.values()):
         return "numbers are on the CPU"
-    if any(place.kind == "arena" for place in plan.places.values()):
+    if not plan.frugal and any(place.kind == "arena" for place in plan.places.values()):
         return "temporaries are kept between calls"
     if len(plan.steps) < LEAST_LAUNCHES:
         return f"{len(plan.steps)} launches take no longer than a replay"
     return ""
-
-
-def _without_dropout(node: Any) -> bool:
-    """Whether attention, which may draw numbers, draws none."""
-    names = [argument.name for argument in getattr(getattr(node.function, "_schema", None), "arguments", ())]
-    given = dict(zip(names, node.args), **node.kwargs)
-    return "dropout_p" in names and given.get("dropout_p", 0.0) == 0.0
 
 
 def _takes_mask(node: Any, buffers: Mapping[str, Any]) -> bool:

@@ -22,7 +22,8 @@ steps        ("allocate", buffer): a fresh tensor |
              ("release", buffers): the references to library results are dropped |
              ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
              the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more |
-             ("launch parts", buffers, extents, places, points, kernel, threads, shared, hidden)
+             ("launch parts", buffers, extents, places, points, kernel, threads, shared, hidden) |
+             ("product", type, (left, right, out), conditions, call): of views of matrices, or of batches of them
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("alone", view): of memory that no other output
              shows, and so no view to autograd | ("copy", view) | ("int", value)
 arena        the position of the arena's size in bytes among the values
@@ -31,12 +32,14 @@ owner        what must live as long as the program: the machine code
 device       the torch.device of all tensors
 stages       (number, ...) of each expression: 0 where it follows from the inputs, else that of the call that binds
              the last of its symbols
+frugal       whether the arena is made anew for each call
 ===========  =====================================================================================================
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
 are its parameters, or, over several sets of buffers, a table of them (see `codegen.triton.kernel.TritonKernel`), with
 `places` for their first blocks, of `points` each; `grid` is the position of the number of its blocks, `shared` the
 bytes of shared memory of each.
+A product is cuBLAS's if of all `conditions`, (function, value), the function returns the value, and else the `call`.
 `parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty;
 `offsets`, which may be empty as well, say at which byte of each buffer its part of the memory begins.
 A kernel's `work` is nanoseconds per point on one core, unless `varying work` is the position of its picoseconds; `unit`
@@ -57,7 +60,7 @@ Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
 
 # Ops whose entry point in torch takes the same arguments as their overloads, and is reached sooner: an overload object
 # parses its arguments in Python and again in pybind, half a microsecond more.
+_ATTENTIONS = ("flash", "efficient", "cudnn")
 _FASTER = {
     getattr(getattr(torch.ops.aten, name), overload): getattr(torch, name)
     for name, overloads in {
@@ -83,13 +87,24 @@ _FASTER = {
         **dict.fromkeys(("index_add", "index_copy", "scatter_add"), ("default", "out")),
         **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "logsumexp"), ("default", "out")),
         "scatter": ("src", "src_out", "value", "value_out"),
-        **dict.fromkeys(("sort", "topk"), ("default",)),
+        **dict.fromkeys(("sort", "topk", "convolution"), ("default",)),
+        **dict.fromkeys((f"_scaled_dot_product_{kind}_attention" for kind in _ATTENTIONS), ("default",)),
         **dict.fromkeys((name for name, _ in cost.FUNCTIONS if hasattr(torch, name)), ("default", "out")),
     }.items()
     for overload in overloads
 }
 
 _CPU = torch.device("cpu")
+
+# Products that cuBLAS is asked for without torch in between, which tells it with each call how it may sum halves.
+_SUMS_AS_USUAL: Mapping[torch.dtype, tuple[tuple[Callable[[], Any], Any], ...]] = {
+    torch.float32: (),
+    torch.float16: (
+        (torch._C._get_cublas_allow_fp16_reduced_precision_reduction, (True, True)),
+        (torch._C._get_cublas_allow_fp16_accumulation, False),
+    ),
+    torch.bfloat16: ((torch._C._get_cublas_allow_bf16_reduced_precision_reduction, (True, True)),),
+}
 
 _RELEASED = ("library", "own", "input")  # places whose tensors are let go when they are dead
 
@@ -240,6 +255,7 @@ class _Description:
             self.compiled,
             self.device,
             tuple(map(self.stage, self.expressions)),
+            self.plan.frugal,
         )
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
@@ -439,6 +455,16 @@ class _OnGpu(_Description):
         described = "launch", buffers, sizes, self.value(written.grid), *self.form(binary)
         wide = self.compiled.wide(step.kernel)
         return described if wide is None else (*described, self.value(written.limit), *self.form(wide))
+
+    def call(self, node: Library) -> tuple[Any, ...]:
+        call = super().call(node)
+        if not LibraryStep(node).multiplies:
+            return call
+        (out,) = (_whole(self.plan.graph.buffers[target]) for target in node.targets if target is not None)
+        if out.dtype not in _SUMS_AS_USUAL:
+            return call
+        views = tuple(self.view(view) for view in (*node.args, out))
+        return "product", str(out.dtype).removeprefix("torch."), views, _SUMS_AS_USUAL[out.dtype], call
 
     def parts(self, step: KernelStep, kernel: Kernel) -> tuple[Any, ...]:
         """A launch over several sets of buffers."""

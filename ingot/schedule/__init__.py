@@ -51,7 +51,7 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
     steps = [_step(g, graph, own, CPU if g.on_host else target) for g, own in zip(groups, internal)]
     steps, graph = with_copies(steps, graph)
     steps = _with_unique_names(side_by_side(steps, graph, target))
-    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal)
+    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal, target)
     return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)
 
 

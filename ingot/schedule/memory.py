@@ -2,24 +2,27 @@
 
 Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns
 its storage. Where memory is scarcer than time (a training step's peak is when gradients are made of what was kept),
-temporaries own theirs as well, and inputs that nobody else holds die with their last use.
+temporaries own theirs as well, and inputs that nobody else holds die with their last use. On a GPU, where to ask for
+memory takes the host as long as half a launch, small ones share an arena all the same.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from ingot.loops.expr import Expr, integer
 from ingot.loops.ir import Buffer, LoopGraph, View
+from ingot.loops.target import CPU, Target
 from ingot.schedule.fuse import estimate
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 
 ALIGNMENT = 64
 ZERO = integer(0)
+SMALL_BYTES = 1 << 20  # work on larger buffers takes a GPU longer than the host takes to ask for them
 
 Step = KernelStep | LibraryStep
 
@@ -64,7 +67,7 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
 
 
 def plan_memory(
-    steps: Sequence[Step], graph: LoopGraph, frugal: bool = False
+    steps: Sequence[Step], graph: LoopGraph, frugal: bool = False, target: Target = CPU
 ) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
     """(places, buffers dead after each step, arena bytes, peak bytes).
 
@@ -77,6 +80,7 @@ def plan_memory(
     from_library = {
         t for s in steps if isinstance(s, LibraryStep) and s.node.out is None for t in s.node.targets if t is not None
     }
+    small = _small(steps, graph, alive) if target.device == "cuda" else ()
     for name in alive:
         if name in places:
             continue
@@ -84,7 +88,7 @@ def plan_memory(
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
-        elif frugal or not graph.bound.isdisjoint(buffer_bytes(graph.buffers[name]).symbols):
+        elif (frugal and name not in small) or not graph.bound.isdisjoint(buffer_bytes(graph.buffers[name]).symbols):
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})
@@ -94,6 +98,15 @@ def plan_memory(
         if life.last < len(steps):
             last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
     return places, last_use, arena_bytes, _peak(steps, graph, alive, places, arena_bytes)
+
+
+def _small(steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]) -> set[str]:
+    """Buffers of few bytes on the device that no library is given as tensors: products are given addresses."""
+    calls = [step for step in steps if isinstance(step, LibraryStep) and not step.multiplies]
+    given = {name for step in calls for name in step_buffers(step)}
+    buffers = [graph.buffers[name] for name in alive if name not in given]
+    sizes = {buffer.name: buffer_bytes(buffer).constant for buffer in buffers if not buffer.on_host}
+    return {name for name, size in sizes.items() if size is not None and size <= SMALL_BYTES}
 
 
 def _rounded(size: Expr) -> Expr:

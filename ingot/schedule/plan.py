@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Library, LoopGraph
 from ingot.schedule.kernel import AttentionKernel, Kernel, Parameter
@@ -50,6 +52,11 @@ class KernelStep:
 class LibraryStep:
     node: Library
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether it does no more than multiply matrices, or batches of them, into memory that is there."""
+        return self.node.function in (torch.mm, torch.bmm) and self.node.out is not None and not self.node.kwargs
+
 
 @dataclass(frozen=True)
 class Place:
@@ -69,7 +76,8 @@ class Place:
 @dataclass
 class Plan:
     """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
-    symbols. A `frugal` plan has no arena: memory is given back as soon as it is dead."""
+    symbols. Of a `frugal` plan nothing is kept between calls, and memory is given back as soon as it is dead, but for
+    small temporaries of a GPU."""
 
     graph: LoopGraph
     steps: list[KernelStep | LibraryStep]

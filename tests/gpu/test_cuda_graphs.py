@@ -53,6 +53,32 @@ def test_replays() -> None:
     assert replayed(fn).replays == 8
 
 
+def test_random_numbers_are_eagers() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(3):
+            x = F.dropout(x @ w, 0.3) + torch.rand_like(x)
+        q = x.view(1, 4, 64, 16)
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=0.2).reshape(64, 64) + torch.randn_like(x)
+
+    def drawn(call: Any) -> tuple[list[Tensor], Tensor]:
+        torch.manual_seed(3)
+        x, w = draw(64, 64), (draw(64, 64, seed=1) / 8).requires_grad_()
+        results = []
+        for k in range(8):
+            if k == 5:
+                torch.manual_seed(4)
+            out = call(x, w)
+            results += [out.detach().clone(), *torch.autograd.grad(out.sum(), w)]
+        return results, torch.cuda.get_rng_state()
+
+    found, expected = compiled(fn), drawn(fn)
+    results, state = drawn(found)
+    for a, b in zip(results, expected[0], strict=True):
+        close(a, b)
+    assert torch.equal(state, expected[1])
+    assert replayed(found).replays > 0
+
+
 def test_inputs_that_move() -> None:
     fn, w, kept = compiled(layers), draw(64, 64, seed=1), []
     for k in range(10):

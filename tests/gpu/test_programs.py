@@ -189,6 +189,39 @@ def test_libraries() -> None:
     same(lambda q: torch.fft.rfft(q.float()).abs(), q, oracle=False)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+def test_products_are_eagers(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        batches = x.view(4, 32, 96), y.view(4, 24, 96).transpose(1, 2)
+        parts = x[::2] @ y.t()[:, ::3], x[:1] @ y.t(), x @ y[:1].t(), x[:, 8:40] @ y.t()[8:40]
+        return x @ y.t(), y @ x.t(), x.t() @ x, torch.bmm(*batches), batches[0] @ y.t(), *parts, (x + 1) @ (y + 1).t()
+
+    x, y = draw(128, 96).to(dtype), draw(96, 96, seed=1).to(dtype)
+    compiled = same(fn, x, y, oracle=False)
+    same(fn, draw(128, 97).to(dtype)[:, 1:], y, oracle=False)  # not aligned
+    if dtype is torch.float32:
+        assert torch.equal(compiled(x, y)[0], x @ y.t())
+        try:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            assert torch.equal(compiled(x, y)[0], x @ y.t())
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def test_recurrent_cells() -> None:
+    for cell, gates in ((torch.lstm_cell, 4), (torch.gru_cell, 3), (torch.rnn_tanh_cell, 1)):
+
+        def fn(x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor, cell: Any = cell) -> torch.Tensor:
+            state: Any = (h, h + 1) if cell is torch.lstm_cell else h
+            for step in x:
+                state = cell(step, state, *weights)
+            return state[0] if isinstance(state, tuple) else state
+
+        shapes = (5, 16, 96), (16, 64), (64 * gates, 96), (64 * gates, 64), (64 * gates,), (64 * gates,)
+        for grad, check in ((False, same), (True, gradients_agree)):
+            check(fn, *[draw(*shape, seed=k, grad=grad) / 8**(k > 0) for k, shape in enumerate(shapes)])
+
+
 def test_random_numbers_are_eagers() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, 0.3) + torch.rand_like(x) * 2

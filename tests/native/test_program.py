@@ -349,6 +349,37 @@ class TestLibraryCalls:
         with pytest.raises(RuntimeError, match="resized its out= argument"):
             run(torch.zeros(8))
 
+    def test_a_product_is_a_call_where_there_is_no_gpu(self):
+        square = (F32, (0, 0), (0, 1))
+        otherwise = call(torch.mm, ("buffer", 0), ("buffer", 1), ("buffer", 2), keywords=("out",), written=(2,))
+        step = ("product", "float32", (0, 1, 2), ((lambda: True, True),), otherwise)
+        run = program(
+            [("input", *square, 0), ("input", *square, 1), ("output", *square, 0)],
+            [("allocate", 2), step],
+            [("buffer", 2)],
+            inputs=2,
+            views=tuple((k, *square, 2) for k in range(3)),
+        )
+        x, y = torch.randn(8, 8), torch.randn(8, 8)
+        assert torch.equal(run(x, y)[0], x @ y)
+
+    def test_a_frugal_program_makes_its_arena_anew(self):
+        kept: list[torch.Tensor] = []
+        parts = (
+            (vector("input"), vector("arena", 2)),
+            ((1, F32, (0,), (1,), 2),),
+            (launch("add_one", 0, 1), call(kept.append, ("view", 0))),
+            (),
+        )
+        sizes = (const(8), const(1), const(0), const(64))
+        run = _native.Program(
+            (1, (), sizes, (), *parts, 3, torch.uint8, None, torch.device("cpu"), (0, 0, 0, 0), True)
+        )
+        for value in range(3):
+            run(torch.full((8,), float(value)))
+        assert [t.tolist() for t in kept] == [[1] * 8, [2] * 8, [3] * 8]
+        assert len({t.untyped_storage().data_ptr() for t in kept}) == 3
+
     def test_no_gradient_is_recorded(self):
         run = program(
             [vector("input"), vector("library")], [call(torch.sin, ("buffer", 0), targets=(1,))], [("buffer", 1)]

@@ -320,7 +320,6 @@ def test_a_graph_that_is_kept(machine: FakeGraphs) -> None:
 
 
 REASONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "random numbers": (lambda x: F.dropout(x @ x, 0.5) @ x, "draws random numbers"),
     "sizes of data": (lambda x: x[x > 0] * 2, "sizes depend on data"),
 }
 

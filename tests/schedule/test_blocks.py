@@ -90,3 +90,19 @@ def test_libraries_compute_products_and_scatters() -> None:
     made = planned(fn, torch.randn(64, 64), torch.arange(64))
     called = [str(step.node.function) for step in made.steps if not isinstance(step, KernelStep)]
     assert len(called) == 2 and "index_add" in called[1]
+
+
+def test_small_temporaries_share_an_arena() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = (x @ w).tanh() @ w
+        return torch.cumsum(x + 1, 0).sin()
+
+    def kinds(rows: int) -> tuple[set[str], int | None]:
+        graph = lower(traced(fn, torch.ones(rows, 256), torch.ones(256, 256)), target=GPU)
+        plan = schedule(graph, frugal=True, target=GPU)
+        return {place.kind for place in plan.places.values()}, plan.arena_bytes.constant
+
+    # What cumsum is given is a tensor of its own.
+    assert kinds(16) == ({"input", "arena", "own", "output"}, 2 * 16 * 256 * 4)
+    assert kinds(2048) == ({"input", "own", "output"}, 0)

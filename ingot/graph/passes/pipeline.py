@@ -17,6 +17,7 @@ from ingot.graph.passes.linear import recognize_linear
 from ingot.graph.passes.no_ops import remove_no_ops
 from ingot.graph.passes.ownership import own_outputs
 from ingot.graph.passes.products import join_products
+from ingot.graph.passes.steps import join_steps
 from ingot.graph.passes.sums import write_into_sums
 from ingot.graph.passes.verify import verify
 from ingot.graph.passes.windows import see_through_joins, see_through_writes
@@ -35,6 +36,7 @@ SIMPLIFICATIONS: Passes = (
     ("share common subexpressions", share_common_subexpressions),
 )
 _RECOGNITION: Passes = (
+    ("join steps", join_steps),
     ("recognize attention", recognize_attention),
     ("recognize linear layers", recognize_linear),
     ("remove what became dead", remove_dead_code),

@@ -103,7 +103,8 @@ class _Stacks:
     def call(self, after: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor) -> Node:
         with self.graph.inserting_after(after):
             node = self.graph.call_function(op, args)
-        node.meta.update(val=FakeTensor(meta, torch.device("cpu")), where=after.meta.get("where", ""))
+        device = node.all_input_nodes[0].meta["val"].device
+        node.meta.update(val=FakeTensor(meta, device), where=after.meta.get("where", ""))
         return node
 
 
@@ -132,7 +133,7 @@ def _is_sum(node: Any) -> bool:
         return False
     mine = node.meta["val"]
     values = [a.meta["val"] for a in node.args]
-    fixed = all(isinstance(n, int) for n in mine.shape) and mine.device.type == "cpu"
+    fixed = all(isinstance(n, int) for n in mine.shape)
     return (
         fixed
         and mine.dtype in _DTYPES
