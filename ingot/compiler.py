@@ -242,13 +242,14 @@ class Compiler:
                 assert compilation.captured is not None
                 self.plausible = self.plausible._replace(places=self.plausible.places | compilation.captured.supposed)
                 return found
-            self.supposes, self.plausible = False, None
+            if not getattr(found, "of_values", False):
+                self.supposes, self.plausible = False, None
         found = compiled(None)
         if not isinstance(found, Exception):
             return found
         run = self._add_entry(compilation, capture(static, fixed), slots)
         compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(found)}")
-        self.fixed_sizes = True
+        self.fixed_sizes = not getattr(found, "of_values", False)
         return run
 
     # -- sizes that keep coming ------------------------------------------------------------------------------------

@@ -26,9 +26,10 @@ class Unsupported(IngotError):
 
     `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in `ingot.reasons` where
     none is given. `skip`: no graph break can help, so the whole region runs in eager. `symbolic`: sizes that are no
-    symbols may be compiled. `asked_compiling`: the program has asked whether it is compiled. `guards` are the facts
-    that led there, set by capture, so that the decision holds for as long as they do. `step` is the number of the
-    instruction that the graph can be broken before: the one that failed, unless set earlier.
+    symbols may be compiled. `of_values`: the values of this call are to blame, not the program. `asked_compiling`: the
+    program has asked whether it is compiled. `guards` are the facts that led there, set by capture, so that the
+    decision holds for as long as they do. `step` is the number of the instruction that the graph can be broken before:
+    the one that failed, unless set earlier.
     """
 
     def __init__(self, reason: str, where: str = "", hint: str = "", *, skip: bool = False) -> None:
@@ -38,7 +39,7 @@ class Unsupported(IngotError):
         self.function = ""
         self.hint = hint or self.usual_hint(reason)
         self.skip = skip
-        self.symbolic = False
+        self.symbolic = self.of_values = False
         self.asked_compiling = False
         self.guards: Any = None
         self.step: int | None = None

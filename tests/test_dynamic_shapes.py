@@ -873,3 +873,21 @@ def test_padding_by_an_integer_of_either_sign(order: tuple[int, ...]) -> None:
     with torch.no_grad():
         for shape, k in (((4, 5, 6), 1), ((4, 5, 6), -2), ((7, 4, 5), 0), ((3, 6, 8), 3), ((3, 8, 6), -1)):
             tracked(torch.randn([shape[d] for d in order]).permute(*sorted(range(3), key=order.__getitem__)), k)
+
+
+def test_integers_that_overflow_leave_symbols_to_others() -> None:
+    """They are compiled for; what comes later is not."""
+
+    def f(n: int, x: Tensor) -> Tensor:
+        return (n + 1) * (x * 2)
+
+    compiled = ingot.compile(f)
+    for n in (2, 3, 2**62, 2**62 + 1):
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(n, x), f(n, x))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 4
+    for rows in (5, 6, 7, 8):
+        x = torch.randn(rows)
+        torch.testing.assert_close(compiled(rows, x), f(rows, x))
+    assert len(compiler.compilations) == 5

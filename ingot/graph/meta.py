@@ -160,7 +160,8 @@ def _pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], op
     first = operands[0]
     shape = tuple(first.shape) if len(operands) == 1 else geometry.broadcast(*[t.shape for t in operands])
     with_number = len(operands) == 1 and len(args) > 1 and arguments_of(op)[1][0] == "other"
-    return shape, _dtype(op, args, kwargs), geometry.elementwise(shape, operands, with_number)
+    order = operands[::-1] if op in geometry.LAST_FIRST else operands
+    return shape, _dtype(op, args, kwargs), geometry.elementwise(shape, order, with_number)
 
 
 def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -848,8 +849,7 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
     aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
     aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(aten.split_with_sizes.default, args, kwargs),
     aten.angle.default: angle,
-    aten.max.other: pointwise,
-    aten.min.other: pointwise,
+    **dict.fromkeys((aten.max.other, aten.min.other), pointwise),
     aten.pow.Scalar: contiguous_exponent,
     aten.ldexp.Tensor: power_of_two,
     aten.bernoulli.Tensor: like_self,

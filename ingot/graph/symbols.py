@@ -152,7 +152,9 @@ class ShapeContext:
             return
         for left, right in ((integer(INTEGERS[0]), e), (e, integer(INTEGERS[1]))):
             if not self.holds(left, "<=", right, True):
-                raise Unsupported("an integer of more than 63 bits")
+                error = Unsupported("an integer of more than 63 bits")
+                error.of_values = True
+                raise error
 
     def wrap(self, value: Expr | int) -> Any:
         """An int for a constant expression, else a SymInt."""
