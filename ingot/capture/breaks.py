@@ -281,7 +281,7 @@ def enter_chain(session: Session, chain: Chain, state: Sequence[Any]) -> tuple[l
                 frame.slots[slot] = take(program.names[slot])
         if point.code.co_freevars:
             frame.slots[len(frame.slots) - len(point.code.co_freevars) :] = function.cells
-        frame.stack = [take("an operand") if is_value else NULL for is_value in point.operands]
+        frame.stack[:] = [take("an operand") if is_value else NULL for is_value in point.operands]
         frame.index = point.position
         frames.append(frame)
     return frames, session.realize(take("the exception")) if chain.raises else None

@@ -280,6 +280,7 @@ def _capture_to(
     session.says_compiling = says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:
+        assert end.step is not None
         session.stop_at = end.step
     restore_modes = snapshot()
     try:

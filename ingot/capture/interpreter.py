@@ -9,12 +9,13 @@ instruction (an operator's method, a generator's step) start a loop of their own
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import Handler, Program
 from ingot.capture.values.base import NULL, LazyValue, NotConstant, Raised, Value
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.constant import LITERALS, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.errors import Unsupported
 
@@ -37,16 +38,37 @@ def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
     return register
 
 
+@functools.cache
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}"
+
+
+@functools.cache
+def decoded(program: Program) -> tuple[tuple[OpcodeHandler, Any], ...]:
+    """The handler and the argument of each instruction. A literal is one value wherever it is loaded."""
+    made: list[tuple[OpcodeHandler, Any]] = []
+    for instruction in program.instructions:
+        op, arg = instruction.op, instruction.arg
+        if op == "LOAD_CONST" and type(arg) in LITERALS:
+            op, arg = "LOAD_VALUE", ConstantValue(arg)
+        made.append((HANDLERS[op], arg))
+    return tuple(made)
+
+
 class InterpreterFrame:
     """One activation of a Python function."""
 
-    __slots__ = ("called_at", "finished", "function", "index", "program", "session", "slots", "stack")
+    __slots__ = (
+        "called_at", "decoded", "finished", "function", "index", "program", "push", "session", "slots", "stack"
+    )  # fmt: skip
 
     def __init__(self, session: Session, program: Program, function: FunctionValue, arguments: list[Value]) -> None:
         self.session, self.program, self.function = session, program, function
         session.handles |= bool(program.handlers)
         self.slots: list[Value] = arguments + [NULL] * (len(program.names) - len(arguments))
         self.stack: list[Value] = []
+        self.push: Callable[[Value], None] = self.stack.append
+        self.decoded = decoded(program)
         self.index = 0
         self.called_at: int | None = None  # the number of the outermost loop's instruction that called it
         self.finished = False
@@ -59,7 +81,7 @@ class InterpreterFrame:
     @property
     def where(self) -> str:
         """The user's "file:line"."""
-        return f"{self.program.code.co_filename}:{self.line}"
+        return _place(self.program.code.co_filename, self.line)
 
     def pop(self) -> Value:
         """The top of the stack, to be used: its nature is guarded."""
@@ -80,9 +102,6 @@ class InterpreterFrame:
         values = self.stack[-count:]
         del self.stack[-count:]
         return values
-
-    def push(self, value: Value) -> None:
-        self.stack.append(value)
 
     def run(self, raised: Raised | None = None) -> Value:
         """Runs to the next yield or to the end, with all that it calls, and gives the value yielded or returned. It may
@@ -139,13 +158,15 @@ def _loop(session: Session, bottom: int) -> Value:
     frame = frames[-1]
     outermost = bottom == 1
     while True:
-        instruction = frame.program.instructions[frame.index]
         if outermost:
             session.step_of_outermost = session.steps
-        session.count_step()
+        if session.steps >= session.stop_at:
+            session.stop()
+        session.steps += 1
+        handler, arg = frame.decoded[frame.index]
         frame.index += 1
         try:
-            outcome = HANDLERS[instruction.op](frame, instruction.arg)
+            outcome = handler(frame, arg)
         except Raised as raised:
             frame = _unwind(session, raised, bottom)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import re
@@ -23,7 +24,7 @@ from ingot.capture.sources import Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
-from ingot.graph.ambient import Modes
+from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import apart
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.known_tensors import KnownTensors
@@ -180,8 +181,9 @@ class GraphRecorder:
         if self.known.sizes and target in _TAKE_SIZES:
             args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
         where = self.context.shapes.where = session.where
-        fakes = [a.argument(fake_of) for a in args]
-        if fakes and isinstance(fakes[0], FakeTensor) and getattr(target, "__name__", target) == "storage_offset":
+        about = traits(target)
+        fakes = [a.fake if type(a) is TensorValue else a.argument(fake_of) for a in args]
+        if about.name == "storage_offset" and fakes and isinstance(fakes[0], FakeTensor):
             self.context.address(fakes[0])
         fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
         unbacked = self.context.shapes.unbacked
@@ -194,7 +196,7 @@ class GraphRecorder:
             unbacked.assumes = False
         if self._inside_opaque:
             _check_result(session, result)
-        writes = self._inside_opaque or _writes(target, kwargs)
+        writes = self._inside_opaque or about.writes or bool(kwargs) and _is_to_write(kwargs)
         if not writes and not _is_computed(result):
             if len(unbacked.checks) > known:
                 raise session.unsupported(f"{unbacked.checks[-1]} is asked, which the data decide")
@@ -203,10 +205,11 @@ class GraphRecorder:
             _refuse_cached(session, args[0])
         self.writes |= writes
         self.modes.reach(self.graph, where)
-        node_of = self._number_or_node if self.context.read else self.node_of
-        nodes = tuple([a.argument(node_of) for a in args])
+        read = self.context.read
+        node_of = self._number_or_node if read else self.node_of
+        nodes = tuple([a.fx_node if type(a) is TensorValue and not read else a.argument(node_of) for a in args])
         nodes_by_name = {k: v.argument(node_of) for k, v in kwargs.items()}
-        node = self.graph.create_node(op, target, name=node_name(target) if is_torchs(target) else None)
+        node = self.graph.create_node(op, target, name=about.node_name)
         node.args = nodes  # not given above, where sizes would be looked for in them, for long
         if kwargs:
             node.kwargs = nodes_by_name
@@ -472,22 +475,40 @@ _IN_PLACE_OPERATORS = {
 _IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
 
 
-def _writes(target: Any, kwargs: dict[str, Value]) -> bool:
-    """Whether an operation may write one of its arguments."""
-    if "out" in kwargs or target in _IN_PLACE_OPERATORS:
-        return True
-    inplace = kwargs.get("inplace")
-    if inplace is not None and inplace.is_constant() and inplace.constant():
-        return True
+class Traits(NamedTuple):
+    """What is known of the target of an operation: its own name, that of its nodes (None: torch.fx finds one), and
+    whether it may write its arguments whatever they are."""
+
+    name: str
+    node_name: str | None
+    writes: bool
+
+
+def traits(target: Any) -> Traits:
+    return _traits_of_torchs(target) if is_torchs(target) else _traits(target)
+
+
+def _traits(target: Any, named: bool = False) -> Traits:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if name == "requires_grad_":
-        return False
-    return name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
+    writes = name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
+    writes = target in _IN_PLACE_OPERATORS or writes and name != "requires_grad_"
+    return Traits(name, node_name(target) if named else None, writes)
+
+
+@functools.cache
+def _traits_of_torchs(target: Any) -> Traits:
+    return _traits(target, named=True)
+
+
+def _is_to_write(kwargs: dict[str, Value]) -> bool:
+    """Whether an operation is told to write one of its arguments."""
+    inplace = kwargs.get("inplace")
+    return "out" in kwargs or inplace is not None and inplace.is_constant() and bool(inplace.constant())
 
 
 def _refuse_cached(session: Session, written: Value) -> None:
     """Autocast keeps what it has cast of a parameter, whatever is written to it later, until it ends."""
-    casts = any(mode.enabled for mode in Modes.now().autocast)
+    casts = any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
     if casts and isinstance(written, TensorValue) and written.fake.requires_grad and written.fake.is_leaf:
         reason = f"{written.describe()} is written under autocast, which may have cast it before"
         raise session.unsupported(reason, skip=True)

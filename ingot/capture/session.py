@@ -7,7 +7,7 @@ import functools
 import sys
 from collections.abc import Callable
 from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -30,7 +30,7 @@ from ingot.capture.values import builtins as builtin_functions
 from ingot.capture.values import construction
 from ingot.capture.values.arguments import bind
 from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
-from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.constant import LITERALS, NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
@@ -51,8 +51,6 @@ _TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy"
 
 _REPLACEABLE = frozenset({"sys", "warnings"})
 """Those of them with functions that programs replace: sys.excepthook, warnings.showwarning."""
-
-_LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
 
 SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 """Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
@@ -90,7 +88,7 @@ class Session(Semantics):
         self.handles = False  # whether there are exception handlers in the code that was met
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
-        self.stop_at: int | None = None  # the number of instructions after which capture ends in a graph break
+        self.stop_at = STEP_LIMIT  # the number of instructions after which capture ends in a graph break or is given up
         self.varying: Varying = frozenset()
         self.plausible: Plausible | None = None
         self.continues = False  # whether it begins behind a graph break
@@ -102,6 +100,7 @@ class Session(Semantics):
         self._cells: dict[int, CellValue] = {}
         self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
+        self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}  # by id of a namespace, which it keeps, and name
 
     # -- frames and places ---------------------------------------------------------------------------------------------
 
@@ -125,12 +124,16 @@ class Session(Semantics):
         self.left = None
 
     def count_step(self) -> None:
-        """Counts an instruction that is about to run."""
-        if self.steps == self.stop_at:
-            raise Stop()
+        """Counts an instruction that is about to run, or as much work."""
+        if self.steps >= self.stop_at:
+            self.stop()
         self.steps += 1
-        if self.steps > STEP_LIMIT:
-            raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", skip=True)
+
+    def stop(self) -> NoReturn:
+        """Ends the capture before the instruction `stop_at`."""
+        if self.stop_at < STEP_LIMIT:
+            raise Stop()
+        raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", skip=True)
 
     @property
     def where(self) -> str:
@@ -256,7 +259,7 @@ class Session(Semantics):
 
     def wrap_constant(self, object: Any) -> Value:
         """An object that capture made or holds: a literal, or what a pure function gave."""
-        if type(object) in _LITERALS:
+        if type(object) in LITERALS:
             return ConstantValue(object)
         if type(object) is tuple:
             return TupleValue([self.wrap_constant(item) for item in object], tuple)
@@ -284,12 +287,17 @@ class Session(Semantics):
         if written is not None and name in written.written:
             value = written.written[name]
             return None if value is NULL else value
+        known = self._fixed.get((id(namespace), name))
+        if known is not None:
+            return known[0]
         if name not in namespace:
             return None
         found = namespace[name]
         fixed_there = self.is_trusted(module) and module not in _REPLACEABLE
         if fixed_there and (callable(found) or isinstance(found, ModuleType)):
-            return self.wrap(found, ConstSource(found))
+            made = self.wrap(found, ConstSource(found))
+            self._fixed[id(namespace), name] = made, namespace
+            return made
         return self.effects.found(found, GlobalSource(namespace, name))
 
     def wrap_builtin(self, namespace: dict[str, Any], name: str) -> Value | None:

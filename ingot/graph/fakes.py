@@ -23,7 +23,7 @@ from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 
-_CPU = torch.device("cpu")
+_CPU, _META = torch.device("cpu"), torch.device("meta")
 _NUMBER = torch.ops.aten._local_scalar_dense.default
 _ADDRESSING = {
     getattr(torch.ops.aten, name).default
@@ -39,6 +39,7 @@ class FakeTensor(torch.Tensor):
     is_wanted = False  # whether that one required a gradient then
     origin: Any = None  # its history then
     look: int | None = None  # what `look_of` has said
+    memory: int | None = None  # what `storage_key` has said
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
@@ -82,7 +83,9 @@ def holds_real(tree: Any) -> bool:
 def storage_key(fake: torch.Tensor) -> int:
     """Identity of the memory behind a fake: equal for two fakes exactly when they alias."""
     assert isinstance(fake, FakeTensor)
-    return fake.meta.untyped_storage()._cdata
+    if fake.memory is None:
+        fake.memory = fake.meta.untyped_storage()._cdata
+    return fake.memory
 
 
 def shows_the_same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -127,7 +130,8 @@ def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[Any]) -> bool:
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
-            key.append(look_of(value))
+            look = value.look
+            key.append(look_of(value) if look is None else look)
             fakes.append(value)
             continue
         key.append(kind)
@@ -173,9 +177,11 @@ class Made(NamedTuple):
         return cls(tuple(t.shape), t.stride(), t.dtype, fake.device, look_of(fake))
 
     def another(self) -> FakeTensor:
-        t = torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device="meta")
-        fake = FakeTensor(t, self.device)
-        fake.look = self.look
+        t = torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=_META)
+        fake: FakeTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            FakeTensor, self.sizes, self.strides, 0, dtype=self.dtype, device=self.device
+        )
+        fake.meta, fake.look = t, self.look
         return fake
 
 
@@ -441,7 +447,7 @@ class FakeContext(Mode):
         if tensor.requires_grad and not is_leaf(tensor):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
-            wrapped.meta, wrapped.is_outside, wrapped.is_wanted = inner, True, True
+            wrapped.meta, wrapped.memory, wrapped.is_outside, wrapped.is_wanted = inner, None, True, True
             wrapped.origin = wrapped.grad_fn
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped

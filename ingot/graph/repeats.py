@@ -17,6 +17,9 @@ from ingot.graph.schemas import node_name
 if TYPE_CHECKING:
     from ingot.graph.record import Recorder
 
+_ABOUT_LOOKS = frozenset({"is_complex", "is_contiguous", "is_floating_point", "is_same_size", "is_signed"})
+"""Questions whose answer follows from how tensors lie, and of what type they are."""
+
 _TRUSTED = ("torch._tensor", "torch.functional", "torch.nn.functional")
 
 
@@ -29,11 +32,12 @@ def is_torchs(target: Any) -> bool:
 
 
 class Results:
-    """What calls gave in one capture, by what tells them apart: one of their tensors, or a new one like another."""
+    """What calls gave in one capture, by what tells them apart: one of their tensors, a new one like another, or the
+    answer to a question."""
 
     def __init__(self, context: FakeContext) -> None:
         self.context = context
-        self._known: dict[Any, int | Made] = {}
+        self._known: dict[Any, int | Made | _Answer] = {}
 
     def run(
         self, target: Any, modes: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -43,7 +47,9 @@ class Results:
         key: list[Any] = [target, modes, torch.get_default_dtype(), len(args)]
         told = is_torchs(target) and not torch.is_grad_enabled() and tell_apart(args, key, fakes)
         told = told and (not kwargs or tell_apart(chain(*kwargs.items()), key, fakes))
-        if not told or not fakes or not self._are_apart(fakes, key):
+        if not fakes:
+            key.append(torch.get_default_device())
+        if not told or not self._are_apart(fakes, key):
             with self.context:
                 return function(*args, **kwargs)
         known = self._known.get(signature := tuple(key))
@@ -51,7 +57,7 @@ class Results:
             torch.autograd.graph.increment_version(fakes[known])
             return fakes[known]
         if known is not None:
-            return known.another()
+            return known.result if isinstance(known, _Answer) else known.another()
         before, versions, looks = self._state(), [fake._version for fake in fakes], [fake.look for fake in fakes]
         with self.context:
             result = function(*args, **kwargs)
@@ -62,22 +68,32 @@ class Results:
                 self._known[signature] = made
             elif changed and all(fakes[k] is result for k in changed):
                 self._known[signature] = changed[0]
+            elif not changed and type(result) is bool and getattr(target, "__name__", target) in _ABOUT_LOOKS:
+                self._known[signature] = _Answer(result)
         return result
 
     def _are_apart(self, fakes: list[FakeTensor], key: list[Any]) -> bool:
         """Whether none is another's view; which of them are one goes with the key."""
+        if len(fakes) == 1:
+            return not fakes[0].is_inference()
         found: dict[int, int] = {}
         for fake in fakes:
             place = found.setdefault(id(fake), len(found))
             key.append(place)
             if fake.is_inference():
                 return False
-        return len(found) == 1 or len({storage_key(fake) for fake in fakes}) == len(found)
+        return len(found) <= 1 or len({storage_key(fake) for fake in fakes}) == len(found)
 
     def _state(self) -> tuple[Any, ...]:
         """What a call that need not be made again leaves as it is."""
         context = self.context
         return context.draws, len(context.read), len(context.addressed), *context.shapes.asked
+
+
+class _Answer(NamedTuple):
+    """What a call gave that makes no tensor."""
+
+    result: bool
 
 
 class _Argument(NamedTuple):

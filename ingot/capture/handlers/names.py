@@ -22,6 +22,11 @@ def load_const(frame: InterpreterFrame, value: Any) -> None:
     frame.push(frame.session.wrap_constant(value))
 
 
+@handles("LOAD_VALUE")
+def load_value(frame: InterpreterFrame, value: Value) -> None:
+    frame.stack.append(value)
+
+
 @handles("LOAD_FAST")
 def load_fast(frame: InterpreterFrame, slot: int) -> None:
     value = frame.slots[slot]

@@ -193,8 +193,7 @@ class LazyValue(Value):
     __slots__ = ("object",)
 
     def __init__(self, object: Any, source: Source) -> None:
-        super().__init__(source)
-        self.object = object
+        self.object, self.source = object, source
 
     def describe(self) -> str:
         assert self.source is not None

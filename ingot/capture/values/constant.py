@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from ingot.capture.sources import Source
 
 
+LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
+
+
 class ConstantValue(Value):
     """One immutable object."""
 
     __slots__ = ("object",)
 
     def __init__(self, object: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = object
+        self.object, self.source = object, source
 
     def python_type(self) -> type:
         return type(self.object)

@@ -90,7 +90,7 @@ def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
     program = program_of(function.code)
     frame = InterpreterFrame(session, program, function, [])
     taken = [_taken(session, held, ItemSource(values, 1 + i)) for i, held in enumerate(contents[1:])]
-    frame.slots, frame.stack = taken[:variables], taken[variables:]
+    frame.slots, frame.stack[:] = taken[:variables], taken[variables:]
     if function.cells:
         frame.slots[len(frame.slots) - len(function.cells) :] = function.cells
     frame.index = _index_behind(program, offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,8 @@ _PROPERTIES |= frozenset(
 )
 """Attributes whose value follows from what TENSOR guards."""
 
+_OPERATIONS = frozenset(name for name in dir(torch.Tensor) if isroutine(getattr(torch.Tensor, name)))
+
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
@@ -66,8 +69,7 @@ class TensorValue(Value):
     def __init__(
         self, fake: torch.Tensor, node: fx.Node, source: Source | None = None, cls: type = torch.Tensor
     ) -> None:
-        super().__init__(source)
-        self.fake, self.fx_node, self.cls = fake, node, cls
+        self.source, self.fake, self.fx_node, self.cls = source, fake, node, cls
         self.attributes: dict[str, Value] = {}  # of one made during capture: those that the user sets
         self.gradient: Value = NONE  # of a leaf made during capture
         self.leaf_since: int | None = None  # the number of instructions before the one that made it a leaf
@@ -118,6 +120,8 @@ class TensorValue(Value):
             return self._gradient(session, name)
         if name == "__class__":
             return session.wrap_constant(self.cls)
+        if name in _OPERATIONS:
+            return TensorMethod(self, name)
         if find_missing(torch.Tensor, name):
             return self._own_attribute(session, name)
         if callable(getattr(torch.Tensor, name)):
@@ -296,8 +300,7 @@ class TensorMethod(Value):
     __slots__ = ("name", "tensor")
 
     def __init__(self, tensor: TensorValue, name: str) -> None:
-        super().__init__()
-        self.tensor, self.name = tensor, name
+        self.source, self.tensor, self.name = None, tensor, name
 
     def python_type(self) -> type:
         return type([].append)
