@@ -382,6 +382,9 @@ class GuardSet:
         """States the facts of a tensor. A size or stride that is not a constant in `sizes` or `strides` is symbolic: a
         symbol that is new is bound to it, of any other expression the run-time value must equal it."""
         facts = TensorFacts.of(tensor)
+        if sizes is None and strides is None:
+            self.add(source, Kind.TENSOR, facts, where)
+            return
         given: dict[str, Sequence[Any]] = {"size": sizes or facts.sizes, "stride": strides or facts.strides}
         dims = {what: [as_expr(e) for e in exprs] for what, exprs in given.items()}
         fixed = {what: tuple(e.constant for e in exprs) for what, exprs in dims.items()}

@@ -81,7 +81,8 @@ class InterpreterFrame:
     @property
     def where(self) -> str:
         """The user's "file:line"."""
-        return _place(self.program.code.co_filename, self.line)
+        program = self.program
+        return _place(program.code.co_filename, program.instructions[max(self.index - 1, 0)].line)
 
     def pop(self) -> Value:
         """The top of the stack, to be used: its nature is guarded."""

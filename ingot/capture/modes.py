@@ -15,7 +15,7 @@ class ModeTracker:
 
     def __init__(self) -> None:
         self._at_start = self._in_graph = Modes.now()
-        self._differs = False
+        self.differs = False  # whether the graph is yet to be given the modes of now
         self._entered: list[fx.Node] = []  # autocast contexts of the graph that are open
         self.depth = 0  # autocast contexts that the program has entered, less those it has left
         self.cleared = False  # whether it emptied autocast's cache of weights
@@ -23,13 +23,13 @@ class ModeTracker:
 
     def changed(self) -> None:
         """Notes that the program has set a mode."""
-        self._differs = True
+        self.differs = True
         self.changes += 1
 
     def reach(self, graph: fx.Graph, where: str) -> None:
         """Gives the graph the modes of now, before an operation is added to it."""
-        if self._differs:
-            self._differs = False
+        if self.differs:
+            self.differs = False
             self._bring(graph, Modes.now(), where)
 
     def close(self, graph: fx.Graph) -> None:

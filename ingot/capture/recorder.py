@@ -21,7 +21,7 @@ from ingot.capture.guards import Kind, Quantity
 from ingot.capture.modes import ModeTracker
 from ingot.capture.size_marks import marks_of
 from ingot.capture.sources import Source
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import AUTOCAST_DEVICES
@@ -103,16 +103,20 @@ class GraphRecorder:
             session.guard(source, Kind.SAME, known.source)
             return known
         dims, bounds = self._symbolic_dims(session, tensor, source)
+        name, where = source.name, session.where
         try:
-            fake = self.context.fake(tensor, dims, source.name, bounds)
+            fake = self.context.fake(tensor, dims, name, bounds)
         except Unsupported as reason:
-            error = session.unsupported(f"{source.name}: {reason.reason}", reason.hint)
+            error = session.unsupported(f"{name}: {reason.reason}", reason.hint)
             error.symbolic = bool(dims)  # which no guard tells yet
             raise error from None
-        self._guard(session, tensor, fake, source)
-        with self.graph.inserting_before(self._first_operation()):
-            node = self.graph.placeholder(self._parameter(source))
-        node.meta.update(val=fake, where=session.where)
+        if dims:
+            expr = self.context.shapes.to_expr
+            sizes, strides = [expr(s) for s in fake.shape], [expr(s) for s in fake.stride()]
+            session.guards.add_tensor(source, tensor, where, sizes, strides)
+        else:
+            session.guards.add_tensor(source, tensor, where)
+        node = self._placeholder(name, fake, where)
         made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
         self.by_fake[id(fake)] = made
         self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
@@ -126,6 +130,8 @@ class GraphRecorder:
         if self.dynamic is False:
             return frozenset(), {}
         marks = marks_of(tensor)
+        if not (marks or self.dynamic or session.varying or session.plausible is not None):
+            return frozenset(), {}
         sizes = [Quantity(source, "size", d) for d in range(tensor.dim())]
         seen = {size.dim for size in sizes if size in session.varying}
         if session.is_given(source):
@@ -143,27 +149,21 @@ class GraphRecorder:
         """The value of an int from outside that varies from call to call."""
         symbol, fake = self.context.shapes.integer(number, source.name)
         session.guards.bind(symbol, Quantity(source, "value"), session.where)
-        with self.graph.inserting_before(self._first_operation()):
-            node = self.graph.placeholder(self._parameter(source))
-        node.meta.update(val=fake, where=session.where)
+        node = self._placeholder(source.name, fake, session.where)
         self.integers[node] = GraphInput(source, fake)
         return SymIntValue.of_node(fake, node)
 
-    def _guard(self, session: Session, tensor: torch.Tensor, fake: FakeTensor, source: Source) -> None:
-        if any(isinstance(size, torch.SymInt) for size in (*fake.shape, *fake.stride())):
-            expr = self.context.shapes.to_expr
-            sizes, strides = [expr(s) for s in fake.shape], [expr(s) for s in fake.stride()]
-            session.guards.add_tensor(source, tensor, session.where, sizes, strides)
-        else:
-            session.guards.add_tensor(source, tensor, session.where)
-
-    def _parameter(self, source: Source) -> str:
-        """A name for a placeholder, unlike those of the others."""
-        name = _identifier(source.name)
-        names = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(1)))
-        made = next(n for n in names if n not in self._parameters)
+    def _placeholder(self, name: str, fake: Any, where: str) -> fx.Node:
+        """A node for an input, with a name unlike those of the others."""
+        name = made = _identifier(name)
+        number = itertools.count(1)
+        while made in self._parameters:
+            made = f"{name}_{next(number)}"
         self._parameters.add(made)
-        return made
+        with self.graph.inserting_before(self._first_operation()):
+            node = self.graph.placeholder(made)
+        node.meta.update(val=fake, where=where)
+        return node
 
     def _first_operation(self) -> fx.Node:
         """The node before which inputs are declared: the graph's root as long as there is no operation."""
@@ -173,7 +173,7 @@ class GraphRecorder:
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
-    def call(self, session: Session, op: str, target: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    def call(self, session: Session, op: str, target: Any, args: Arguments, kwargs: Keywords) -> Value:
         """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes and records it as
         one node. What gives
         no tensor and no symbolic integer is not recorded: the result is known."""
@@ -204,7 +204,8 @@ class GraphRecorder:
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
         self.writes |= writes
-        self.modes.reach(self.graph, where)
+        if self.modes.differs:
+            self.modes.reach(self.graph, where)
         read = self.context.read
         node_of = self._number_or_node if read else self.node_of
         nodes = tuple([a.fx_node if type(a) is TensorValue and not read else a.argument(node_of) for a in args])
@@ -214,7 +215,12 @@ class GraphRecorder:
         if kwargs:
             node.kwargs = nodes_by_name
         node.meta.update(val=result, where=where)
-        return result_value(session, result, node)
+        if type(result) is not FakeTensor:
+            return result_value(session, result, node)
+        made = self.by_fake.get(id(result))
+        if made is None:
+            made = self.by_fake[id(result)] = TensorValue(result, node)
+        return made
 
     def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:

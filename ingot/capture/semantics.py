@@ -24,6 +24,7 @@ from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
 from ingot.capture.values.sequences import ConstantIterator, SliceValue
 from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.tensor import TensorValue
 from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _PLAIN_OF_INPLACE = {inplace: plain for inplace, (_, plain) in INPLACE_METHODS.items()}
 _UNKNOWN = object()
+_NOT_BEFORE_TENSORS = frozenset({TensorValue, ConstantValue})
+"""Operands whose rule is never asked before that of a tensor on their left."""
+
 _EMPTY = frozenset({list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque, Counter})
 """Built-in classes of which an empty instance fails as any other does."""
 
@@ -191,6 +195,8 @@ class Semantics:
 
     def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """The value with all that it holds realized, to be given to an operation of the graph."""
+        if type(value) is TensorValue or type(value) is ConstantValue:
+            return value
         value = self.realize(value)
         if isinstance(value, SequenceValue):
             value.items[:] = map(self.deep, value.items)
@@ -365,6 +371,10 @@ class Semantics:
     def binary(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
         """The result of a binary operator or comparison, by the left operand's rule, then by the right one's."""
         left, right = self.realize(left), self.realize(right)
+        if type(left) is TensorValue and type(right) in _NOT_BEFORE_TENSORS:
+            of_tensor = left.binary(self, function, right, False)
+            if of_tensor is not None:
+                return of_tensor
         first = right.python_type() is not left.python_type() and self.comes_first(right, left)
         if first and (made := right.binary(self, self._plain(function), left, True)) is not None:
             return made

@@ -80,7 +80,7 @@ class Session(Semantics):
         self.frames: list[InterpreterFrame] = []
         self._users: list[InterpreterFrame | None] = []  # for each of them, the innermost one of the user's own code
         self.handled: Value = NONE
-        self.numbered: list[Value] = []  # the outside objects whose id() is used
+        self.numbered: dict[int, Value] = {}  # the outside objects whose id() is used, by that of their values
         self.inherited: Value = NONE  # the exception that the caller of the generator that runs handles
         self.suspended: list[GeneratorValue] = []  # in the order in which they were left standing
         self.left: InterpreterFrame | None = None
@@ -138,7 +138,7 @@ class Session(Semantics):
     @property
     def where(self) -> str:
         """The innermost line of the user's own code that runs now."""
-        frame = self.user_frame
+        frame = (self._users[-1] or self.frames[-1]) if self.frames else self.left
         return frame.where if frame is not None else ""
 
     @property

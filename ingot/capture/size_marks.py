@@ -21,6 +21,8 @@ def mark(tensor: torch.Tensor, dim: int, bounds: Bounds | None) -> None:
 
 def marks_of(tensor: torch.Tensor) -> dict[int, Bounds | None]:
     """What is said of a tensor's dimensions."""
+    if not _MARKS and not vars(tensor):
+        return {}
     return {**dict(_marks_of_torch(vars(tensor))), **_MARKS.get(tensor, {})}
 
 

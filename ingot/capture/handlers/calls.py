@@ -11,7 +11,7 @@ from ingot.capture.values.base import NULL, Keywords, Value
 def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> InterpreterFrame | None:
     """Calls what lies on the stack as (NULL, callable), (callable, NULL) or (callable, self). A Python function's
     frame is returned, to be run next."""
-    below, above = frame.pop_many(2)
+    above, below = frame.stack.pop(), frame.stack.pop()
     if below is NULL:
         callable_ = above
     elif above is NULL:
@@ -19,10 +19,11 @@ def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> Interpr
     else:
         callable_, args = below, [above, *args]
     session = frame.session
-    target = session.realize(callable_).callee(session, args, kwargs)
+    callable_ = session.realize(callable_)
+    target = callable_.callee(session, args, kwargs)
     if target is not None:
         return session.frame_of(*target)
-    frame.push(session.call(callable_, args, kwargs))
+    frame.push(callable_.call(session, args, kwargs))
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Value
-from ingot.capture.values.constant import NONE
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.size_checks import require_truth
 from ingot.capture.values.tensor import TensorValue
 
@@ -19,6 +19,8 @@ def jump(frame: InterpreterFrame, target: int) -> None:
 def truth_at_branch(frame: InterpreterFrame, value: Value, if_false: int, if_true: int) -> bool:
     """The truth of a value that decides where a frame goes on. Where one side does nothing but raise an error, the data
     of a tensor are checked to lead to the other when the graph runs, and eager raises the error."""
+    if type(value) is ConstantValue:
+        return bool(value.object)
     if isinstance(value, TensorValue):
         wanted = only_raises(frame, if_false)
         if wanted is not only_raises(frame, if_true) and require_truth(frame.session, value, wanted):

@@ -9,12 +9,16 @@ from ingot.capture.handlers.control import truth_at_branch
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.late_text import formatted
+from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.unread import counted
 
 
 @handles("BINARY_OP", "COMPARE_OP")
 def binary_op(frame: InterpreterFrame, function: Any) -> None:
     session, right, left = frame.session, frame.stack.pop(), frame.stack.pop()
+    if type(left) is TensorValue:
+        frame.push(session.binary(function, left, right))
+        return
     made = counted(session, function, left, right) or formatted(session, function, left, right)
     frame.push(made or session.binary(function, left, right))
 

@@ -22,14 +22,15 @@ _COMPARED = 32
 def tell_apart(session: Session, owner: Value) -> None:
     """States, of an object whose identity is used, which of the others that were used so it is."""
     numbered = session.numbered
-    if owner.source is None or any(owner is other for other in numbered):
+    if owner.source is None or id(owner) in numbered:
         return
-    numbered.append(owner)
-    if len(numbered) <= _COMPARED:
-        for other in numbered[:-1]:
+    if len(numbered) < _COMPARED:
+        for other in numbered.values():
             session.same(owner, other)
+    numbered[id(owner)] = owner
+    if len(numbered) <= _COMPARED:
         return
-    for each in numbered if len(numbered) == _COMPARED + 1 else [owner]:
+    for each in list(numbered.values()) if len(numbered) == _COMPARED + 1 else [owner]:
         real = session.graph.value_of(each) if isinstance(each, TensorValue) else each.identity()
         session.guard(each.source, Kind.IDENTITY, real)
 

@@ -34,8 +34,10 @@ _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, op
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
 _PARTIAL = frozenset({operator.truediv, operator.pow})
 """Where a tensor has infinity or NaN, Python may raise an error."""
+_OF_FLOATS = _ARITHMETIC | _PARTIAL
 _PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC | _PARTIAL}
 _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
+_WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
 _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -101,7 +103,7 @@ class NumberValue(Value):
             return self.with_tensor(session, function, other, not reflected)
         right = self._operand(session, other)
         plain = _PLAIN.get(function, function)
-        known = plain in _ARITHMETIC | _PARTIAL
+        known = plain in _OF_FLOATS
         if plain in _PARTIAL and not session.is_trusted(session.frames[-1].function.namespace.get("__name__")):
             divisor = self if reflected else other
             known = plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
@@ -130,7 +132,7 @@ class NumberValue(Value):
         # An integer may not fit a narrower type of integers.
         known = dtype in _FLOATS or dtype in (torch.int64, torch.bool) or dtype in _INTEGERS and self.cls is float
         known = known and self.cls is not bool
-        if not known or function not in _ARITHMETIC | _COMPARISONS | _IN_PLACE:
+        if not known or function not in _WITH_TENSORS:
             raise session.unsupported(f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}")
         if reflected:
             function = _PLAIN.get(function, function)

@@ -106,6 +106,8 @@ class TensorValue(Value):
         return TupleValue([s if isinstance(s, Value) else ConstantValue(s) for s in sizes], torch.Size)
 
     def get_attribute(self, session: Session, name: str) -> Value:
+        if name in _OPERATIONS:
+            return TensorMethod(self, name)
         if name == "shape":
             return self.shape(session)
         if self.source is None and name in ("requires_grad", "is_leaf", "grad_fn"):
@@ -120,8 +122,6 @@ class TensorValue(Value):
             return self._gradient(session, name)
         if name == "__class__":
             return session.wrap_constant(self.cls)
-        if name in _OPERATIONS:
-            return TensorMethod(self, name)
         if find_missing(torch.Tensor, name):
             return self._own_attribute(session, name)
         if callable(getattr(torch.Tensor, name)):
@@ -225,6 +225,8 @@ class TensorValue(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
+        if type(other) is TensorValue:
+            return session.graph.call(session, "call_function", function, _pair(self, other, reflected), {})
         if hasattr(other, "with_tensor"):
             return other.with_tensor(session, function, self, reflected)
         if hasattr(other, "as_operand"):
@@ -238,7 +240,7 @@ class TensorValue(Value):
         if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):
             if other.object is not None or function in (operator.eq, operator.ne):
                 return None  # else the operator raises an error, as eager's does
-        return session.graph.call(session, "call_function", function, (other, self) if reflected else (self, other), {})
+        return session.graph.call(session, "call_function", function, _pair(self, other, reflected), {})
 
     def convert(self, session: Session, cls: type) -> Value:
         known = session.graph.known.of(self.fake)
@@ -288,6 +290,10 @@ class TensorValue(Value):
             return ConstantValue(example.type())
         dtype = session.python(example.type, wanted).dtype
         return session.graph.call(session, "call_method", "to", (self, ConstantValue(dtype)), {})
+
+
+def _pair(value: Value, other: Value, reflected: bool) -> tuple[Value, Value]:
+    return (other, value) if reflected else (value, other)
 
 
 def is_none(value: Value) -> bool:

@@ -98,7 +98,7 @@ class TorchFunction(Value):
         made = made or with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
         if made is not None:
             return made
-        values, named = tuple(session.deep(a) for a in args), {k: session.deep(v) for k, v in kwargs.items()}
+        values, named = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
         except NotConstant as unknown:
