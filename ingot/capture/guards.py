@@ -341,11 +341,15 @@ def _key(guard: Guard) -> tuple[Any, ...]:
 
 
 def _data_key(data: Any) -> Any:
-    if isinstance(data, (Source, Expr, Kind, type, TensorFacts)):
-        return data
-    if type(data) is tuple:
+    kind = type(data)
+    if kind in _COMPARED:
+        return kind, data
+    if kind is tuple:
         return tuple(map(_data_key, data))
-    return (type(data), data) if type(data) in (int, str, bool, bytes) else id(data)
+    return data if isinstance(data, (Source, Expr, Kind, type, TensorFacts)) else id(data)
+
+
+_COMPARED = frozenset({int, str, bool, bytes})
 
 
 class GuardSet:
@@ -366,10 +370,12 @@ class GuardSet:
     def add(self, source: Source | None, kind: Kind, data: Any = None, where: str = "") -> None:
         """States a fact; what `data` is stands beside each `Kind`. `where` is the user's "file:line" that relied on
         it."""
+        key = kind, source, _data_key(data)
+        if key in self._guards:
+            return
         if kind is Kind.EQUALS and not is_plain_constant(data):
             raise TypeError(f"EQUALS cannot guard {type(data).__qualname__}: guard its parts or its identity")
-        guard = Guard(kind, source, data, where)
-        self._guards.setdefault(_key(guard), guard)
+        self._guards[key] = Guard(kind, source, data, where)
 
     def add_tensor(
         self,

@@ -35,7 +35,7 @@ from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
-from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member
+from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, plain_base
 from ingot.capture.values.sequences import TypedKey
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
@@ -100,6 +100,7 @@ class Session(Semantics):
         self._cells: dict[int, CellValue] = {}
         self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
+        self._plain_lookups: dict[type, bool] = {}
         self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}  # by id of a namespace, which it keeps, and name
 
     # -- frames and places ---------------------------------------------------------------------------------------------
@@ -222,6 +223,14 @@ class Session(Semantics):
             ):  # an immutable type stays as it is
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, found))
         return found
+
+    def looks_up_plainly(self, cls: type) -> bool:
+        """Whether instances of a class look attributes up as those of the class written in C that it derives from."""
+        known = self._plain_lookups.get(cls)
+        if known is None:
+            hooks = [find_in_class(owner, "__getattribute__") for owner in (cls, plain_base(cls))]
+            known = self._plain_lookups[cls] = hooks[0] is hooks[1]
+        return known
 
     # -- outside objects -----------------------------------------------------------------------------------------------
 

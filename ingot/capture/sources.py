@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from types import CellType, FunctionType
 from typing import Any, Literal, dataclass_transform
-from weakref import WeakValueDictionary
+from weakref import KeyedRef
 
 import torch
 
 # Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the user's runs here.
 _VALUE_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 
-_interned: WeakValueDictionary[tuple[Any, ...], Source] = WeakValueDictionary()
+_interned: dict[tuple[Any, ...], KeyedRef[tuple[Any, ...], Source]] = {}
 
 Step = tuple["Source | None", str, Any]
 """(parent, access, key): how the native guard walk gets at a value; `access` is a name in native/guards.c's table of
@@ -29,28 +29,42 @@ accesses."""
 
 def _token(field: Any) -> Any:
     """What tells one field of a source from another: sources and plain keys by value, all else by identity."""
-    if isinstance(field, Source):
-        return field
-    return (type(field), field) if type(field) in _VALUE_KEYS else id(field)
+    kind = type(field)
+    if kind in _VALUE_KEYS:
+        return kind, field
+    return field if isinstance(field, Source) else id(field)
+
+
+def _forget(reference: KeyedRef[tuple[Any, ...], Source]) -> None:
+    if _interned.get(reference.key) is reference:
+        del _interned[reference.key]
 
 
 class _Interning(type):
     """Makes the call of a source class return the one object with those fields."""
 
     defaults: tuple[Any, ...]  # of the fields that need not be given, which are the last
+    setters: tuple[Callable[[Any, Any], None], ...]  # of the fields, past what keeps them as they are
 
     def __call__(cls, *args: Any) -> Any:
         lacking = len(cls.__match_args__) - len(args)  # type: ignore[attr-defined]
         if 0 < lacking <= len(cls.defaults):
             args += cls.defaults[-lacking:]
         token = (cls, *map(_token, args))
-        known = _interned.get(token)
-        return _interned.setdefault(token, super().__call__(*args)) if known is None else known
+        reference = _interned.get(token)
+        known = None if reference is None else reference()
+        if known is None:
+            known = object.__new__(cls)  # type: ignore[arg-type]
+            for set_field, field in zip(cls.setters, args, strict=True):
+                set_field(known, field)
+            _interned[token] = KeyedRef(known, _forget, token)
+        return known
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def _source(cls: type) -> Any:
     made: Any = dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
+    made.setters = tuple(vars(made)[field.name].__set__ for field in fields(made))
     made.defaults = tuple(field.default for field in fields(made) if field.default is not MISSING)
     return made
 

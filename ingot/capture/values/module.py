@@ -140,9 +140,8 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
         raise session.unsupported(f"a call of {module.describe()}")
     _refuse_lazy(session, module)
     hooked = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
-    for name in _HOOKS:
-        table = f"_global{name}"
-        if _has_hooks(session, session.wrap(_TORCH[table], GlobalSource(_TORCH, table))):
+    for name, table in _OF_ALL_MODULES.items():
+        if _has_hooks(session, session.wrap(_TORCH[table.key], table)):
             hooked.append(name)
     if hooked:
         of_backward = not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(hooked)
@@ -176,6 +175,9 @@ def _refuse_lazy(session: Session, module: ModuleValue) -> None:
 
 
 _TORCH: dict[str, Any] = vars(torch.nn.modules.module)
+_OF_ALL_MODULES = {name: GlobalSource(_TORCH, f"_global{name}") for name in _HOOKS}
+"""By name of a module's own table of hooks: that of the hooks of all modules."""
+
 FORWARDING[nn.Module._wrapped_call_impl] = _wrapped_call  # type: ignore[index]
 FORWARDING[_CALL_IMPL] = _forwarded
 

@@ -137,9 +137,8 @@ class ObjectValue(Value):
         return None
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        hook = find_in_class(self.cls, "__getattribute__")
         try:
-            if hook is find_in_class(plain_base(self.cls), "__getattribute__"):
+            if session.looks_up_plainly(self.cls):
                 found = self.plain_attribute(session, name)
             else:
                 hook = session.class_lookup(self.cls, "__getattribute__")
@@ -450,7 +449,8 @@ def instance_dict(object_: Any) -> dict[str, Any] | None:
 
 def is_data_descriptor(raw: Any) -> bool:
     """Whether it comes before the instance `__dict__`."""
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    cls = type(raw)
+    return cls is not FunctionType and (hasattr(cls, "__set__") or hasattr(cls, "__delete__"))
 
 
 def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
