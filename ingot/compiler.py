@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from ingot.backends import check_outputs, compile_with_backend
-from ingot.capture import Captured, Chain, argument_slots, capture_call, capture_continuation
+from ingot.capture import Captured, Chain, Request, argument_slots, capture_call, capture_continuation
 from ingot.capture.facts import WATCHED, operations_are_watched
 from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying, closest
 from ingot.capture.inner_calls import captured_by
@@ -210,21 +210,20 @@ class Compiler:
     ) -> Run:
         """Compile with symbols for sizes and integers that vary, and for sizes that may; where that cannot be done, for
         those of this call."""
-        fixed = frozenset(place for place in self.varying if not isinstance(place, Quantity))
-        static = replace(self.options, dynamic=False)
+        symbolic, static = self._request(), self._static_request()
 
-        def capture(options: Options, varying: Varying, plausible: Plausible | None = None) -> Captured:
+        def capture(request: Request) -> Captured:
             compilation.captured = None
             with stage(compilation, "capture"):
-                compilation.captured = captured = self._capture(args, kwargs, options, varying, plausible)
+                compilation.captured = captured = self._capture(args, kwargs, request)
             return captured
 
-        def compiled(plausible: Plausible | None) -> Run | Exception:
+        def compiled(request: Request) -> Run | Exception:
             """With symbols, or why that cannot be done."""
             try:
-                captured = capture(self.options, self.varying, plausible)
+                captured = capture(request)
                 why = captured.break_
-                if why is None or not has_symbols(why) or str(capture(static, fixed).break_) == str(why):
+                if why is None or not has_symbols(why) or str(capture(static).break_) == str(why):
                     return self._add_entry(compilation, captured, slots)  # it does not break for the symbols' sake
             except BackendError:
                 raise
@@ -235,19 +234,19 @@ class Compiler:
             return why
 
         if self.fixed_sizes:
-            return self._add_entry(compilation, capture(static, fixed), slots)
+            return self._add_entry(compilation, capture(static), slots)
         if self.plausible is not None:
-            found = compiled(self.plausible)
+            found = compiled(replace(symbolic, plausible=self.plausible))
             if not isinstance(found, Exception):
                 assert compilation.captured is not None
                 self.plausible = self.plausible._replace(places=self.plausible.places | compilation.captured.supposed)
                 return found
             if not getattr(found, "of_values", False):
                 self.supposes, self.plausible = False, None
-        found = compiled(None)
+        found = compiled(symbolic)
         if not isinstance(found, Exception):
             return found
-        run = self._add_entry(compilation, capture(static, fixed), slots)
+        run = self._add_entry(compilation, capture(static), slots)
         compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(found)}")
         self.fixed_sizes = not getattr(found, "of_values", False)
         return run
@@ -285,9 +284,8 @@ class Compiler:
                 if self.entries[: len(entries)] != [*entries]:
                     return  # reset since then
                 modes.set()
-                fixed = frozenset(place for place in self.varying if not isinstance(place, Quantity))
                 with stage(compilation, "capture"):
-                    captured = self._capture(args, kwargs, replace(self.options, dynamic=False), fixed, None)
+                    captured = self._capture(args, kwargs, self._static_request())
                 if captured.guards.symbols:
                     raise Unsupported("sizes are marked as dynamic")
                 self._add_entry(compilation, captured, slots, hot=True)
@@ -307,16 +305,18 @@ class Compiler:
     def _new_compilation(self, recompiled: str) -> Compilation:
         return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
 
-    def _capture(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        varying: Varying,
-        plausible: Plausible | None,
-    ) -> Captured:
-        flags = self.takes_data_dependent_sizes, plausible, self.expects_errors
-        return capture_call(self.dispatcher.fn, args, kwargs, options, self._continue_at, varying, *flags)
+    def _request(self) -> Request:
+        """Symbols for what varies."""
+        flags = self.takes_data_dependent_sizes, self.expects_errors
+        return Request(self.options, self._continue_at, self.varying, None, *flags)
+
+    def _static_request(self) -> Request:
+        """The sizes and integers of the call; floats that vary are inputs."""
+        floats = frozenset(place for place in self.varying if not isinstance(place, Quantity))
+        return replace(self._request(), options=replace(self.options, dynamic=False), varying=floats)
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
+        return capture_call(self.dispatcher.fn, args, kwargs, request)
 
     def _continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -499,16 +499,8 @@ class Continuation(Compiler):
     def where(self) -> str:
         return self.chain.where
 
-    def _capture(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        varying: Varying,
-        plausible: Plausible | None,
-    ) -> Captured:
-        flags = self.takes_data_dependent_sizes, plausible, self.expects_errors
-        return capture_continuation(self.chain, args, options, self._continue_at, varying, *flags)
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
+        return capture_continuation(self.chain, args, request)
 
     def _continue_at(self, chain: Chain) -> Any:
         return self.root._continue_at(chain)

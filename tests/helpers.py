@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ingot.capture import Captured, argument_slots, capture_call
+from ingot.capture import Captured, Request, argument_slots, capture_call
 from ingot.options import Options
 
 
@@ -18,7 +18,7 @@ def run_captured(
 ) -> tuple[Any, Captured]:
     """The result of a captured call, by the graph module as it is, and what was captured."""
     with torch.random.fork_rng(devices=()):  # as the compiler does: some of torch's first uses draw random numbers
-        captured = capture_call(fn, args, kwargs, Options(dynamic=dynamic))
+        captured = capture_call(fn, args, kwargs, Request(Options(dynamic=dynamic)))
     return rerun(captured, fn, *args, **kwargs), captured
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import BackwardHook
 
-from ingot.capture import Captured, capture_call, hook_calls
+from ingot.capture import Captured, Request, capture_call, hook_calls
 from ingot.capture.guards import Guard
 from ingot.capture.sources import ArgSource, Source
 from ingot.errors import Unsupported
@@ -148,7 +148,7 @@ def _captured(fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Captured:
     call = hook_calls.call_of_module if len(fixed) == 2 else hook_calls.call
     name = getattr(fixed[0], "__qualname__", type(fixed[0]).__name__)
     try:
-        captured = capture_call(call, (*fixed, _stand_ins(given)), {}, Options(dynamic=False))
+        captured = capture_call(call, (*fixed, _stand_ins(given)), {}, Request(Options(dynamic=False)))
     except Unsupported as reason:
         raise Unsupported(f"the hook {name}: {reason.reason}", reason.where) from None
     if captured.residual.effects or captured.writes:

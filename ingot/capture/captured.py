@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ingot.capture import handlers, marks
+import ingot.capture.rows  # noqa: F401 (found by way of tables)
+from ingot.capture import marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
 from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying
@@ -21,30 +22,6 @@ from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, ConstSource
-from ingot.capture.values import (
-    arrays,
-    autograd_functions,
-    backward_hooks,
-    cached,
-    checkpoints,
-    contexts,
-    copies,
-    deferred,
-    differentiation,
-    foreach,
-    generators,
-    iterators,
-    library,
-    marked,
-    modes,
-    module,
-    optimizers,
-    outside_iterators,
-    size_checks,
-    slots,
-    torch_functions,
-    transforms,
-)
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
@@ -53,32 +30,6 @@ from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
 from ingot.graph.relations import reduced
 from ingot.options import Options
-
-_TABLES = (  # imported for the rows that they add
-    handlers,
-    arrays,
-    autograd_functions,
-    backward_hooks,
-    cached,
-    checkpoints,
-    contexts,
-    copies,
-    deferred,
-    differentiation,
-    foreach,
-    generators,
-    iterators,
-    library,
-    marked,
-    modes,
-    module,
-    optimizers,
-    outside_iterators,
-    size_checks,
-    slots,
-    torch_functions,
-    transforms,
-)
 
 
 @dataclass
@@ -165,31 +116,32 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     return tuple(slots)
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a capture besides its call. Without `continuations` a graph may not be broken. `varying` are not
+    compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break the graph;
+    nor does what eager is thought to refuse, where `expects_errors`."""
+
+    options: Options
+    continuations: Continuations | None = None
+    varying: Varying = frozenset()
+    plausible: Plausible | None = None
+    data_dependent_sizes: bool = False
+    expects_errors: bool = True
+
+
 Enter = Callable[[Session], tuple[list[InterpreterFrame], Value | None]]
 """Gives the frames that a region begins with, and an exception that the innermost one begins with."""
 
 
-def capture_call(
-    fn: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Options,
-    continuations: Continuations | None = None,
-    varying: Varying = frozenset(),
-    data_dependent_sizes: bool = False,
-    plausible: Plausible | None = None,
-    expects_errors: bool = True,
-) -> Captured:
-    """Captures the call `fn(*args, **kwargs)` without running it, to its end or, given `continuations`, to a graph
-    break. `varying` are not compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break
-    the graph. Without `expects_errors`, what eager is thought to refuse is a break as well.
+def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], request: Request) -> Captured:
+    """Captures the call `fn(*args, **kwargs)` without running it, to its end or to a graph break.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
     captured at all.
     """
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
-        session.varying, session.plausible = varying, plausible
         function, _ = entry(fn)
         marks.refuse_disabled(function)
         root = FunctionValue.outside(session, function, ConstSource(function))
@@ -197,58 +149,44 @@ def capture_call(
         values = [session.wrap(v, ArgSource(i, names[i])) for i, v in enumerate(argument_slots(fn, args, kwargs))]
         return [session.root_frame(root, values)], None
 
-    return _capture(enter, options, continuations, data_dependent_sizes, expects_errors)
+    return _capture(enter, request)
 
 
-def capture_continuation(
-    chain: Chain,
-    state: Sequence[Any],
-    options: Options,
-    continuations: Continuations,
-    varying: Varying = frozenset(),
-    data_dependent_sizes: bool = False,
-    plausible: Plausible | None = None,
-    expects_errors: bool = True,
-) -> Captured:
+def capture_continuation(chain: Chain, state: Sequence[Any], request: Request) -> Captured:
     """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
-        session.varying, session.plausible, session.continues = varying, plausible, True
+        session.continues = True
         return enter_chain(session, chain, state)
 
-    return _capture(enter, options, continuations, data_dependent_sizes, expects_errors)
+    return _capture(enter, request)
 
 
-def _capture(
-    enter: Enter, options: Options, continuations: Continuations | None, data_dependent_sizes: bool,
-    expects_errors: bool,
-) -> Captured:  # fmt: skip
+def _capture(enter: Enter, request: Request) -> Captured:
     """A program that asks whether it is compiled hears yes, unless that leads it to an error, as eager's answer may
     not."""
 
     def capture(end: Unsupported | None) -> Captured:
-        if not expects_errors and isinstance(end, EagerRaises):
+        if not request.expects_errors and isinstance(end, EagerRaises):
             end = end.as_break()
-        return _capture_to(end, enter, options, continuations, data_dependent_sizes, says_compiling)
+        return _capture_to(end, enter, request, says_compiling)
 
     says_compiling = True
     try:
-        return _capture_to_a_break(capture, options, continuations)
+        return _capture_to_a_break(capture, request)
     except EagerRaises as reason:
         if not reason.asked_compiling:
             raise
     says_compiling = False
-    return _capture_to_a_break(capture, options, continuations)
+    return _capture_to_a_break(capture, request)
 
 
-def _capture_to_a_break(
-    capture: Callable[[Unsupported | None], Captured], options: Options, continuations: Continuations | None
-) -> Captured:
+def _capture_to_a_break(capture: Callable[[Unsupported | None], Captured], request: Request) -> Captured:
     """Where something cannot be captured, starts over and ends before it: no half-done instruction is ever undone."""
     try:
         return capture(None)
     except Unsupported as reason:
-        if reason.step is None or reason.skip or options.fullgraph or continuations is None:
+        if reason.step is None or reason.skip or request.options.fullgraph or request.continuations is None:
             raise
         broken = reason
     while True:
@@ -265,18 +203,13 @@ def _capture_to_a_break(
             raise
 
 
-def _capture_to(
-    end: Unsupported | None,
-    enter: Enter,
-    options: Options,
-    continuations: Continuations | None,
-    data_dependent_sizes: bool,
-    says_compiling: bool,
-) -> Captured:
+def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_compiling: bool) -> Captured:
     """Captures to the end of the function or, given a reason to break the graph, to that place."""
-    guards = GuardSet()
+    guards, options = GuardSet(), request.options
     guards.add_global_state()
-    session = Session(guards, GraphRecorder(FakeContext(data_dependent_sizes), options.dynamic, not options.is_native))
+    context = FakeContext(request.data_dependent_sizes)
+    session = Session(guards, GraphRecorder(context, options.dynamic, not options.is_native))
+    session.varying, session.plausible = request.varying, request.plausible
     session.says_compiling = says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:
@@ -288,11 +221,11 @@ def _capture_to(
         try:
             recipe = results.recipe(run_chain(session, *enter(session)))
         except Stop:
-            assert end is not None and continuations is not None
+            assert end is not None and request.continuations is not None
             if isinstance(end, EagerRaises) and not handled_here(session):
                 raise end from None
             guards.adopt(end.guards)  # what led to the break, in the instruction that is not captured
-            recipe = leave(session, results, continuations)
+            recipe = leave(session, results, request.continuations)
         return _finish(session, results, recipe, end)
     except Raised as raised:
         assert isinstance(raised.value, ExceptionValue)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import ingot
-from ingot.capture import capture_call
+from ingot.capture import Request, capture_call
 from ingot.compiler import Compiler
 from ingot.options import Options
 from tests.helpers import assert_same, rerun, run_captured, same
@@ -175,7 +175,7 @@ def test_branch_on_a_symbolic_size_is_guarded():
         return x + 1 if x.shape[0] > 4 else x - 1
 
     with torch.no_grad():
-        captured = capture_call(fn, (torch.ones(6),), {}, Options(dynamic=True))
+        captured = capture_call(fn, (torch.ones(6),), {}, Request(Options(dynamic=True)))
         assert_same(rerun(captured, fn, torch.ones(9)), torch.ones(9) + 1)
         assert captured.guards.check_python((torch.ones(3),)) is not None
 

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from ingot.capture import argument_slots, capture_call
+from ingot.capture import Request, argument_slots, capture_call
 from ingot.errors import Unsupported
 from ingot.options import Options
 from tests.capture.program_parts import failing_assert
@@ -116,7 +116,7 @@ CASES = {
 def test_reason_and_place(fn):
     x = torch.randn(3)
     with pytest.raises(Unsupported, match=r"(?s).*") as caught:
-        capture_call(fn, (x,), {}, Options())
+        capture_call(fn, (x,), {}, Request(Options()))
     reason = caught.value
     assert CASES[fn] in reason.reason
     first = fn.__code__.co_firstlineno
@@ -134,7 +134,7 @@ def test_guards_of_a_refusal_tell_calls_apart():
         return x + 1
 
     with pytest.raises(Unsupported) as caught:
-        capture_call(fn, (torch.ones(2), True), {}, Options())
+        capture_call(fn, (torch.ones(2), True), {}, Request(Options()))
     guards = caught.value.guards
     assert guards.check_python((torch.ones(2), True)) is None
     assert guards.check_python((torch.ones(2), False)) is not None
@@ -147,5 +147,5 @@ def test_gradient_mode_is_restored_after_a_refusal():
             print(x, file=BUFFER)
 
     with pytest.raises(Unsupported):
-        capture_call(fn, (torch.ones(2),), {}, Options())
+        capture_call(fn, (torch.ones(2),), {}, Request(Options()))
     assert torch.is_grad_enabled()

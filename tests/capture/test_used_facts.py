@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.capture import argument_slots, capture_call
+from ingot.capture import Request, argument_slots, capture_call
 from ingot.options import Options
 from tests.helpers import rerun, same
 
@@ -16,7 +16,7 @@ from tests.helpers import rerun, same
 def fails_after(fn, args, change, new_args=None):
     """Whether the guards of `fn(*args)` fail once `change()` has been done (and hold before)."""
     with torch.no_grad():
-        captured = capture_call(fn, args, {}, Options())
+        captured = capture_call(fn, args, {}, Request(Options()))
         assert captured.guards.check_python(argument_slots(fn, args, {})) is None
         change()
         return captured.guards.check_python(argument_slots(fn, new_args or args, {})) is not None
@@ -242,7 +242,7 @@ def test_modes():
     def fn(x):
         return x + 1
 
-    captured = capture_call(fn, (X,), {}, Options())
+    captured = capture_call(fn, (X,), {}, Request(Options()))
     with torch.no_grad():
         assert captured.guards.check_python((X,)) is not None
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -13,7 +13,25 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class ForeignValue(Value):
+class OpaqueValue(Value):
+    """A value that cannot be asked for what it holds."""
+
+    __slots__ = ()
+
+    def length(self, session: Session) -> int:
+        raise session.unsupported(f"the length of {self.describe()}")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        raise session.unsupported(f"an item of {self.describe()}")
+
+    def contains(self, session: Session, item: Value) -> bool:
+        raise session.unsupported(f"a membership test on {self.describe()}")
+
+    def iterate(self, session: Session) -> Value:
+        raise session.unsupported(f"iteration over {self.describe()}")
+
+
+class ForeignValue(OpaqueValue):
     """One of them, from outside."""
 
     __slots__ = ("object",)
@@ -36,18 +54,6 @@ class ForeignValue(Value):
         if hasattr(self.object, "__bool__") or hasattr(self.object, "__len__"):
             raise session.unsupported(f"the truth of {self.describe()}")
         return True
-
-    def length(self, session: Session) -> int:
-        raise session.unsupported(f"the length of {self.describe()}")
-
-    def get_item(self, session: Session, key: Value) -> Value:
-        raise session.unsupported(f"an item of {self.describe()}")
-
-    def contains(self, session: Session, item: Value) -> bool:
-        raise session.unsupported(f"a membership test on {self.describe()}")
-
-    def iterate(self, session: Session) -> Value:
-        raise session.unsupported(f"iteration over {self.describe()}")
 
     def next(self, session: Session) -> Value | None:
         raise session.unsupported(f"the next element of {self.describe()}")

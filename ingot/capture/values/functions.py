@@ -127,8 +127,13 @@ class FunctionValue(Value):
         return self.code.co_qualname if name is None else name.constant()
 
     def get_attribute(self, session: Session, name: str) -> Value:
+        if name in self.fields:
+            return session.realize(self.fields[name])
         if name in _FIELDS:
-            return session.realize(_FIELDS[name](self, session) if name not in self.fields else self.fields[name])
+            return session.realize(_FIELDS[name](self, session))
+        if name in _FIELDS_MADE:
+            made = _FIELDS_MADE[name](self, session) if self.object is None else self._slot(session, name)
+            return session.realize(made)
         if hasattr(FunctionType, name):
             return super().get_attribute(session, name)
         if self.object is None:
@@ -527,45 +532,24 @@ _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__code__": lambda f, session: ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code),
     "__globals__": lambda f, session: session.wrap(f.namespace, ConstSource(f.namespace)),
     "__closure__": lambda f, session: session.tuple_of_values(f.cells) if f.cells else NONE,
-    "__defaults__": lambda f, session: (
-        f._slot(session, "__defaults__")
-        if f.object is not None
-        else session.tuple_of_values(f.defaults)
-        if f.defaults
-        else NONE
-    ),
-    "__kwdefaults__": lambda f, session: (
-        f._slot(session, "__kwdefaults__")
-        if f.object is not None
-        else session.dict_of_values(f.keyword_defaults)
-        if f.keyword_defaults
-        else NONE
-    ),
-    "__annotations__": lambda f, session: (
-        f._slot(session, "__annotations__") if f.object is not None else f.annotation_dict(session)
-    ),
     "__dict__": lambda f, session: (
         session.instance_dict_of(f) if f.object is not None else session.attributes_of(f)  # type: ignore[arg-type]
     ),
-    "__name__": lambda f, session: (
-        f._slot(session, "__name__") if f.object is not None else ConstantValue(f.code.co_name)
-    ),
-    "__qualname__": lambda f, session: (
-        f._slot(session, "__qualname__") if f.object is not None else ConstantValue(f.code.co_qualname)
-    ),
-    "__doc__": lambda f, session: (
-        f._slot(session, "__doc__")
-        if f.object is not None
-        else ConstantValue(FunctionType(f.code, {}, closure=tuple(CellType() for _ in f.code.co_freevars)).__doc__)
+}
+_FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
+    "__defaults__": lambda f, session: session.tuple_of_values(f.defaults) if f.defaults else NONE,
+    "__kwdefaults__": lambda f, session: session.dict_of_values(f.keyword_defaults) if f.keyword_defaults else NONE,
+    "__annotations__": lambda f, session: f.annotation_dict(session),
+    "__name__": lambda f, session: ConstantValue(f.code.co_name),
+    "__qualname__": lambda f, session: ConstantValue(f.code.co_qualname),
+    "__doc__": lambda f, session: ConstantValue(
+        FunctionType(f.code, {}, closure=tuple(CellType() for _ in f.code.co_freevars)).__doc__
     ),
     "__module__": lambda f, session: (
-        f._slot(session, "__module__")
-        if f.object is not None
-        else session.wrap_global(f.namespace, "__name__", f.namespace.get("__name__", "")) or NONE
+        session.wrap_global(f.namespace, "__name__", f.namespace.get("__name__", "")) or NONE
     ),
 }
 if hasattr(FunctionType, "__type_params__"):
-    _FIELDS["__type_params__"] = lambda f, session: (
-        f._slot(session, "__type_params__") if f.object is not None else session.tuple_of_values([])
-    )
-"""What every function has, besides what is in its `__dict__`."""
+    _FIELDS_MADE["__type_params__"] = lambda f, session: session.tuple_of_values([])
+"""What every function has, besides what is in its `__dict__`: the latter of one that is made during capture; one from
+outside is asked for it."""

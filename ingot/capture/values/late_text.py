@@ -14,6 +14,7 @@ from ingot.capture.values.base import NotConstant, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, TupleValue
 from ingot.capture.values.deferred import settled
+from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.tensor import TensorValue
 
@@ -30,7 +31,7 @@ _SPECIAL: dict[type, tuple[Any, ...]] = {
 """Values on which a function is tried that is to be called later: it must not fail then."""
 
 
-class LateText(Value):
+class LateText(OpaqueValue):
     """What `function` will give for `parts`."""
 
     __slots__ = ("function", "parts")
@@ -48,18 +49,6 @@ class LateText(Value):
 
     def truth(self, session: Session) -> bool:
         raise session.unsupported(f"a branch on {self.describe()}")
-
-    def length(self, session: Session) -> int:
-        raise session.unsupported(f"the length of {self.describe()}")
-
-    def get_item(self, session: Session, key: Value) -> Value:
-        raise session.unsupported(f"an item of {self.describe()}")
-
-    def contains(self, session: Session, item: Value) -> bool:
-        raise session.unsupported(f"a membership test on {self.describe()}")
-
-    def iterate(self, session: Session) -> Value:
-        raise session.unsupported(f"iteration over {self.describe()}")
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
