@@ -343,7 +343,9 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
 
 def choice(session: Session, number: Value, bound: Value, above: Value, below: Value) -> Value:
     """`above if number > bound else below` of a float that is read from a tensor and a constant."""
-    assert isinstance(number, NumberValue)
+    number = session.realize(number)
+    if not isinstance(number, NumberValue):  # that of a tensor whose elements are known
+        return above if session.truth(session.binary(operator.gt, number, bound)) else below
     condition = _call(session, operator.gt, number.tensor, bound)
     operands = [session.realize(side) for side in (above, below)]
     of_tensors = any(isinstance(side, TensorValue) for side in operands)
