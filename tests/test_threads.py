@@ -12,7 +12,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
-from ingot.graph import meta
+from ingot.graph.meta import trials
 
 THREADS = 8
 
@@ -166,7 +166,7 @@ def test_compiling_leaves_another_threads_random_numbers_alone():
 
 def test_random_numbers_are_eagers_beside_another_thread(monkeypatch):
     """Where there are other threads, a compilation may not rewind the generator: trying out an op must draw nothing."""
-    monkeypatch.setattr(meta, "_dtypes", {})
+    monkeypatch.setattr(trials, "_dtypes", {})
 
     def function(x):
         return torch.rand(3), torch.randint(9, (3,)), torch.randperm(5), torch.rand_like(x), torch.dropout(x, 0.5, True)

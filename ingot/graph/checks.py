@@ -1,4 +1,4 @@
-"""What eager refuses, for ops whose result's geometry the rules in `meta.py` give without asking.
+"""What eager refuses, for ops whose result's geometry the rules in `meta` give without asking.
 
 An op without a row is tried out, or checked by its rule, or by the library that computes it.
 """

@@ -21,6 +21,7 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
+from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -293,7 +294,7 @@ def _run_mutating(
 
 def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors without gaps share memory, but are not the same elements in the same order."""
-    if a is b or a.untyped_storage()._cdata != b.untyped_storage()._cdata or meta.is_symbolic(a) or meta.is_symbolic(b):
+    if a is b or a.untyped_storage()._cdata != b.untyped_storage()._cdata or is_symbolic(a) or is_symbolic(b):
         return False
     spans = [range(t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (a, b)]
     apart = spans[0].stop <= spans[1].start or spans[1].stop <= spans[0].start
@@ -305,7 +306,7 @@ def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:
     """as_strided_, unsqueeze_ and their kin, by which some of torch's own functions shape what they return."""
     fake, form = args[0], functional_form(op)
-    if form is None or fake.is_outside or meta.is_symbolic(fake.meta):
+    if form is None or fake.is_outside or is_symbolic(fake.meta):
         raise Unsupported(f"{op} changes a tensor's own geometry")
     if op is not torch.ops.aten.as_strided_.default:
         view = form(*inner)

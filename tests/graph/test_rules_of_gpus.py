@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ingot.graph import meta
+from ingot.graph.meta import table
 from ingot.graph.passes.pipeline import PASSES
 from ingot.loops.ir import Library
 from tests.codegen.triton.interpreter import planned, planned_beside
@@ -56,7 +57,7 @@ def test_masks_of_attention_keep_the_gaps_between_their_rows(monkeypatch: pytest
         bias = torch.nn.functional.pad(torch.where(mask, 0.0, -1e9), (0, 1))[..., :7].expand(2, 4, 7, 7)
         return aten._scaled_dot_product_efficient_attention(q, q, q, bias, False)[0]
 
-    monkeypatch.setattr(meta, "_runs_on_cpu", lambda op: False)
+    monkeypatch.setattr(table, "runs_on_cpu", lambda op: False)
     meta.rule_for.cache_clear()
     plan = planned(fn, torch.randn(2, 4, 7, 8), torch.rand(2, 1, 7, 7) > 0.5)
     meta.rule_for.cache_clear()

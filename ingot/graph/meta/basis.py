@@ -1,0 +1,64 @@
+"""Tensors in the arguments of an op, and new ones of given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.graph import geometry
+
+Rule = Callable[..., Any]
+
+
+def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:
+    if strides is None and any(isinstance(size, torch.SymInt) for size in sizes):
+        strides = geometry.contiguous(sizes)
+    if strides is None:
+        return torch.empty(sizes, dtype=dtype, device="meta")
+    return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="meta")
+
+
+def like(t: Tensor, wanted: Any = True) -> Tensor | None:
+    return fresh(t.shape, t.dtype) if wanted else None
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tensors(function, item) for item in tree)
+    if isinstance(tree, dict):
+        return {k: map_tensors(function, v) for k, v in tree.items()}
+    return tree
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return []
+    return [t for item in tree for t in tensors_in(item)]
+
+
+def has_symbols(args: Any) -> bool:
+    if isinstance(args, (list, tuple)):
+        return any(map(has_symbols, args))
+    return isinstance(args, torch.SymInt)
+
+
+def all_at_hand(tree: Any) -> Any:
+    """Nested lists and tuples with symbolic ints as what they are in the present call."""
+    if isinstance(tree, (list, tuple)):
+        return [all_at_hand(item) for item in tree]
+    return geometry.at_hand(tree)
+
+
+def first_line(error: Exception) -> str:
+    """The message of an error of torch's without the C++ stack."""
+    return str(error).split("\n", 1)[0]

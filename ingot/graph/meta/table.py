@@ -1,0 +1,184 @@
+"""Which rule is whose: by the name of the op, and by its device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.graph.meta.basis import Rule
+from ingot.graph.meta.families import (
+    adaptive_max_pool,
+    adaptive_pool,
+    angle,
+    arange,
+    attention_cpu,
+    batch_norm,
+    cat,
+    contiguous_exponent,
+    contiguous_self,
+    convolution,
+    dropout,
+    embedding,
+    empty,
+    empty_strided,
+    encoder_layer,
+    exact_self,
+    factory,
+    formatted_copy,
+    gather,
+    group_norm,
+    index,
+    index_select,
+    layer_norm,
+    like_self,
+    linear,
+    masked,
+    matmul,
+    native,
+    new_factory,
+    pad,
+    plain_self,
+    pointwise,
+    pool,
+    power_of_two,
+    reduction,
+    repeat,
+    resample,
+    roll,
+    stack,
+)
+from ingot.graph.meta.gpus import (
+    cudnn_batch_norm,
+    cudnn_batch_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+    with_wide_statistics,
+)
+from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, torchs_own
+from ingot.graph.meta.untried import (
+    DIFFERENTIATED,
+    KNOWN_TO_CPUS,
+    batch_norm_backward,
+    embedding_backward,
+    folded_pad,
+    glu,
+    gradients,
+    layer_norm_backward,
+    loss,
+    loss_backward,
+    nll_loss,
+    rnn_layer,
+    rnn_layer_backward,
+    softmax_backward,
+    sorted_,
+)
+from ingot.graph.schemas import is_pointwise
+
+aten = torch.ops.aten
+
+_FAMILIES: dict[Rule, str] = {
+    like_self: """fill zero hardtanh index_put _unsafe_index_put index_fill put flip uniform normal_functional random
+        exponential cauchy geometric log_normal""",
+    plain_self: "scatter scatter_add scatter_reduce index_add index_copy index_reduce bernoulli",
+    masked: "masked_fill masked_scatter",
+    roll: "roll",
+    exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
+    contiguous_self: "mvlgamma _softmax _log_softmax cumsum cumprod logcumsumexp tril triu _safe_softmax",
+    formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
+    reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
+        linalg_vector_norm norm aminmax count_nonzero""",
+    matmul: "mm addmm bmm baddbmm mv addmv dot",
+    linear: "linear",
+    layer_norm: "native_layer_norm",
+    batch_norm: "native_batch_norm _native_batch_norm_legit_no_training",
+    group_norm: "native_group_norm",
+    convolution: "convolution",
+    pool: """max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d""",
+    adaptive_max_pool: "adaptive_max_pool2d adaptive_max_pool3d",
+    adaptive_pool: "_adaptive_avg_pool2d _adaptive_avg_pool3d",
+    embedding: "embedding",
+    gather: "gather",
+    index_select: "index_select",
+    index: "index _unsafe_index",
+    cat: "cat",
+    stack: "stack",
+    pad: "constant_pad_nd",
+    repeat: "repeat",
+    resample: "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_nearest_exact2d",
+    attention_cpu: "_scaled_dot_product_flash_attention_for_cpu",
+    arange: "arange",
+    factory: "eye zeros ones full rand randn randint",
+    new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
+    gradients: " ".join(DIFFERENTIATED),
+    softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
+    layer_norm_backward: "native_layer_norm_backward",
+    batch_norm_backward: "native_batch_norm_backward",
+    embedding_backward: "embedding_dense_backward",
+    rnn_layer: "mkldnn_rnn_layer",
+    rnn_layer_backward: "mkldnn_rnn_layer_backward",
+    sorted_: "sort topk",
+    folded_pad: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+        replication_pad3d""",
+    glu: "glu",
+    loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits",
+    loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
+        nll_loss2d_backward _ctc_loss_backward""",
+    nll_loss: "nll_loss_forward nll_loss2d_forward",
+    empty_strided: "empty_strided new_empty_strided",
+    empty: "empty",
+    dropout: "native_dropout",
+    encoder_layer: "_transformer_encoder_layer_fwd",
+    pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical",
+    native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
+}
+_RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
+_ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
+    "native_layer_norm": with_wide_statistics(layer_norm),
+    "native_batch_norm": with_wide_statistics(batch_norm),
+    "cudnn_batch_norm": cudnn_batch_norm,
+    "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
+    "_fused_rms_norm": rms_norm,
+    "_fused_rms_norm_backward": rms_norm_backward,
+    **{name: KNOWN_TO_CPUS[rule] for name, rule in _RULES.items() if rule in KNOWN_TO_CPUS},
+}
+_OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
+    aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
+    aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(aten.split_with_sizes.default, args, kwargs),
+    aten.angle.default: angle,
+    **dict.fromkeys((aten.max.other, aten.min.other), pointwise),
+    aten.pow.Scalar: contiguous_exponent,
+    aten.ldexp.Tensor: power_of_two,
+    aten.bernoulli.Tensor: like_self,
+}
+BY_LOOK = frozenset(
+    (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,
+     reduction, matmul, linear, cat, stack, embedding, index_select, gather, repeat, softmax_backward)
+)  # fmt: skip
+"""The rules to which only the geometry of tensors and the other arguments matter."""
+
+
+@cache
+def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
+    """The rule for a functional op or a view, on a device of this type: by family, else the pointwise tag, else a real
+    run."""
+    namespace, name = op._schema.name.split("::")
+    if op.is_view:
+        return native
+    if torch.Tag.data_dependent_output in op.tags:
+        return data_dependent
+    known = _OF_OVERLOADS.get(op)
+    if known is not None:
+        return known
+    if namespace == "aten" and device != "cpu" and name in _ON_GPUS:
+        return _ON_GPUS[name]
+    if namespace == "aten" and name in _RULES:
+        return _RULES[name]
+    if torch.Tag.dynamic_output_shape in op.tags:
+        return data_dependent
+    if is_pointwise(op):
+        return pointwise
+    if not runs_on_cpu(op):
+        return torchs_own
+    return gradients if name.endswith("_backward") else probe

@@ -1,0 +1,137 @@
+"""What eager itself says of an op: the dtypes of its results, from one-element tensors of the same dtypes and ranks,
+and, for an op of no known family, their geometry, from real tensors of the real sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
+
+from ingot.errors import EagerRaises, Unsupported
+from ingot.graph.meta.basis import all_at_hand, first_line, fresh, map_tensors, tensors_in
+from ingot.graph.schemas import bind, is_random
+
+aten = torch.ops.aten
+
+_COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
+_PROBE_LIMIT = 1 << 24  # elements that a real run for the sake of its result's geometry may take
+_dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, value.dim()
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, (bool, str, torch.dtype)) or value is None:
+        return value
+    return type(value)
+
+
+def kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dtypes of the results depend on."""
+    return op, _key(args), tuple([(k, _key(v)) for k, v in kwargs.items()]), torch.get_default_dtype()
+
+
+def dtypes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int = 1) -> tuple[torch.dtype, ...]:
+    """The dtypes of the op's results for arguments of these dtypes and ranks, run on tensors of size `extent`."""
+    key = kinds(op, args, kwargs)
+    found = _dtypes.get(key)
+    if found is None:
+        result = _run_small(op, args, kwargs, extent)
+        found = tuple(t.dtype for t in tensors_in(result))
+        _dtypes[key] = found
+    return found
+
+
+def dtype_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+    return dtypes(op, args, kwargs)[0]
+
+
+def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int) -> Any:
+    def small(t: Tensor) -> Tensor:
+        return torch.ones((extent,) * t.dim(), dtype=t.dtype, device="cpu")
+
+    def concrete(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(concrete(v) for v in value)
+        return 1 if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
+
+    kwargs = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
+    try:
+        with _undrawn(op):
+            return op(*concrete(map_tensors(small, args)), **map_tensors(small, kwargs))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
+
+
+@contextmanager
+def _undrawn(op: OpOverload) -> Iterator[None]:
+    """Puts back what a trial of the op takes from torch's generator."""
+    if not is_random(op):
+        yield
+        return
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The geometry of what the op gives when it is run for real, on made-up values."""
+    if any(isinstance(s, torch.SymInt) for t in tensors_in((args, kwargs)) for s in (*t.shape, *t.stride())):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))  # which the geometry may depend on: guarded
+    return map_tensors(lambda t: fresh(t.shape, t.dtype, t.stride()), tried_out(op, args, kwargs))
+
+
+def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the op gives for made-up values; symbolic sizes are what they are in the present call."""
+    tensors, returns = tensors_in((args, kwargs)), [str(result.type) for result in op._schema.returns]
+    if tensors and returns and not any("Tensor" in result for result in returns):
+        data_dependent(op, args, kwargs)
+    if op._schema.name.startswith("aten::_nested_"):
+        raise Unsupported(f"{op} has to do with nested tensors", skip=True)
+    if sum(math.prod(all_at_hand(t.shape)) for t in tensors) > _PROBE_LIMIT:
+        raise Unsupported(f"{op} has no shape rule and is too large to be tried out")
+
+    bound = bind(op, args, kwargs)
+    ones = [t for name, t in bound.items() if name in _COUNTED_FROM_ONE]
+
+    def filled(t: Tensor) -> Tensor:
+        real = torch.empty_strided(all_at_hand(t.shape), all_at_hand(t.stride()), dtype=t.dtype, device="cpu")
+        return real.fill_(1 if t.is_floating_point() or t.is_complex() or any(t is one for one in ones) else 0)
+
+    on_cpu = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
+    try:
+        with _undrawn(op):
+            return op(*all_at_hand(map_tensors(filled, args)), **map_tensors(filled, on_cpu))
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise Unsupported(f"{op} cannot be tried out on made-up values: {first_line(error)}") from error
+
+
+def runs_on_cpu(op: OpOverload) -> bool:
+    """Whether the op can be tried out. What only GPUs have, such as their attention, has a shape rule of torch's."""
+    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(op.name(), key) for key in keys) or not has_kernel(op.name(), "CUDA")
+
+
+def torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch predicts of an op that cannot be tried out here."""
+    try:
+        return op(*args, **kwargs)
+    except NotImplementedError as error:
+        raise Unsupported(f"{op} has no shape rule") from error
+
+
+def data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    what = "a Python value of" if op is aten._local_scalar_dense.default else f"the result of {op}, which depends on"
+    raise Unsupported(f"{what} a tensor's data is asked for")

@@ -1,0 +1,151 @@
+"""The rules of ops that are tried out where all sizes are known on a CPU: for symbolic sizes, and for GPUs."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from ingot.errors import EagerRaises, Unsupported
+from ingot.graph import geometry
+from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, like, tensors_in
+from ingot.graph.meta.trials import probe, tried_out
+from ingot.graph.schemas import bind
+from ingot.graph.symbolic_views import is_symbolic
+
+KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
+
+
+def _unless_known(rule: Rule) -> Rule:
+    """A rule for symbolic sizes, and for GPUs: on a CPU, where all are known, a real run tells more of the layout."""
+
+    @wraps(rule)
+    def chosen(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        symbolic = has_symbols(args) or any(map(is_symbolic, tensors_in((args, kwargs))))
+        return (rule if symbolic else probe)(op, args, kwargs)
+
+    KNOWN_TO_CPUS[chosen] = rule
+    return chosen
+
+
+# What the results of a backward op are gradients of: tensors, or sizes, by the names of the arguments.
+DIFFERENTIATED = {
+    "convolution_backward": ("input", "weight", "bias_sizes"),
+    "native_group_norm_backward": ("input", "C", "C"),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": ("query", "key", "value"),
+}
+_DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input_sizes")
+
+
+@_unless_known
+def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Backward ops: each result has the sizes of what it is the gradient of, and lies as a real run says."""
+    bound, name = bind(op, args, kwargs), op._schema.name.partition("::")[2]
+    of = DIFFERENTIATED.get(name) or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
+    results = tried_out(op, args, kwargs)
+    listed = [results] if isinstance(results, Tensor) else results
+    if len(of) != len(listed):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    made = [None if t is None else _sized_as(op, bound[a], t) for a, t in zip(of, listed)]
+    return made[0] if isinstance(results, Tensor) else tuple(made)
+
+
+def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
+    """A tensor of the sizes of `like`, laid out as `tried` is, which it is in the present call."""
+    sizes = like.shape if isinstance(like, Tensor) else [like] if isinstance(like, (int, torch.SymInt)) else like
+    if all_at_hand(sizes) != list(tried.shape) or not geometry.is_dense(tried.shape, tried.stride()):
+        raise Unsupported(f"{op} has no rule for symbolic sizes")
+    fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
+    return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
+
+
+@_unless_known
+def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return fresh(args[0].shape, args[3])
+
+
+def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    return tuple([like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
+
+
+@_unless_known
+def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+    x, weight, mask = args[1], args[2], args[9]
+    slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
+    first = fresh(x.shape, x.dtype, geometry.suggested(x))
+    return tuple([t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)])
+
+
+@_unless_known
+def sorted_(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is in other places along a dimension, and where it was; of topk, so many elements of it."""
+    bound = bind(op, args, kwargs)
+    sizes = list(args[0].shape)
+    if "k" in bound and sizes:
+        if bound["k"] > sizes[bound["dim"] % len(sizes)]:
+            raise EagerRaises("topk of fewer elements")
+        sizes[bound["dim"] % len(sizes)] = bound["k"]
+    return tuple([_sized_as(op, sizes, t) for t in tried_out(op, args, kwargs)])
+
+
+@_unless_known
+def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Padding with what is there."""
+    x, sizes, amounts = args[0], list(args[0].shape), args[1]
+    for d, (before, after) in enumerate(zip(amounts[::2], amounts[1::2])):
+        if "reflection" in op._schema.name and (before >= sizes[-1 - d] or after >= sizes[-1 - d]):
+            raise EagerRaises("a reflection of more than there is")
+        sizes[-1 - d] = x.shape[-1 - d] + before + after
+        if sizes[-1 - d] < 1:
+            raise EagerRaises("padding to less than nothing")
+    return _sized_as(op, sizes, tried_out(op, args, kwargs))
+
+
+@_unless_known
+def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, sizes = args[0], list(args[0].shape)
+    dim = bind(op, args, kwargs)["dim"] % x.dim()
+    if sizes[dim] % 2 != 0:
+        raise EagerRaises("halves of an odd size")
+    sizes[dim] = sizes[dim] // 2
+    return _sized_as(op, sizes, tried_out(op, args, kwargs))
+
+
+@_unless_known
+def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
+    x, hidden, cell = args[0], args[5], args[6]
+    sizes = [(*x.shape[:2], args[10]), hidden.shape, cell.shape]
+    *results, workspace = tried_out(op, args, kwargs)
+    return *[_sized_as(op, s, t) for s, t in zip(sizes, results)], fresh((1,), workspace.dtype)
+
+
+@_unless_known
+def rnn_layer_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return tuple([fresh(t.shape, t.dtype) for t in args[:7]])
+
+
+@_unless_known
+def embedding_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return fresh((args[2], args[0].shape[-1]), args[0].dtype)
+
+
+@_unless_known
+def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Of an input and a target of its shape."""
+    sizes = geometry.broadcast(args[0].shape, args[1].shape) if bind(op, args, kwargs)["reduction"] == 0 else ()
+    return fresh(sizes, args[0].dtype)
+
+
+@_unless_known
+def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return fresh(args[1].shape, args[1].dtype)
+
+
+@_unless_known
+def nll_loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x, target, reduction = args[0], args[1], args[3]
+    return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh((), x.dtype)
