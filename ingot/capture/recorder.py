@@ -92,6 +92,7 @@ class GraphRecorder:
         self._first: fx.Node | None = None
         self._results = Results(context)
         self.known = KnownTensors(context)
+        self.selections: list[Selection] = []  # see values/selected.py
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -201,6 +202,8 @@ class GraphRecorder:
             if len(unbacked.checks) > known:
                 raise session.unsupported(f"{unbacked.checks[-1]} is asked, which the data decide")
             return result_value(session, result, None)
+        if writes and self.selections:
+            self.refuse_selected(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)], written=True)
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
         self.writes |= writes
@@ -258,6 +261,20 @@ class GraphRecorder:
         if not isinstance(leaf, SymIntValue):
             return leaf.fx_node
         return leaf.current if isinstance(leaf.current, int) else leaf.node(self)
+
+    def note_selection(self, step: int, of: TensorValue, result: TensorValue) -> None:
+        self.selections.append(Selection(step, storage_key(of.fake), storage_key(result.fake)))
+
+    def refuse_selected(self, session: Session, values: Sequence[Any], written: bool) -> None:
+        """Breaks the graph before elements were gathered, where the tensors that are written, or are results, show the
+        memory that eager would share."""
+        keys = {storage_key(v.fake) for v in values if isinstance(v, TensorValue)} if self.selections else ()
+        for step, of, result in self.selections:
+            if result in keys or (written and of in keys):
+                how = "and one of them is written" if written else "which is alive at the end of a graph"
+                reason = session.unsupported(f"the number in a tensor selects a view of another, {how}")
+                reason.step = step
+                raise reason
 
     def _number_or_node(self, leaf: Any) -> Any:
         """The same where an operation has asked for the numbers in some tensors, which it is given."""
@@ -440,6 +457,15 @@ class GraphRecorder:
         return make(torch.nn.Module(), self.graph), used
 
 
+class Selection(NamedTuple):
+    """Where elements were gathered that eager gives a view of: the number of the instruction, and the memory of what
+    they were gathered from and of the result."""
+
+    step: int
+    of: int
+    result: int
+
+
 class _Sized(Value):
     """An argument in which tensors stand for the sizes that they are known to hold."""
 
@@ -461,6 +487,13 @@ _TAKE_SIZES = frozenset(
     {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones", "new_empty", "new_full", operator.getitem}
 )
 """Methods and functions that take sizes behind a tensor."""
+
+
+def _leaves(value: Value) -> list[Any]:
+    """The tensors and symbolic integers in an argument."""
+    found: list[Any] = []
+    value.argument(found.append)
+    return found
 
 
 def _tangent() -> None:

@@ -50,7 +50,7 @@ from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.subclasses import BuiltinObject
-from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.unread import UnreadNumber
 from ingot.graph.fakes import is_leaf
 from ingot.native import _native
@@ -137,6 +137,7 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
+        self.session.graph.refuse_selected(self.session, [value], written=False)
         with self.session.graph.context:  # torch makes a view anew to tell, where what it shows was written
             leaf = value.fake.requires_grad and is_leaf(value.fake)
         if leaf:
@@ -153,6 +154,10 @@ class Results:
     def _output(self, value: TensorValue | SymIntValue) -> Recipe:
         self.outputs.append(value)
         return residual.Output(len(self.outputs) - 1)
+
+    def _relation(self, value: RelationValue) -> Recipe:
+        sides = [self._recipe(s) if isinstance(s, Value) else residual.Constant(s) for s in value.pair]
+        return Call(value.function, tuple(sides))
 
     # -- containers ----------------------------------------------------------------------------------------------------
 
@@ -484,6 +489,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     GeneratorValue: Results._generator,
     ConstantMethod: Results._constant_method,
     SymIntValue: Results._output,
+    RelationValue: Results._relation,
     TupleValue: Results._tuple,
     ListValue: Results._list,
     SetValue: Results._set,

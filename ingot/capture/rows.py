@@ -20,6 +20,7 @@ from ingot.capture.values import (  # noqa: F401
     module,
     optimizers,
     outside_iterators,
+    selected,
     size_checks,
     slots,
     torch_functions,

@@ -204,6 +204,9 @@ class TensorValue(Value):
             session.effects.set_own(session, self, session.graph.value_of(self), name, NULL)
 
     def get_item(self, session: Session, key: Value) -> Value:
+        made = METHODS["__getitem__"](session, self, [key], {})
+        if made is not None:
+            return made
         return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:

@@ -1,0 +1,72 @@
+"""What a number in a tensor selects (`x[t]` of a `t` without dimensions): eager reads the number, and gives a view.
+Capture gathers the elements instead, which nobody can tell as long as neither is written and the result is not given
+away. Where it is, capture starts over, and the graph is broken before the selection."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.sequences import SliceValue, TupleValue
+from ingot.capture.values.tensor import METHODS, TensorMethod, TensorValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+_EVERYTHING = SliceValue(NONE, NONE, NONE)
+
+
+def _is_number(session: Session, value: Value, like: TensorValue) -> bool:
+    if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in _INTEGERS:
+        return False
+    known = session.graph.known.of(value.fake) is not None or id(value.fake) in session.graph.known.sizes
+    return not known and value.fake.device == like.fake.device
+
+
+def _consumed(value: Value) -> int | None:
+    """How many dimensions an index takes; None where that is not plain to see."""
+    if isinstance(value, SliceValue):
+        return 1
+    if isinstance(value, TensorValue):
+        return None if value.fake.dtype in (torch.bool, torch.uint8) else 1
+    if isinstance(value, ConstantValue) and (value.object is None or type(value.object) is int):
+        return int(value.object is not None)
+    return None
+
+
+def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    key = session.deep(args[0])
+    parts = list(key.items) if isinstance(key, TupleValue) else [key]
+    numbers = [k for k, part in enumerate(parts) if _is_number(session, part, tensor)]
+    if not numbers or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+        return None
+    taken = [_consumed(part) for part in parts]
+    if None in taken or sum(taken) > tensor.fake.dim():  # type: ignore[arg-type]
+        return None
+    base, result = tensor, tensor
+    for k in reversed(numbers):
+        dim = sum(taken[:k])  # type: ignore[arg-type]
+        result = _select(session, result, dim, parts.pop(k))
+    session.graph.note_selection(session.step_of_outermost, base, result)
+    return result.get_item(session, TupleValue(parts, tuple)) if parts else result
+
+
+def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> TensorValue:
+    assert isinstance(number, TensorValue)
+    place = TensorMethod(number, "long").call(session, [], {}) if number.fake.dtype is not torch.int64 else number
+    assert isinstance(place, TensorValue)
+    place = TensorMethod(place, "reshape").call(session, [ConstantValue(1)], {})
+    key = TupleValue([*[_EVERYTHING] * dim, place], tuple)
+    found = session.graph.call(session, "call_function", operator.getitem, (tensor, key), {})
+    assert isinstance(found, TensorValue)
+    made = TensorMethod(found, "squeeze").call(session, [ConstantValue(dim)], {})
+    assert isinstance(made, TensorValue)
+    return made
+
+
+METHODS["__getitem__"] = _getitem
