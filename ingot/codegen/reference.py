@@ -372,6 +372,9 @@ def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mappi
     if kernel.zero_rows:
         weights = weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
     array(kernel.target, heads, queries, value_width).copy_(weights @ value)
+    if kernel.logarithms is not None:
+        sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
+        array(sums, heads, queries, 1).copy_(scores.logsumexp(-1, keepdim=True))
 
 
 def _laid_out(result: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:

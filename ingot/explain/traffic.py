@@ -66,7 +66,8 @@ def attention_bytes(kernel: AttentionKernel, sizes: Sizes) -> tuple[int, int]:
     mask = math.prod(n for n, stride in zip((batches, heads, queries, keys), repeats) if stride is not ZERO)
     keys_and_values = batches * kernel.key_heads * keys * (width + value_width)
     read = batches * heads * queries * width + keys_and_values + (mask if kernel.mask is not None else 0)
-    return 4 * read, 4 * batches * heads * queries * value_width
+    written = value_width + (kernel.logarithms is not None)
+    return 4 * read, 4 * batches * heads * queries * written
 
 
 def library_bytes(node: Library, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:

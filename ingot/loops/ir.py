@@ -272,7 +272,8 @@ class Attention(Node):
     may have fewer heads, each for as many neighbouring ones of the query. The mask is (batch, head, query, key), with
     strides of 0 where it is broadcast, and is added, or, if it `replaces`, stands for the score where it is not NaN.
     With `causal`, query i sees keys up to i. A query that sees
-    no key (all its scores are -inf) gives NaN, or zero with `zero_rows`.
+    no key (all its scores are -inf) gives NaN, or zero with `zero_rows`. The `logarithms` of the sums of the
+    exponentials of scores, (batch, head, query), are written as well where they are wanted, as for a backward.
     """
 
     query: View
@@ -284,6 +285,7 @@ class Attention(Node):
     causal: bool = False
     zero_rows: bool = False
     replaces: bool = False
+    logarithms: View | None = None
 
     @property
     def operands(self) -> tuple[View, ...]:
@@ -293,7 +295,7 @@ class Attention(Node):
         return {v.buffer for v in self.operands}
 
     def writes(self) -> tuple[str, ...]:
-        return (self.target.buffer,)
+        return (self.target.buffer, *((self.logarithms.buffer,) if self.logarithms is not None else ()))
 
 
 def symbols_in(tree: Any) -> frozenset[Symbol]:

@@ -120,7 +120,8 @@ def _short(op: str) -> str:
 def _attention(node: Attention) -> str:
     seen = ", causal" * node.causal + ", mask replaces" * node.replaces
     operands = ", ".join(map(_value, node.operands))
-    return f"{_value(node.target)} = attention({operands}, scale {node.scale!r}{seen})"
+    logarithms = "" if node.logarithms is None else f", {_value(node.logarithms)}"
+    return f"{_value(node.target)}{logarithms} = attention({operands}, scale {node.scale!r}{seen})"
 
 
 def _call(node: Library) -> str:

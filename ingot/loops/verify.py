@@ -93,6 +93,10 @@ class _Check:
             self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
             self.require(all(sizes[k].constant for k in (1, 3) if view is not node.mask), "heads or a width vary")
             self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
+        if node.logarithms is not None:
+            self.window(node.logarithms)
+            self.require(node.logarithms.sizes == node.query.sizes[:3], "ill-matched sizes of logarithms")
+            self.require(node.logarithms.dtype is torch.float32, f"logarithms of {node.logarithms.dtype}")
 
     def nest(self, node: Pointwise | Reduction) -> None:
         reduced = node.reduced if isinstance(node, Reduction) else ()

@@ -20,7 +20,7 @@ def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxy
     """The launch that computes the node; the lengths of its parameters are those of `buffers`."""
     batches, heads, queries, width = node.query.sizes
     _, key_heads, keys, value_width = node.value.sizes
-    names = list(dict.fromkeys(v.buffer for v in (*node.operands, node.target)))
+    names = list(dict.fromkeys((*(v.buffer for v in node.operands), *node.writes())))
 
     def operand(view: View) -> Operand:
         return Operand(names.index(view.buffer), view.strides, view.offset)
@@ -33,7 +33,7 @@ def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxy
                 f"p{k}",
                 node.query.dtype,
                 name in node.reads(),
-                name == node.target.buffer,
+                name in node.writes(),
                 buffers[name].length if name in buffers else None,
             )
             for k, name in enumerate(names)
@@ -50,6 +50,7 @@ def attention_step(node: Attention, buffers: Mapping[str, Buffer] = MappingProxy
         node.zero_rows,
         node.replaces,
         query_block(queries),
+        None if node.logarithms is None else operand(node.logarithms),
     )
     weights = kernel.query_block * (0.5 if node.causal else 1.0)  # for each key
     operations = 2 * weights * (_int(width) + _int(value_width))

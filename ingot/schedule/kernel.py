@@ -184,7 +184,7 @@ def ceil_div(a: Expr, b: int) -> Expr:
 
 class Operand(NamedTuple):
     """A four-dimensional array (batch, head, row, column): the parameter it lies in, and its strides and where it
-    begins, in elements."""
+    begins, in elements. Without columns there is no stride of theirs."""
 
     parameter: int
     strides: tuple[Expr, ...]
@@ -215,6 +215,7 @@ class AttentionKernel:
     zero_rows: bool
     replaces: bool
     query_block: int
+    logarithms: Operand | None = None
 
     @property
     def blocks(self) -> Expr:

@@ -112,8 +112,8 @@ def _renamed_attention(node: Attention, final: Any) -> Attention:
         return replace(view, buffer=final(view.buffer))
 
     query, key, value, target = map(put, (node.query, node.key, node.value, node.target))
-    mask = None if node.mask is None else put(node.mask)
-    return replace(node, query=query, key=key, value=value, mask=mask, target=target)
+    mask, logarithms = (None if view is None else put(view) for view in (node.mask, node.logarithms))
+    return replace(node, query=query, key=key, value=value, mask=mask, target=target, logarithms=logarithms)
 
 
 def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:

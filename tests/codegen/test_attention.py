@@ -41,7 +41,9 @@ def view(buffer, tensor):
 BATCHES, QUERIES, KEYS = (size_symbol(name, 1) for name in ("batches", "queries", "keys"))
 
 
-def case(batches, heads, key_heads, queries, keys, width, value_width, mask=None, symbolic=False, **options):
+def case(
+    batches, heads, key_heads, queries, keys, width, value_width, mask=None, symbolic=False, logarithms=False, **options
+):
     """A launch over one buffer (batch, token, feature) that holds queries, keys and values side by side, and its
     tensors."""
     torch.manual_seed(queries * 1000 + keys)
@@ -63,8 +65,12 @@ def case(batches, heads, key_heads, queries, keys, width, value_width, mask=None
         q, k, v, m, o = views
         views = [of_sizes(q, QUERIES), of_sizes(k, KEYS), of_sizes(v, KEYS), m and of_sizes(m, QUERIES, KEYS)]
         views.append(of_sizes(o, QUERIES))
-    step = attention_step(Attention("a", Origin(()), *views, width**-0.5, **options))
-    tensors = {"packed": packed, "mask": None if mask is None else mask[0], "out": out}
+    sums = torch.full((batches, queries, heads), 7.0)
+    wanted = view("sums", sums.transpose(1, 2)) if logarithms else None
+    if symbolic and logarithms:
+        wanted = replace(wanted, sizes=(BATCHES, wanted.sizes[1], QUERIES))
+    step = attention_step(Attention("a", Origin(()), *views, width**-0.5, logarithms=wanted, **options))
+    tensors = {"packed": packed, "mask": None if mask is None else mask[0], "out": out, "sums": sums}
     return step, [tensors[name] for name in step.arguments]
 
 
@@ -98,6 +104,15 @@ def test_against_the_oracle(sizes, causal, mask):
     check(step.kernel, tensors, step.extent.constant)
 
 
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("causal, symbolic", [(False, False), (True, False), (True, True)])
+def test_logarithms_of_the_sums(sizes, causal, symbolic):
+    batches, _, _, queries, keys, _, _ = sizes
+    step, tensors = case(*sizes, symbolic=symbolic, logarithms=True, causal=causal)
+    values = {BATCHES: batches, QUERIES: queries, KEYS: keys} if symbolic else {}
+    check(step.kernel, tensors, step.extent.evaluate(values), values)
+
+
 @pytest.mark.parametrize("mask, causal", [("none", True), ("dense", False), ("of one row", False)])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_of_symbolic_sizes(sizes, mask, causal):
@@ -122,7 +137,7 @@ def launch_between_guards(at_end, symbolic):
     for sizes in SIZES:
         batches, heads, _, queries, keys, _, _ = sizes
         mask = masks(batches, heads, queries, keys)["dense"]
-        step, tensors = case(*sizes, mask=mask, causal=True, symbolic=symbolic)
+        step, tensors = case(*sizes, mask=mask, causal=True, symbolic=symbolic, logarithms=True)
         guarded = [between_guards(t, at_end) for t in tensors]
         values = {BATCHES: batches, QUERIES: queries, KEYS: keys} if symbolic else {}
         everything = [(0, step.extent.evaluate(values))]

@@ -193,6 +193,8 @@ class _AttentionEmitter:
                 self.transpose(kernel.mask, mask, first, self.keys, self.scratch(self.mask_row))
         largest = self.scores(self.at(kernel.key, batch, key_head), mask, first, seen)
         self.exponentials(largest, seen)
+        if kernel.logarithms is not None:
+            self.store_logarithms(kernel.logarithms, self.at(kernel.logarithms, batch, head), first)
         self.products(self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen)
 
     def transpose(self, operand: Operand, source: Value, first: Value, columns: Expr, target: Value) -> None:
@@ -330,9 +332,21 @@ class _AttentionEmitter:
                 part.store(e.constant(0.0, "float"))
         for v, variable in enumerate(totals):
             whole = variable.load()
+            if self.kernel.logarithms is not None:  # the queries are not needed any more
+                row = e.pointer(self.scratch(0), "float", v * self.lanes)
+                self.store(largest[v] + math.log(whole), row)
             if self.kernel.zero_rows:
                 whole = e.select(e.compare("oeq", whole, 0.0), e.constant(1.0, "float"), whole)
             self.store(1.0 / whole, self.weight(self.number(self.keys), v))
+
+    def store_logarithms(self, operand: Operand, target: Value, first: Value) -> None:
+        """Those of the block, which are in scratch, one by one: neighbouring queries' may lie apart."""
+        e, stride = self.e, self.number(operand.strides[2])
+        queries = self.smaller(self.number(self.queries) - first, self.number(self.block))
+        with e.loop(self.number(0), queries, 1, sure=True) as at:
+            value = self.load_scalar(e.pointer(self.scratch(0), "float", at))
+            pointer = self.check(operand, e.pointer(target, "float", (first + at) * stride))
+            e.line(f"store float {value.text}, ptr {pointer.text}, align 4")
 
     @contextmanager
     def chunks(self, seen: Value) -> Iterator[tuple[Value, Value]]:

@@ -10,7 +10,6 @@ import torch
 from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.ir import Attention, View
-from ingot.loops.lowering.attention_products import attention_and_logarithms
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, stored
@@ -37,11 +36,12 @@ def scaled_dot_product_attention(
     width = query.sizes[3].constant
     if scale is None:
         scale = 1 / math.sqrt(width or 1)
-    if lw.used[1]:
-        if attn_mask is not None:
-            raise NotLowered("the backward's residuals are wanted, and there is a mask")
-        return attention_and_logarithms(lw, outs, query, key, value, causal, scale)
-    return attention(lw, outs[0], query, key, value, attn_mask, scale, causal=causal, zero_rows=True), None
+    if lw.used[1] and attn_mask is not None:
+        raise NotLowered("the backward's residuals are wanted, and there is a mask")
+    of_sums = outs[1] if lw.used[1] else None
+    return attention(
+        lw, outs[0], query, key, value, attn_mask, scale, causal=causal, zero_rows=True, logarithms=of_sums
+    )
 
 
 @lowers(own_ops.attention)
@@ -56,7 +56,7 @@ def own_attention(
     if heads_last:
         sizes, strides = _swapped(sizes), _swapped(strides)
     spec = Spec(sizes, strides, out.dtype, out.device)
-    result = attention(lw, spec, query, key, value, mask, scale, zero_rows=zero_rows, replaces=replaces)
+    result, _ = attention(lw, spec, query, key, value, mask, scale, zero_rows=zero_rows, replaces=replaces)
     if heads_last:
         return lw.mapped(result, out, _swapped)
     return lw.mapped(result, out, reshape_map(out.sizes, sizes))
@@ -78,8 +78,10 @@ def attention(
     causal: bool = False,
     zero_rows: bool = False,
     replaces: bool = False,
-) -> TensorValue:
-    """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. Raises
+    logarithms: Spec | None = None,
+) -> tuple[TensorValue, TensorValue | None]:
+    """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. The second
+    result are the `logarithms` (batch, head, row) of the sums of the exponentials of scores, if they are wanted. Raises
     NotLowered before anything is written."""
     if not lw.target.contracts:
         raise NotLowered("attention for the library")
@@ -105,9 +107,15 @@ def attention(
     q, k, v = (_rows(lw, t) for t in (query, key, value))
     target = lw.new_buffer(out, out.strides)
     result = View(target, out.sizes, out.strides, ZERO, out.dtype)
-    node = Attention(lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows, replaces)
+    sums = None
+    if logarithms is not None:
+        buffer = lw.new_buffer(logarithms, logarithms.strides)
+        sums = View(buffer, logarithms.sizes, logarithms.strides, ZERO, logarithms.dtype)
+    node = Attention(
+        lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows, replaces, sums
+    )  # fmt: skip
     lw.graph.nodes.append(node)
-    return stored(target, out)
+    return stored(target, out), None if logarithms is None or sums is None else stored(sums.buffer, logarithms)
 
 
 def _rows(lw: Lowering, value: TensorValue) -> View:

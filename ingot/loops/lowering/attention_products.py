@@ -1,5 +1,5 @@
-"""Attention over few keys where gradients are wanted: the matrix products that it and its backward are, with the scores
-in memory. Over many keys it is a library call, which has a block of them at a time."""
+"""The backward of attention over few keys: the matrix products that it is, with the scores in memory. Over many keys it
+is a library call, which has a block of them at a time."""
 
 from __future__ import annotations
 
@@ -21,33 +21,6 @@ apply = ops.apply
 
 FEW_KEYS = 4
 """Keys are few up to so many for each column of the values: the scores are then no more than that times the queries."""
-
-
-def attention_and_logarithms(
-    lw: Lowering, outs: Sequence[Spec], query: TensorValue, key: TensorValue, value: TensorValue, causal: bool,
-    scale: float,
-) -> tuple[TensorValue, TensorValue]:  # fmt: skip
-    """Attention of (batch, head, row, column) queries, and the logarithms (batch, head, row) of the sums of the
-    exponentials of their scores. Raises NotLowered before anything is written."""
-    scores = _scores(lw, query, key, value, outs[0])
-    products = contract(lw, scores, query, _swapped(lw, key))
-
-    def scaled(index: Index) -> int:
-        score = apply("mul", products.load(index), ops.constant(scale, torch.float32))
-        return _unless_later(score, -math.inf, index) if causal else score
-
-    given = lw.realize(lw.computed(scores, scaled, [products]))
-    row = _spec(scores.sizes[:3], scores)
-    top = lw.reduce(row, "max", given, (3,), torch.float32, lambda v: v)
-    shifted = lw.computed(
-        scores, lambda i: apply("exp", apply("sub", given.load(i), top.load(i[:3]))), [given, top], heavy=True
-    )
-    powers = lw.realize(shifted)
-    total = lw.reduce(row, "sum", powers, (3,), torch.float32, lambda v: v)
-    sums = contract(lw, outs[0], powers, value)
-    result = lw.computed(outs[0], lambda i: apply("div", sums.load(i), total.load(i[:3])), [sums, total])
-    logarithms = lw.computed(outs[1], lambda i: apply("add", top.load(i), apply("log", total.load(i))), [top, total])
-    return lw.realize(result), lw.realize(logarithms)
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
