@@ -37,9 +37,9 @@ from ingot.runtime.training import (
     Window,
     WithWindows,
     WithZeros,
-    is_wrapped,
 )
 from ingot.serial import compiling
+from ingot.wrapped import is_wrapped
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
 """An output that is a window, on ("input" | "output", position)."""

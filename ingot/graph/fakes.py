@@ -23,6 +23,7 @@ from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
+from ingot.wrapped import is_transformed, untransformed
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _NUMBER = torch.ops.aten._local_scalar_dense.default
@@ -439,6 +440,9 @@ class FakeContext(Mode):
             return known[1]
         if isinstance(tensor, FakeTensor):
             return tensor
+        if is_transformed():  # its level would make the fake its own
+            with untransformed():
+                return self.fake(tensor, dynamic_dims, name, bounds)
         _refuse_exotic(tensor)
         dims = {d: bounds.get(d) for d in dynamic_dims if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))}
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]

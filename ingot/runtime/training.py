@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from ingot.errors import mark_of_hooks
 from ingot.loops.expr import Symbol
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_if_seen
+from ingot.wrapped import is_wrapped, untransformed
 
 _SECOND_TIME = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
@@ -34,30 +35,6 @@ Backward = Callable[[list[Tensor]], Sequence[Any]]
 may die with its last use."""
 
 Made = TypeVar("Made")
-
-
-def is_wrapped(tensor: Any) -> bool:
-    """Whether it is a tensor that a transform of torch.func, or a batch of gradients, has wrapped."""
-    functorch = torch._C._functorch
-    return isinstance(tensor, Tensor) and (
-        functorch.is_legacy_batchedtensor(tensor) or functorch.is_functorch_wrapped_tensor(tensor)
-    )
-
-
-@contextmanager
-def untransformed() -> Iterator[None]:
-    """Puts such transforms aside."""
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
-    batched = torch._C._vmapmode_increment_nesting()  # one more than there are
-    for _ in range(batched):
-        torch._C._vmapmode_decrement_nesting()
-    try:
-        with temporarily_clear_interpreter_stack():
-            yield
-    finally:
-        for _ in range(batched - 1):
-            torch._C._vmapmode_increment_nesting()
 
 
 class BySizes(Generic[Made]):

@@ -149,6 +149,12 @@ _INLINED_ALL_THE_SAME = frozenset(
         "torch._higher_order_ops.associative_scan",
     }
 )
+_IN_FORWARD_MODE = ("jvp", "_jvp", "jacfwd", "linearize", "functionalize", "_functionalize")
+"""How functions of torch.func's begin that are not captured."""
+
+_TRANSFORMS = frozenset(
+    {"torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.functional_call"}
+)
 _TOOLS = ("torch.profiler", "torch.autograd.profiler", "torch._inductor")
 
 
@@ -158,6 +164,8 @@ def _why_whole(function: FunctionType) -> str:
     if not (module.startswith("torch.") or function is torch.compile):
         return ""
     if function is torch.vmap or function.__code__ is _MAPPED or module in _INLINED_ALL_THE_SAME:
+        return ""
+    if module in _TRANSFORMS and not function.__code__.co_qualname.startswith(_IN_FORWARD_MODE):
         return ""
     if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:  # within it, tensors are not what they seem
         return "runs functions in a way that is not captured"

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._functorch import predispatch, vmap
+from torch._functorch import eager_transforms, predispatch, vmap
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -77,6 +79,150 @@ def is_batchedtensor(session: Session, tensor: Value) -> Value:
     return ConstantValue(isinstance(tensor, TensorValue) and _C.is_batchedtensor(tensor.fake))
 
 
+# -- grad, vjp ---------------------------------------------------------------------------------------------------------
+
+
+@rule(_C._wrap_for_grad)
+def _wrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
+    return session.graph.call(session, "call_function", _C._wrap_for_grad, (session.realize(tensor), level), {})
+
+
+@rule(_C._unwrap_for_grad)
+def _unwrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
+    return session.graph.call(session, "call_function", _C._unwrap_for_grad, (session.realize(tensor), level), {})
+
+
+def tracked(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a level as one of the variables."""
+    allowed = _C.get_inplace_requires_grad_allowed()
+    _C.set_inplace_requires_grad_allowed(True)
+    try:
+        return tensor.requires_grad_()
+    finally:
+        _C.set_inplace_requires_grad_allowed(allowed)
+
+
+@rule(tracked)
+def _tracked(session: Session, tensor: Value) -> Value:
+    return session.graph.call(session, "call_function", tracked, (session.realize(tensor),), {})
+
+
+def _variables(tree: Any) -> None:
+    """Inlined."""
+    for tensor in tree_leaves(tree):
+        tracked(tensor)
+
+
+def refused() -> None:
+    """What torch raises an error for."""
+
+
+@rule(refused)
+def _refused(session: Session) -> Value:
+    raise session.unsupported("a function that torch.func cannot differentiate")
+
+
+def _at_level(tree: Any, level: Any) -> Any:
+    """Inlined."""
+    return tree_map(lambda t: _C._wrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
+
+
+def _below_level(tree: Any, level: Any) -> Any:
+    """Inlined."""
+    return tree_map(lambda t: _C._unwrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
+
+
+def value_and_gradient(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
+    """Inlined: what `grad_and_value_impl` does inside a level."""
+    with torch.enable_grad():
+        args, kwargs = _at_level(args, level), _at_level(kwargs, level)
+        variables = eager_transforms._slice_argnums(args, argnums, as_tuple=False)
+        _variables(variables)
+        output, aux = func(*args, **kwargs), None
+        if has_aux:
+            if not (isinstance(output, tuple) and len(output) == 2):
+                refused()
+            output, aux = output
+        if not isinstance(output, torch.Tensor) or output.dim() != 0:
+            refused()
+        leaves, spec = tree_flatten(variables)
+        gradients = tree_unflatten(gradients_of([output], leaves, None, False, True), spec)
+        gradients, output = _below_level(gradients, level), _below_level(output, level)
+        return gradients, (output, _below_level(aux, level)) if has_aux else output
+
+
+def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) -> Any:
+    """Inlined: the same for `vjp`."""
+    with torch.enable_grad():
+        args = _at_level(args, level)
+        variables = args if argnums is None else eager_transforms._slice_argnums(args, argnums, as_tuple=False)
+        _variables(variables)
+        output, aux = func(*args), None
+        if has_aux:
+            if not (isinstance(output, tuple) and len(output) == 2):
+                refused()
+            output, aux = output
+        outputs, outputs_spec = tree_flatten(output)
+        for part in outputs:
+            if not isinstance(part, torch.Tensor) or not (part.is_floating_point() or part.is_complex()):
+                refused()
+        if not outputs:
+            refused()
+        leaves, spec = tree_flatten(variables)
+        results = _below_level(output, level)
+
+    def vjp(cotangents: Any, retain_graph: bool = True, create_graph: Any = None) -> Any:
+        create_graph = torch.is_grad_enabled() if create_graph is None else create_graph
+        given, given_spec = tree_flatten(cotangents)
+        if given_spec != outputs_spec:
+            refused()
+        return tree_unflatten(gradients_of(outputs, leaves, given, retain_graph, create_graph), spec)
+
+    return (results, vjp, _below_level(aux, level)) if has_aux else (results, vjp)
+
+
+def gradients_of(outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, create_graph: Any) -> Any:
+    """Inlined: gradients, zeros where there are none."""
+    chosen = [k for k, output in enumerate(outputs) if output.requires_grad]
+    if not chosen:
+        return [torch.zeros_like(t) for t in inputs]
+    heads, given = [outputs[k] for k in chosen], None if tangents is None else [tangents[k] for k in chosen]
+    found = torch.autograd.grad(heads, inputs, given, retain_graph, create_graph, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(inputs, found)]
+
+
+def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
+    level = _C._grad_increment_nesting()
+    try:
+        node = session.graph.switch(session, _C._grad_increment_nesting)
+        return session.call(session.builtin(function), [LevelValue(level, node), *args], {})
+    finally:
+        _C._grad_decrement_nesting()
+        session.graph.switch(session, _C._grad_decrement_nesting)
+
+
+def _grad_and_value(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    return _inside_level(session, value_and_gradient, args)
+
+
+def _vjp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    func, *primals = args
+    given = [kwargs.get("argnums", NONE), kwargs.get("has_aux", ConstantValue(False)), TupleValue(primals, tuple)]
+    return _inside_level(session, value_and_vjp, [func, *given])
+
+
+def hessian(func: Any, argnums: Any = 0) -> Any:
+    """Inlined: in reverse mode twice, where eager takes the outer derivative in forward mode."""
+    return eager_transforms.jacrev(eager_transforms.jacrev(func, argnums), argnums)
+
+
+def _hessian(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    return session.call(session.builtin(hessian), args, kwargs)
+
+
+SPECIAL_FUNCTIONS[eager_transforms.hessian] = _hessian
+SPECIAL_FUNCTIONS[eager_transforms.grad_and_value_impl] = _grad_and_value
+SPECIAL_FUNCTIONS[eager_transforms._vjp_with_argnums] = _vjp
 SPECIAL_FUNCTIONS[vmap._flat_vmap] = _flat_vmap
 SPECIAL_FUNCTIONS[predispatch.lazy_load_decompositions] = _load_decompositions
 SPECIAL_FUNCTIONS[predispatch._add_batch_dim] = _operation(_C._add_batch_dim)

@@ -1,0 +1,248 @@
+"""torch.func inside compiled functions: grad, vjp, jacrev, hessian and functional_call are captured, in one graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, stack_module_state, vjp, vmap
+
+import ingot
+from tests.test_differentiation import both, wanted, whole
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+
+
+def constants(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+
+
+def square(x: Tensor) -> Tensor:
+    return (x.sin() * x).sum()
+
+
+CUBE = grad(lambda x: (x**3).sum())
+
+
+def without_gradients_inside(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        c = x**2
+    return (x - c).sum()
+
+
+def written_inside(x: Tensor) -> Tensor:
+    y = x * 2
+    y[0] = 0
+    return y.mul_(x).sum()
+
+
+def trees(x: Tensor, y: Tensor) -> Any:
+    found, back = vjp(lambda x, y: {"a": x * y, "b": [x.sin(), y]}, x, y)
+    return found, back({"a": y, "b": [x, x.exp()]})
+
+
+def with_more(x: Tensor, y: Tensor) -> Any:
+    found, back, more = vjp(lambda x: (x.sin(), {"more": x * y}), x, has_aux=True)
+    gradients, (value, beside) = grad_and_value(lambda x: ((x * y).sum(), x.exp()), has_aux=True)(x)
+    return found, back(found), more["more"], gradients, value, beside
+
+
+FUNCTIONS = [
+    lambda x, y: grad(square)(x) * y,
+    lambda x, y: grad(lambda y, x: (x * y.exp()).sum(), argnums=(0, 1))(x, y),
+    lambda x, y: grad(lambda x: square(x) * grad(square)(x * y).sum())(x),  # the inner one is a constant to nobody
+    lambda x, y: grad(lambda x: x.sum() * grad(lambda y: (x * y * y).sum())(y).sum())(x),
+    lambda x, y: grad(grad(grad(lambda t: t**4)))(x.sum()),
+    lambda x, y: [grad(square)(t) for t in (x, y, x * y, x)],
+    lambda x, y: grad(without_gradients_inside)(x),
+    lambda x, y: grad(written_inside)(x),
+    lambda x, y: grad(lambda x: y.sum())(x),
+    lambda x, y: CUBE(x) + vmap(CUBE)(torch.stack([x, y])),
+    trees,
+    with_more,
+    lambda x, y: jacrev(lambda x: x.sin() * x.sum() * y)(x),
+    lambda x, y: jacrev(lambda x, y: (x * y.sum(), [x.sin() * y]), argnums=(0, 1), chunk_size=2)(x, y),
+    lambda x, y: hessian(lambda x, y: (x * y * x).sum(), argnums=(0, 1))(x, y),
+    lambda x, y: vmap(lambda t: hessian(square)(t * y).diagonal().sum())(torch.stack([x, y])),
+    lambda x, y: vmap(vmap(grad(torch.sin)))(torch.stack([x, y])),
+]
+
+
+@pytest.mark.parametrize("wants", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_values_and_gradients(function, wants):
+    def program(wrap: Any) -> Any:
+        inputs = wanted(3), wanted(3)
+        if not wants:
+            inputs = inputs[0].detach(), inputs[1].detach()
+        compiled = wrap(function)
+        found = compiled(*inputs)
+        if wants:
+            tensors = [t for t in torch.utils._pytree.tree_leaves(found) if t.requires_grad]
+            torch.autograd.backward([t.square().sum() for t in tensors])
+        with torch.no_grad():
+            return found, compiled(*inputs), [t.grad for t in inputs]
+
+    both(program)
+
+
+def test_random_numbers():
+    def program(wrap: Any) -> Any:
+        function = wrap(lambda x: grad(lambda x: (F.dropout(x, 0.5) * torch.rand(8)).sum())(x))
+        return function(torch.ones(8)), torch.rand(2)
+
+    both(program)
+
+
+def test_gradients_of_single_samples():
+    def loss(state: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(functional_call(model, state, (x[None],)), y[None])
+
+    def clipped(state: dict[str, Tensor], x: Tensor, y: Tensor) -> Any:
+        gradients, losses = vmap(grad_and_value(loss), in_dims=(None, 0, 0))(state, x, y)
+        norms = sum(g.flatten(1).square().sum(1) for g in gradients.values()).sqrt()
+        return {k: torch.einsum("i,i...->...", 1 / norms, g) for k, g in gradients.items()}, losses
+
+    model = network()
+    state = {name: p.detach() for name, p in model.named_parameters()}
+    x, y = constants((5, 4), (5, 4))
+    torch.testing.assert_close(whole(clipped)(state, x, y), clipped(state, x, y))
+
+
+def test_a_step_behind_a_step():
+    """What MAML does."""
+
+    def program(wrap: Any) -> Any:
+        model, (x,) = network(), constants((3, 4))
+
+        def loss(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(model, state, (x,)).square().mean()
+
+        def outer(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            gradients = grad(loss)(state, x)
+            return loss({name: state[name] - 0.1 * gradients[name] for name in state}, x)
+
+        wrap(outer)(dict(model.named_parameters()), x).backward()
+        return [p.grad for p in model.parameters()]
+
+    both(program)
+
+
+def test_an_equation_is_trained():
+    """Second derivatives by the place, in a whole step."""
+
+    def program(wrap: Any) -> Any:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def residual(p: Tensor) -> Tensor:
+            field = lambda p: model(p).sum()  # noqa: E731
+            return torch.trace(hessian(field)(p)) - grad(field)(p).sum()
+
+        def step(points: Tensor) -> Tensor:
+            loss = vmap(residual)(points).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        compiled = wrap(step)
+        return [compiled(*constants((3, 4))) for _ in range(3)], list(model.parameters())
+
+    both(program, ingot.compile)
+
+
+def test_other_sizes():
+    compiled = whole(lambda x: grad(square)(x))
+    for size in (2, 3, 1, 5):
+        (x,) = constants((size,))
+        torch.testing.assert_close(compiled(x), grad(square)(x))
+
+
+# -- functional_call ---------------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return self.norm(self.last(self.first(x))) * scale
+
+
+def test_functional_call():
+    def program(wrap: Any) -> Any:
+        model, weight, (x,) = Tied().double(), wanted(4, 4), constants((3, 4))
+        buffers = {name: b.clone() for name, b in model.named_buffers()}
+        compiled = wrap(
+            lambda weight, x: functional_call(model, ({"first.weight": weight}, buffers), (x,), {"scale": 2.0})
+        )
+        found = compiled(weight, x)
+        found.square().sum().backward()
+        kinds = [type(p) is nn.Parameter for p in model.parameters()]
+        assert all(kinds)
+        grads = [p.grad for p in model.parameters()]
+        return found, weight.grad, grads, list(model.buffers()), list(buffers.values())
+
+    both(program)
+
+
+def test_ensembles():
+    def program(wrap: Any) -> Any:
+        state, _ = stack_module_state([network() for _ in range(3)])
+        base, (x,) = network().to("meta"), constants((2, 4))
+        compiled = wrap(lambda state, x: vmap(lambda s, x: functional_call(base, s, (x,)), (0, None))(state, x))
+        compiled(state, x).sum().backward()
+        return compiled(state, x), [t.grad for t in state.values()]
+
+    both(program)
+
+
+# -- what is left to eager ---------------------------------------------------------------------------------------------
+
+
+def caught(x: Tensor) -> Any:
+    try:
+        return grad(lambda x: x * 2)(x)
+    except RuntimeError as error:
+        return x, str(error)[:30]
+
+
+def branches(x: Tensor) -> Tensor:
+    return x.sum() if x.sum() > 0 else x.sum() * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        caught,
+        lambda x: grad(branches)(x),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
+        lambda x: torch.func.jacfwd(torch.sin)(x),
+        lambda x: vjp(torch.sin, x)[0],
+        lambda x: vjp(torch.sin, x)[1](x),
+    ],
+)
+def test_left_to_eager(function):
+    x = torch.randn(3)
+    compiled = ingot.compile(function)
+    for _ in range(2):
+        found, expected = compiled(x), function(x)
+        assert torch._C._functorch.peek_interpreter_stack() is None
+        if function is caught:
+            assert found[1] == expected[1]
+        torch.testing.assert_close(found[0], expected[0])
+
+
+def test_a_derivative_that_outlives_the_graph():
+    x = torch.randn(3)
+    found, back = ingot.compile(lambda x: vjp(torch.sin, x))(x)
+    torch.testing.assert_close((found, back(x)[0]), (x.sin(), x.cos() * x))
