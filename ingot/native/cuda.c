@@ -23,6 +23,7 @@ static struct {
     int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                   unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
     int (*copy)(void *target, const void *source, size_t bytes, void *stream);
+    int (*is_recording)(void *stream, int *status);
     int (*error_text)(int error, const char **text);
 } driver;
 
@@ -54,6 +55,7 @@ static int find_driver(void) {
                    {&driver.function_set, "cuFuncSetAttribute"},
                    {&driver.launch, "cuLaunchKernel"},
                    {&driver.copy, "cuMemcpyHtoDAsync_v2"},
+                   {&driver.is_recording, "cuStreamIsCapturing"},
                    {&driver.error_text, "cuGetErrorString"}};
     if (driver.error_text != NULL)
         return 0;
@@ -146,6 +148,11 @@ int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, 
     int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared,
                                stream, parameters, NULL);
     return status ? failed(status, "cuLaunchKernel") : 0;
+}
+
+int ingot_cuda_is_recording(void *stream) {
+    int recording = 0, status = driver.is_recording(stream, &recording);
+    return status ? failed(status, "cuStreamIsCapturing") : recording != 0;
 }
 
 int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream) {

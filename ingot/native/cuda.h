@@ -20,9 +20,14 @@ const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule);
 int ingot_cuda_begin(int device, void **stream);
 void ingot_cuda_end(void);
 
-/* Launches a kernel in `grid` blocks. 0, or -1 with an exception set. */
-/* Copies to the device what may be overwritten once this returns. 0, or -1 with an exception set. */
+/* Whether what is queued on the stream is recorded, to be replayed later. -1 with an exception set. */
+int ingot_cuda_is_recording(void *stream);
+
+/* Copies to the device what may be overwritten once this returns, unless the copy is recorded: a replay reads it again.
+   0, or -1 with an exception set. */
 int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream);
+
+/* Launches a kernel in `grid` blocks. 0, or -1 with an exception set. */
 int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream,
                       void **parameters);
 

@@ -356,13 +356,17 @@ static int64_t fill_table(const Program *program, const Frame *frame, const Part
     return blocks;
 }
 
-/* The table lives in memory of the stream's, which torch may hand out again once the launch is queued. */
+/* The table lives in memory of the stream's, which torch may hand out again once the launch is queued. A replay copies
+   it again, so that what is recorded lives as long as the program. */
 static int launch_parts(Program *program, Frame *frame, const Step *step) {
     static void *nothing;
     const PartsStep *parts = &step->parts;
     int64_t length = parts->places + (int64_t)parts->parts * (parts->count / parts->parts + 2), stride = 1;
     int64_t bytes = length * (int64_t)sizeof(int64_t);
-    int64_t *table = PyMem_Malloc((size_t)bytes);
+    int recorded = ingot_cuda_is_recording(frame->stream);
+    if (recorded < 0)
+        return -1;
+    int64_t *table = recorded ? ingot_program_memory(program, 1, (size_t)bytes) : PyMem_Malloc((size_t)bytes);
     if (table == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -382,7 +386,8 @@ static int launch_parts(Program *program, Frame *frame, const Step *step) {
         status = ingot_cuda_launch(form->kernel, blocks, form->threads, form->shared, frame->stream, frame->pointers);
     }
     Py_XDECREF(memory);
-    PyMem_Free(table);
+    if (!recorded)
+        PyMem_Free(table);
     return status;
 }
 

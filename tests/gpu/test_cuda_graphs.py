@@ -79,6 +79,24 @@ def test_random_numbers_are_eagers() -> None:
     assert replayed(found).replays > 0
 
 
+def test_launches_over_many_buffers() -> None:
+    """Their tables of addresses are read again at each replay."""
+
+    def fn(*given: Tensor) -> list[Tensor]:
+        totals = [t.sum() for t in given]
+        return [t * 2 + total for t, total in zip(given, totals)] + [t.sin() for t in given]
+
+    run, given = compiled(fn), [draw(40 + k, seed=k) for k in range(12)]
+    for k in range(10):
+        spoiled = [bytes([k]) * size for size in range(0, 4000, 16) for _ in range(20)]
+        del spoiled
+        for t in given:
+            t.add_(1)
+        for a, b in zip(run(*given), fn(*given), strict=True):
+            close(a, b)
+    assert replayed(run).replays > 4
+
+
 def test_inputs_that_move() -> None:
     fn, w, kept = compiled(layers), draw(64, 64, seed=1), []
     for k in range(10):

@@ -23,6 +23,7 @@ from ingot.schedule.blocks import Blocks, choose_blocks, inner_size, power_of_tw
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store
 
 SHORT = 2**31
+WIDE_BYTES = 16  # that a thread loads at once, at most
 _TAKEN = {"tl", "triton", "libdevice", "helpers"}
 _NO_AXES: frozenset[str] = frozenset()
 
@@ -88,6 +89,7 @@ class Writer:
         self.constants: dict[str, int] = {}
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
         self.numbers = {p.name: p.dtype for p in kernel.parameters if p.on_host}
+        self.lengths = {p.name: p.length.constant if p.length is not None else None for p in kernel.parameters}
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
         self.scalars: dict[str, Value] = {}
@@ -242,8 +244,10 @@ class Writer:
     # -- stages ----------------------------------------------------------------------------------------------------
 
     inner_block = inner_axis = ""  # the names of the axis r of the present stage, and of its size
+    inner_loops: tuple[Symbol, ...] = ()
 
     def stage(self, stage: Stage) -> None:
+        self.inner_loops = stage.loops
         if not stage.loops:
             self.body(stage, self.point_axes)
             return
@@ -426,8 +430,35 @@ class Writer:
         pointer = f"{buffer} + {summand(index.text)}"
         if axes != index.axes:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
+        end = self.end_with_margin(buffer, offset, i.dtype.itemsize) if "r" in axes else None
         mask = self.joined_mask(axes, conditions)
+        if end is not None:
+            mask = self.joined_mask(axes - {"r"}, [self.before(end), *conditions])
         return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes)
+
+    def end_with_margin(self, buffer: str, offset: Expr, itemsize: int) -> int | None:
+        """Where loads along the axis r may end instead, at a multiple of 16 bytes, so that they can be as wide: where
+        rows begin at such multiples and have a margin. None where nothing is gained. What is loaded of the margin
+        takes part in nothing: reductions and stores have the mask of the axis."""
+        unit = WIDE_BYTES // itemsize
+        if self.masks["r"] is None or len(self.inner_loops) != 1:
+            return None
+        (loop,), length = self.inner_loops, self.lengths[buffer]
+        size = loop.extent.constant
+        rest = offset - loop
+        wide = size is not None and size % unit and loop not in rest.symbols
+        if not wide or size is None or length is None or any(coefficient % unit for coefficient, _ in rest.terms):
+            return None
+        end = -(-size // unit) * unit
+        highest = rest.bounds[1]
+        return end if highest is not None and highest + end <= length else None
+
+    def before(self, end: int) -> Value:
+        """Whether the axis r is before a place."""
+        key = ("before", self.inner_axis, end)
+        if key not in self.known:
+            self.known[key] = self.fresh(f"{self.inner_axis} < {end}", frozenset("r"))
+        return self.known[key]
 
     def number(self, name: str, conditions: list[Value]) -> Value:
         """What the kernel is given in place of an address."""
