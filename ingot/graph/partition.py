@@ -239,9 +239,16 @@ def _repeats(node: Node) -> bool:
 
 def _is_stored(node: Node, late: set[Node]) -> bool:
     """Whether the forward has a value in memory in any case: a product or a library reads it, or makes it for several
-    readers."""
+    readers, or a library makes it."""
     readers = list(_readers(node, late))
-    return any(map(_reads_memory, readers)) or (not _repeats(node) and len(readers) > 1)
+    return any(map(_reads_memory, readers)) or (not _repeats(node) and (len(readers) > 1 or _is_of_library(node)))
+
+
+def _is_of_library(node: Node) -> bool:
+    """Whether a value is a product that is no code of ours, with what comes next: on a GPU, or of halves."""
+    value: torch.Tensor = node.meta["val"]
+    ours = value.device.type == "cpu" and value.dtype in (torch.float32, torch.float64)
+    return node.target in _PRODUCTS and not ours
 
 
 def _readers(node: Node, late: set[Node]) -> Iterator[Node]:
@@ -258,6 +265,7 @@ def _reads_memory(node: Node) -> bool:
 
 
 _REDUCTION = getattr(torch.Tag, "reduction", None)
+_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default}
 _LOOKUPS = {aten.index.Tensor, aten.gather.default, aten.index_select.default}
 
 _CHEAP = {

@@ -73,6 +73,8 @@ def why_not(program: Program) -> str:
     for step in plan.steps:
         if isinstance(step, LibraryStep):
             name = getattr(step.node.function, "__name__", str(step.node.function))
+            if _drops_attention(step.node):
+                return f"{name} leaves the seed of its dropout where only a recorded backward reads it"
             if name.startswith(_WAITING) or _takes_mask(step.node, plan.graph.buffers):
                 return f"{name} waits for the device"
     if any(buffer.on_host for buffer in plan.graph.buffers.values()):
@@ -82,6 +84,13 @@ def why_not(program: Program) -> str:
     if len(plan.steps) < LEAST_LAUNCHES:
         return f"{len(plan.steps)} launches take no longer than a replay"
     return ""
+
+
+def _drops_attention(node: Any) -> bool:
+    """Whether attention drops some of its weights. Its seed is on the device if it is recorded, else on the CPU."""
+    names = [argument.name for argument in getattr(getattr(node.function, "_schema", None), "arguments", ())]
+    given = dict(zip(names, node.args), **node.kwargs)
+    return given.get("dropout_p", 0.0) != 0.0
 
 
 def _takes_mask(node: Any, buffers: Mapping[str, Any]) -> bool:

@@ -84,6 +84,15 @@ def test_scores_are_kept_as_they_are() -> None:
     assert [n.target for n in kept if n.meta["val"].numel() == 400] == [aten.mm.default]
 
 
+def test_scores_of_halves_are_kept_rather_than_what_softmax_gave() -> None:
+    """A library leaves them in memory, where the softmax would have to write what it gives."""
+    labels = torch.zeros(64, dtype=torch.int64)
+    x, w = (wanted(*shape).detach().bfloat16().requires_grad_() for shape in ((64, 16), (16, 512)))
+    parts = cut(lambda x, w: F.nll_loss(torch.log_softmax(x @ w, -1).float(), labels), x, w)
+    large = [node for node in parts.forward.outputs if node.node is not None and node.node.meta["val"].numel() > 64]
+    assert [output.node.target for output in large if output.node is not None] == [aten.mm.default]
+
+
 def test_random_numbers_are_drawn_once() -> None:
     parts = cut(lambda x: F.dropout(x.sin(), 0.5), wanted(100))
     drawn = [n for n in parts.backward.graph.nodes if "bernoulli" in str(n.target)]
