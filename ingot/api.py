@@ -39,7 +39,8 @@ def compile(  # noqa: A001 - the field's name for it
     fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in eager.
     dynamic: True makes tensor sizes symbols from the first call, None those that are seen to vary, False none.
     backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
-    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+    mode: "default"; on an NVIDIA GPU "reduce-overhead" replays programs as CUDA graphs, "max-autotune" does so and
+        chooses how products are computed by measuring, "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True}; for another backend
         than Ingot's, whatever that takes.
     disable: return `fn` as it is.

@@ -24,9 +24,10 @@ class Options:
 
     `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
     `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they
-    choose between GPU launch strategies. `numerics` "fast" allows library kernels that are faster than eager's but
-    round worse. `freeze` is the user's promise that parameters and buffers of modules do not change. `specialize` gives
-    sizes that keep coming an entry of their own beside the one with symbols, compiled in the background.
+    choose between ways to launch on a GPU, and whether kernels are chosen by measuring. `numerics` "fast" allows
+    library kernels that are faster than eager's but round worse. `freeze` is the user's promise that parameters and
+    buffers of modules do not change. `specialize` gives sizes that keep coming an entry of their own beside the one
+    with symbols, compiled in the background.
     """
 
     fullgraph: bool = False

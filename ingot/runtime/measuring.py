@@ -45,7 +45,7 @@ class Measurement:
             return nothing
         compiled = self._compiled(plans)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 inputs = self._inputs(plans[0], given)
                 return self._times(plans, compiled, inputs, machine) if inputs else nothing
         except torch.OutOfMemoryError:

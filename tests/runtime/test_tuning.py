@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import ingot
+import ingot.pipeline
 from ingot.codegen.store import Store
 from ingot.codegen.triton import supported
 from ingot.codegen.triton.module import available
@@ -143,3 +145,18 @@ def test_wrong_results_are_seen() -> None:
     assert alike([x, x > 0], [x * 1.0001, x > 0.1]) and alike([x / 0], [x / 0])
     assert not alike([x], [x * 1.01]) and not alike([x, x], [x, -x])
     assert alike([x.half()], [x.half() * 1.01]) and not alike([x.half()], [x.half() * 1.1])
+
+
+def test_the_report_says_what_was_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[Tuner] = []
+
+    def chooser(device: torch.device) -> Tuner:
+        made.append(tuner(Clock(10.0, 20.0), tmp_path))
+        return made[-1]
+
+    monkeypatch.setattr(ingot.pipeline, "_tuner", chooser)
+    for mode, asked in (("max-autotune", True), ("max-autotune-no-cudagraphs", True), ("default", False)):
+        made.clear()
+        report = ingot.explain(ingot.compile(gelu_linear, mode=mode))(*ARGS)
+        assert bool(made) is asked and report.tuned == [note for t in made for note in t.notes]
+        assert len(report.tuned) == asked and ("tuned" in str(report)) is asked
