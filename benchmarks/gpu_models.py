@@ -1,11 +1,12 @@
-"""Models on a GPU, inference and training: eager, and both modes of Ingot and of torch.compile, in turns.
+"""Models on a GPU, inference and training: eager, and some modes of Ingot and of torch.compile, in turns.
 
-    python -m benchmarks.gpu_models [NAME ...] [--rounds 15] [--without-compile] [--jobs 8]
+    python -m benchmarks.gpu_models [NAME ...] [--rounds 15] [--without-compile] [--jobs 8] [--modes MODE ...]
 
 Times are of a call as the caller sees it, many in a row; a training step is a forward and a backward. Ratios are to
 eager and to torch.compile in the same mode. Each row runs in a process of its own: `--jobs` of them compile at a time
 (so first calls are fair only with `--jobs 1`), and measure one after the other. `peak` is what a call holds at most,
-inputs included, as torch's allocator counts it; what `reduce-overhead` replayed is printed below the table.
+inputs included, as torch's allocator counts it; what `reduce-overhead` replayed, and what `max-autotune` chose, is
+printed below the table. Modes are by default "default" and "reduce-overhead".
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from ingot.explain.measure import error, interleave, peak_bytes, ratio_interval,
 from ingot.explain.report import size_text
 
 WIDTH = 140  # of the table, in columns
-MODES: Mapping[str, str | None] = {"default": None, "reduce-overhead": "reduce-overhead"}
+MODES = {"default": "", "reduce-overhead": ", r.-o.", "max-autotune": ", m.-a."}  # and how they are called in the table
 COMPILERS: Mapping[str, Callable[..., Any]] = {"Ingot": ingot.compile, "torch.compile": torch.compile}
 
 
 def peer_name(compiler: str, mode: str) -> str:
-    return compiler if mode == "default" else f"{compiler}, r.-o."
+    return compiler + MODES[mode]
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ SUBJECTS: dict[str, Subject] = {
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def work(name: str, rounds: int, compilers: list[str]) -> None:
+def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None:
     """Compile the row, say so on a line, wait for one, and measure; the figures are the last line, as JSON."""
     subject = SUBJECTS[name]
     torch.manual_seed(0)
@@ -210,8 +211,8 @@ def work(name: str, rounds: int, compilers: list[str]) -> None:
         return partial(Step(compiled, leaves, subject) if subject.training else compiled, *args)
 
     made = {"eager": fn}
-    for compiler, (mode, option) in product(compilers, MODES.items()):
-        made[peer_name(compiler, mode)] = COMPILERS[compiler](fn, mode=option) if option else COMPILERS[compiler](fn)
+    for compiler, mode in product(compilers, modes):
+        made[peer_name(compiler, mode)] = COMPILERS[compiler](fn, mode=None if mode == "default" else mode)
     calls = {peer: called(compiled) for peer, compiled in made.items()}
     device = torch.device("cuda", torch.cuda.current_device())
     found: dict[str, Any] = {peer: {} for peer in calls}
@@ -230,13 +231,15 @@ def work(name: str, rounds: int, compilers: list[str]) -> None:
             found[peer]["seconds"] = seconds[peer].tolist()
             found[peer]["peak"] = peak_bytes(call, [*tensors(args), *leaves], device, before=2)
         with subject.context():
-            found["notes"] = ingot.explain(made[peer_name("Ingot", "reduce-overhead")])(*args).cuda_graphs
+            reports = [ingot.explain(made[peer_name("Ingot", mode)])(*args) for mode in modes]
+            found["notes"] = [line for report in reports for line in (*report.cuda_graphs, *report.tuned)]
         synchronize(device)
     print(json.dumps(found))
 
 
-def start(name: str, rounds: int, compilers: list[str]) -> subprocess.Popen[str]:
+def start(name: str, rounds: int, compilers: list[str], modes: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.gpu_models", name, "--rounds", str(rounds), "--worker", *compilers]
+    command += ["--modes", *modes]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -291,21 +294,22 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[name for name, subject in SUBJECTS.items() if not subject.missing])
     parser.add_argument("--rounds", type=positive, default=15)
     parser.add_argument("--jobs", type=positive, default=8, help="rows that compile at a time (%(default)s)")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["default", "reduce-overhead"])
     parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        return work(options.names[0], options.rounds, options.worker)
+        return work(options.names[0], options.rounds, options.worker, options.modes)
     compilers = [name for name in COMPILERS if not (options.without_compile and name == "torch.compile")]
     found: dict[str, dict[str, Any]] = {}
     for begin in range(0, len(options.names), options.jobs):
         together = options.names[begin : begin + options.jobs]
-        workers = {name: start(name, options.rounds, compilers) for name in together}
+        workers = {name: start(name, options.rounds, compilers, options.modes) for name in together}
         for worker in workers.values():
             wait(worker)
         found |= {name: figures for name, worker in workers.items() if (figures := measured(worker))}
     console().print(show(found), width=WIDTH)
-    for mode in MODES:
+    for mode in options.modes:
         names = peer_name("Ingot", mode), peer_name("torch.compile", mode)
         if ratios := [ratio[1] for figures in found.values() if (ratio := over(figures, *names))]:
             print(f"{mode}: {geometric_mean(ratios):.2f} x torch.compile in geometric mean of {len(ratios)} rows")
