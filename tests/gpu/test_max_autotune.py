@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import ingot
-from ingot.runtime import tuning
+from ingot.codegen.store import Store
+from ingot.runtime import measuring, tuning
 from tests.gpu.checks import agree, copied, gradients_agree
 from tests.gpu.test_programs import draw
 
@@ -19,8 +21,9 @@ FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best kernel is taken, however long the library takes."""
+    """The best kernel is taken, however long the library takes. None gives a wrong result."""
     monkeypatch.setattr(tuning, "MARGIN", 1e6)
+    monkeypatch.setattr(measuring.log, "warning", lambda *text: pytest.fail(text[0] % text[1:]))
 
 
 def tuned(fn: Callable[..., Any]) -> Any:
@@ -39,7 +42,7 @@ def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tens
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("sizes", [(197, 768, 3072), (8, 1000, 130), (1, 70, 50), (333, 65, 129)], ids=str)
+@pytest.mark.parametrize("sizes", [(197, 768, 3072), (8, 1000, 130), (1, 70, 50), (333, 65, 129), (1024, 256, 512)], ids=str)
 def test_products_with_what_comes_next(always: None, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, depth, columns = sizes
     check(gelu_linear, *(draw(*s, dtype=dtype) for s in ((rows, depth), (columns, depth), (columns,))))
@@ -59,7 +62,8 @@ def test_gradients(always: None) -> None:
     gradients_agree(gelu_linear, x, w, b, compiled=tuned(gelu_linear))
 
 
-def test_what_was_measured_is_kept() -> None:
+def test_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tuning, "store_in", lambda name: Store(tmp_path))
     args = draw(120, 96), draw(88, 96), draw(88)
     reports = [ingot.explain(tuned(gelu_linear))(*args) for _ in range(2)]
     assert all(len(r.tuned) == 1 for r in reports) and "measured before" in reports[1].tuned[0]

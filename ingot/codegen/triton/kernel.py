@@ -26,6 +26,7 @@ SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
 _TAKEN = {"tl", "triton", "libdevice", "helpers"}
 _NO_AXES: frozenset[str] = frozenset()
+Body = tuple[str, tuple[tuple[str, int], ...], int, int]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class TritonKernel:
     limit: Expr | None = None
     table: int = 0
     stages: int = 0
+
+    @property
+    def body(self) -> Body:
+        """What tells its code from another's."""
+        return self.source, self.constants, self.warps, self.stages
 
 
 class Value(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ingot.codegen.store import store_in
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.kernel import TritonKernel, write_kernel
+from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.loops.ir import Origin
@@ -84,7 +84,7 @@ class CompiledKernels:
         self,
         written: dict[Kernel, TritonKernel],
         wide: dict[Kernel, TritonKernel],
-        binaries: dict[str, Binary],
+        binaries: dict[Body, Binary],
         seconds: dict[str, float],
     ) -> None:
         self._written, self._wide, self._binaries = written, wide, binaries
@@ -94,11 +94,11 @@ class CompiledKernels:
         return self._written[kernel]
 
     def binary(self, kernel: Kernel) -> Binary:
-        return self._binaries[self._written[kernel].source]
+        return self._binaries[self._written[kernel].body]
 
     def wide(self, kernel: Kernel) -> Binary | None:
         """What is launched with the same arguments where the sizes are beyond the kernel's limit, if it has one."""
-        return self._binaries[self._wide[kernel].source] if kernel in self._wide else None
+        return self._binaries[self._wide[kernel].body] if kernel in self._wide else None
 
     def assembly(self) -> str:
         """What the device's assembler was given."""
@@ -124,7 +124,7 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
     written: dict[Kernel, TritonKernel] = {}
     wide: dict[Kernel, TritonKernel] = {}
     shapes: dict[Kernel, list[TritonKernel]] = {}
-    different: dict[str, tuple[TritonKernel, tuple[bool, ...]]] = {}  # and which parameters are aligned at each launch
+    different: dict[Body, tuple[TritonKernel, tuple[bool, ...]]] = {}  # and which parameters are aligned at each launch
     for step in steps:
         kernel = step.kernel
         assert isinstance(kernel, Kernel)
@@ -136,18 +136,18 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
             wide[kernel] = shapes[shape][1]
         aligned = () if step.parts else tuple(name not in unaligned for name in step.arguments)
         for made in shapes[shape]:
-            _, before = different.get(made.source, (made, aligned))
-            different[made.source] = made, tuple(a and b for a, b in zip(aligned, before))
+            _, before = different.get(made.body, (made, aligned))
+            different[made.body] = made, tuple(a and b for a, b in zip(aligned, before))
     emitted = perf_counter()
-    compiled = {text: kept for text, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
-    missing = {text: given for text, given in different.items() if text not in compiled}
+    compiled = {body: kept for body, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
+    missing = {body: given for body, given in different.items() if body not in compiled}
     if missing:
         # CPython counts the depth of all the syntax trees being made together: a collection in the midst lets them mix.
         with paused_collection(), ThreadPoolExecutor(max(1, min(len(missing), os.cpu_count() or 1))) as pool:
             built = pool.map(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values())
             compiled.update(zip(missing, built))
     seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
-    return CompiledKernels(written, wide, {text: compiled[text] for text in different}, seconds)
+    return CompiledKernels(written, wide, {body: compiled[body] for body in different}, seconds)
 
 
 def _forms(kernel: Kernel) -> list[TritonKernel]:

@@ -247,3 +247,15 @@ def test_what_comes_next_may_not_be_computed_on_tiles() -> None:
     assert calls(plan) == 0 and len(plan.kernels) == 2
     plan = planned(lambda x, y: (x @ y)[torch.arange(3)] * 2, draw(40, 24), draw(24, 33))
     assert calls(plan) == 0 and len(plan.kernels) >= 2
+
+
+@compiled
+def test_tilings_of_one_text_have_code_of_their_own() -> None:
+    tilings = [Tiling(32, 32, 16, 2, 2), Tiling(32, 32, 32, 2, 2), Tiling(32, 32, 16, 3, 2), Tiling(32, 32, 16, 2, 4)]
+    x = draw(64, 64, dtype=torch.float16)
+    plans = [planned(lambda x, y: x @ y, x, x, tiling=tiling) for tiling in tilings]
+    made = [step for plan in plans for step in plan.steps if isinstance(step, KernelStep)]
+    compiled = compile_kernels(made, Gpu("cuda", 90))
+    assert len({compiled.ir(step.kernel) for step in made}) == 1 and compiled.function_count == 4
+    binaries = [compiled.binary(step.kernel) for step in made]  # type: ignore[arg-type]
+    assert len({b.image for b in binaries}) == 4 and [b.threads for b in binaries] == [64, 64, 64, 128]
