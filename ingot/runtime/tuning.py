@@ -21,7 +21,7 @@ from ingot.schedule.tilings import Chip, after_parts, tilings
 MARGIN = 0.97  # of the library's time, that a kernel must not exceed to be chosen
 MOST_TRIED = 14  # of a product
 MOST_OF_OTHERS = 4  # of a form beside the one that does most at once
-_FORMAT = 1  # of what is kept
+_FORMAT = 2  # of what is kept
 
 Measure = Callable[[Sequence[Plan], frozenset[str]], Sequence[float | None]]
 """Microseconds of plans that do the same, None for those that do not run; of their inputs, those that are named are not
@@ -45,7 +45,7 @@ class Tuner:
         found: list[tuple[float, int, Form, Tiling]] = []
         for number, form in enumerate(site.forms):
             more = after_parts(form.sizes, form.parts)
-            guessed = tilings(form.sizes, site.dtype, self.chip, self.precisions)
+            guessed = tilings(form.sizes, site.dtype, self.chip, self.precisions, form.work)
             guessed = guessed[:MOST_OF_OTHERS] if number else guessed
             found += [(time + more, number, form, tiling) for time, tiling in guessed]
         return [(form, tiling) for *_, form, tiling in sorted(found, key=lambda f: f[:2])[:MOST_TRIED]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ingot.loops.expr import Expr, as_expr, integer, maximum, product
+from ingot.loops.ir import Body
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 LANES = 8.0  # elements per vector operation, averaged over machines and types
@@ -34,6 +35,11 @@ def work_per_point(kernel: Kernel) -> float | Expr:
     return nanoseconds(work)
 
 
+def operations_of(body: Body) -> float:
+    """How many simple operations a body amounts to."""
+    return sum(_WEIGHTS.get(i.op, 1.0) for i in body.instructions)
+
+
 def nanoseconds(picoseconds: Expr) -> float | Expr:
     known = picoseconds.constant
     return picoseconds if known is None else known / 1000
@@ -54,9 +60,7 @@ def _block_work(kernel: Kernel, product_: Product) -> Expr:
 def _stage_work(stage: Stage, vectorized: bool) -> Expr:
     """Picoseconds of one point of the outer loops."""
     points = as_expr(product(s.extent for s in stage.loops))
-    operations = (
-        sum(_WEIGHTS.get(i.op, 1.0) for i in stage.body.instructions) + 2 * len(stage.stores) + len(stage.reductions)
-    )
+    operations = operations_of(stage.body) + 2 * len(stage.stores) + len(stage.reductions)
     moved = sum(i.dtype.itemsize for i in stage.body.loads) + 4 * len(stage.stores)
     per_point = operations * NANOSECONDS_PER_OPERATION / (LANES if vectorized else 1.0)
     return points * round(1000 * max(per_point, moved * NANOSECONDS_PER_BYTE))

@@ -24,6 +24,7 @@ from ingot.loops.ir import (
     symbols_in,
 )
 from ingot.loops.target import Target
+from ingot.schedule.cost import operations_of
 from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
 from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.kernel import Tiling
@@ -49,13 +50,15 @@ SHORTEST = 128  # steps of a part
 class Form:
     """A way to compute a product by kernels: `groups`, of which the first is a contraction that needs a tiling, take
     the place of the program's groups at `positions`. `sizes` are those of the contraction's batch, rows, columns and
-    reduction; `buffers` are made in between, and `parts` is into how many parts the sums are cut."""
+    reduction; `buffers` are made in between, `parts` is into how many parts the sums are cut, and `work` how many
+    operations are done with each."""
 
     groups: tuple[Group, ...]
     positions: tuple[int, ...]
     sizes: tuple[int, int, int, int]
     buffers: dict[str, Buffer]
     parts: int = 1
+    work: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +264,9 @@ def _form(
     if any(g.writes & moved for g in overtaken) or not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
         return None
     extents = [product(s.extent for s in loops).constant or 0 for loops in _loops(contraction)]
-    return Form((made, *rest), positions, (extents[0], extents[1], extents[2], extents[3]), buffers, parts)
+    sizes = extents[0], extents[1], extents[2], extents[3]
+    work = sum(operations_of(m.body) for m in members[1:] if isinstance(m, Pointwise))
+    return Form((made, *rest), positions, sizes, buffers, parts, work)
 
 
 def _forms(

@@ -12,6 +12,7 @@ import torch
 from ingot.schedule.blocks import power_of_two
 from ingot.schedule.kernel import Tiling
 
+Sizes = tuple[int, int, int, int]
 MOST_TRIED = 10
 SMALLEST = 16  # rows, columns or steps that tensor cores take
 LARGE = 128 * 128  # elements of a tile
@@ -38,31 +39,34 @@ _LATENCY = 600.0  # nanoseconds until what is asked for is there
 _STEP = 60.0  # nanoseconds that a block waits for itself at each step
 _START = 1500.0  # nanoseconds of a block beside its steps
 _THREADS = 2048
+_LANES = 218.0  # instructions of single threads in a nanosecond
+_INSTRUCTIONS_OF_STORE, _INSTRUCTIONS = 8, 3  # for each sum, and for each operation on it
 _LAUNCH = 2000.0
 _CACHED = 3000.0  # bytes in a nanosecond that all multiprocessors write and read in the second-level cache
 
 
 def tilings(
-    sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, precisions: Sequence[str] = ("ieee",)
+    sizes: Sizes, dtype: torch.dtype, chip: Chip, precisions: Sequence[str] = ("ieee",), work: float = 0.0
 ) -> list[tuple[float, Tiling]]:
     """The tilings to try for a product of these sizes (batch, rows, columns, depth), each behind the nanoseconds that
-    it is estimated to take, best guess first. `precisions` are those that products of float32 may have."""
+    it is estimated to take, best guess first. `precisions` are those that products of float32 may have, `work` is how
+    many operations are done with each sum."""
     best: dict[tuple[int, int, int, int, str], list[tuple[float, Tiling]]] = {}
     for tiling in _all(sizes, dtype, chip, precisions):
         few = tiling.rows * tiling.columns < LARGE  # for which the number of warps is a guess as good as any
         key = tiling.rows, tiling.columns, tiling.depth, 0 if few else tiling.warps, tiling.precision
-        best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling), tiling))
+        best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling, work), tiling))
     return sorted(min(of_shape) for of_shape in best.values())[:MOST_TRIED]
 
 
-def after_parts(sizes: tuple[int, int, int, int], parts: int) -> float:
+def after_parts(sizes: Sizes, parts: int) -> float:
     """Nanoseconds of adding up the parts of a product's sums, in a kernel of its own."""
     batch, rows, columns, _ = sizes
     return _LAUNCH + 8 * batch * rows * columns / _CACHED if parts > 1 else 0.0
 
 
 def _all(
-    sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, precisions: Sequence[str]
+    sizes: Sizes, dtype: torch.dtype, chip: Chip, precisions: Sequence[str]
 ) -> Iterator[Tiling]:
     _, rows, columns, depth = sizes
     halves = dtype.itemsize == 2
@@ -90,8 +94,8 @@ def _shared(tiling: Tiling, dtype: torch.dtype) -> int:
     return tiling.stages * (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize
 
 
-def estimate(sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, tiling: Tiling) -> float:
-    """Nanoseconds of a product without what comes next, roughly: enough to compare."""
+def estimate(sizes: Sizes, dtype: torch.dtype, chip: Chip, tiling: Tiling, work: float = 0.0) -> float:
+    """Nanoseconds of a product with `work` for each sum, roughly: enough to compare."""
     batch, rows, columns, depth = sizes
     blocks = batch * -(-rows // tiling.rows) * -(-columns // tiling.columns)
     steps = -(-depth // tiling.depth)
@@ -100,14 +104,17 @@ def estimate(sizes: tuple[int, int, int, int], dtype: torch.dtype, chip: Chip, t
     fitting = min(chip.shared // _shared(tiling, dtype), _THREADS // threads, 65536 // (threads * min(255, sums + 64)))
     each = -(-blocks // chip.multiprocessors)
     resident = max(1, min(fitting, each))
-    work = 2 * tiling.rows * tiling.columns * tiling.depth
+    products = 2 * tiling.rows * tiling.columns * tiling.depth
     square = min(1.0, tiling.rows * tiling.columns / (tiling.rows + tiling.columns) / 64)  # what is used how often
     slower = _PARTS[tiling.precision] if dtype is torch.float32 else 1.0
     rate = _halves(chip) / slower * square if slower else _FULL * min(1.0, 2 * square)
+    rate *= min(1.0, resident * tiling.warps / 4)  # each tensor core serves one warp
     fed = (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize / _FED
-    step = max(resident * work / rate, resident * fed, _LATENCY / (tiling.stages - 1)) + resident * _STEP
+    step = max(resident * products / rate, resident * fed, _LATENCY / (tiling.stages - 1)) + resident * _STEP
     step *= 1 + 0.3 / tiling.stages**2  # what is late now and then
-    return -(-each // resident) * (steps * step + _START)
+    finish = tiling.rows * tiling.columns * (_INSTRUCTIONS_OF_STORE + _INSTRUCTIONS * work) / _LANES
+    finish *= resident / min(1.0, resident * tiling.warps / 8)
+    return -(-each // resident) * (steps * step + _START + finish)
 
 
 def _halves(chip: Chip) -> float:

@@ -42,7 +42,9 @@ def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tens
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("sizes", [(197, 768, 3072), (8, 1000, 130), (1, 70, 50), (333, 65, 129), (1024, 256, 512)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(197, 768, 3072), (8, 1000, 130), (1, 70, 50), (333, 65, 129), (1024, 256, 512)], ids=str
+)
 def test_products_with_what_comes_next(always: None, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     rows, depth, columns = sizes
     check(gelu_linear, *(draw(*s, dtype=dtype) for s in ((rows, depth), (columns, depth), (columns,))))
