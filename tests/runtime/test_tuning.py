@@ -130,7 +130,8 @@ def test_products_in_full_precision_stay_so(tmp_path: Path) -> None:
         clock = Clock(10.0, 8.0)
         planned(tuner(clock, tmp_path, precisions=precisions), args=[a.float() for a in ARGS])
         tilings = [k.product.tiling for p in clock.asked[0] for k in p.kernels if isinstance(k, Kernel) and k.product]
-        assert {t.precision for t in tilings if t is not None} == set(precisions)
+        found = {t.precision for t in tilings if t is not None}
+        assert precisions[-1] in found and found <= set(precisions)
 
 
 def test_a_measurement_leaves_the_program_alone(tmp_path: Path) -> None:
