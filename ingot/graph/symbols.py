@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -599,8 +600,13 @@ class FractionNode(_Node):
 
     __repr__ = __str__ = _graph_repr = str
 
-    def maybe_as_float(self) -> None:
-        return None
+    def maybe_as_float(self) -> float | None:
+        return self.numerator if isinstance(self.numerator, float) and self.denominator is ONE else None
+
+    def _number(self) -> float:
+        """The value in this call, on which the compiled code then depends."""
+        above = self.numerator if isinstance(self.numerator, float) else self.context.specialize(self.numerator)
+        return above / self.context.specialize(self.denominator)
 
     def parts(self) -> tuple[Any, Any]:
         """What is divided by what: numbers or symbolic integers."""
@@ -617,7 +623,15 @@ class FractionNode(_Node):
         return self.numerator
 
     def guard_float(self, file: Any, line: Any) -> float:
-        return float(self.context.specialize(self._whole()))
+        return float(self.context.specialize(self._whole())) if (known := self.maybe_as_float()) is None else known
+
+    def float_pow(self, other: FractionNode) -> FractionNode:
+        return FractionNode(self._number() ** other._number(), ONE, self.context)
+
+    pow = float_pow
+
+    def sym_sqrt(self) -> FractionNode:
+        return FractionNode(math.sqrt(self._number()), ONE, self.context)
 
     def add(self, other: FractionNode) -> FractionNode:
         return FractionNode(self._whole() + other._whole(), ONE, self.context)
@@ -625,7 +639,12 @@ class FractionNode(_Node):
     def sub(self, other: FractionNode) -> FractionNode:
         return FractionNode(self._whole() - other._whole(), ONE, self.context)
 
+    def mul(self, other: FractionNode) -> FractionNode:
+        return FractionNode(self._number() * other._number(), ONE, self.context)
+
     def float_truediv(self, other: FractionNode) -> FractionNode:
+        if other.maybe_as_float() is not None:
+            return FractionNode(self._number() / other._number(), ONE, self.context)
         if self.denominator is not ONE:
             raise Unsupported("a symbolic size is used as a float")
         return FractionNode(self.numerator, other._whole(), self.context)

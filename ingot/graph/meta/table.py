@@ -56,6 +56,7 @@ from ingot.graph.meta.gpus import (
     rms_norm_backward,
     with_wide_statistics,
 )
+from ingot.graph.meta.rearranged import cumulative_extreme, log_sigmoid, pixel_shuffle, pixel_unshuffle, rot90
 from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, torchs_own
 from ingot.graph.meta.untried import (
     DIFFERENTIATED,
@@ -122,6 +123,11 @@ _FAMILIES: dict[Rule, str] = {
     folded_pad: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d""",
     glu: "glu",
+    cumulative_extreme: "cummax cummin",
+    log_sigmoid: "log_sigmoid_forward",
+    rot90: "rot90",
+    pixel_shuffle: "pixel_shuffle",
+    pixel_unshuffle: "pixel_unshuffle",
     loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits",
     loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
         nll_loss2d_backward _ctc_loss_backward""",
@@ -130,7 +136,7 @@ _FAMILIES: dict[Rule, str] = {
     empty: "empty",
     dropout: "native_dropout",
     encoder_layer: "_transformer_encoder_layer_fwd",
-    pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical",
+    pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical rsub",
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
 _RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}

@@ -19,7 +19,7 @@ from ingot.graph.symbolic_views import is_symbolic
 KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
 
 
-def _unless_known(rule: Rule) -> Rule:
+def unless_known(rule: Rule) -> Rule:
     """A rule for symbolic sizes, and for GPUs: on a CPU, where all are known, a real run tells more of the layout."""
 
     @wraps(rule)
@@ -40,7 +40,7 @@ DIFFERENTIATED = {
 _DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input_sizes")
 
 
-@_unless_known
+@unless_known
 def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Backward ops: each result has the sizes of what it is the gradient of, and lies as a real run says."""
     bound, name = bind(op, args, kwargs), op._schema.name.partition("::")[2]
@@ -62,7 +62,7 @@ def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
     return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
 
 
-@_unless_known
+@unless_known
 def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return fresh(args[0].shape, args[3])
 
@@ -71,7 +71,7 @@ def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     return tuple([like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
 
 
-@_unless_known
+@unless_known
 def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
     x, weight, mask = args[1], args[2], args[9]
     slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
@@ -79,7 +79,7 @@ def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     return tuple([t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)])
 
 
-@_unless_known
+@unless_known
 def sorted_(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What is in other places along a dimension, and where it was; of topk, so many elements of it."""
     bound = bind(op, args, kwargs)
@@ -91,7 +91,7 @@ def sorted_(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return tuple([_sized_as(op, sizes, t) for t in tried_out(op, args, kwargs)])
 
 
-@_unless_known
+@unless_known
 def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Padding with what is there."""
     x, sizes, amounts = args[0], list(args[0].shape), args[1]
@@ -104,7 +104,7 @@ def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return _sized_as(op, sizes, tried_out(op, args, kwargs))
 
 
-@_unless_known
+@unless_known
 def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     x, sizes = args[0], list(args[0].shape)
     dim = bind(op, args, kwargs)["dim"] % x.dim()
@@ -114,7 +114,7 @@ def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     return _sized_as(op, sizes, tried_out(op, args, kwargs))
 
 
-@_unless_known
+@unless_known
 def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
     """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
     x, hidden, cell = args[0], args[5], args[6]
@@ -123,29 +123,29 @@ def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return *[_sized_as(op, s, t) for s, t in zip(sizes, results)], fresh((1,), workspace.dtype)
 
 
-@_unless_known
+@unless_known
 def rnn_layer_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
     return tuple([fresh(t.shape, t.dtype) for t in args[:7]])
 
 
-@_unless_known
+@unless_known
 def embedding_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return fresh((args[2], args[0].shape[-1]), args[0].dtype)
 
 
-@_unless_known
+@unless_known
 def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Of an input and a target of its shape."""
     sizes = geometry.broadcast(args[0].shape, args[1].shape) if bind(op, args, kwargs)["reduction"] == 0 else ()
     return fresh(sizes, args[0].dtype)
 
 
-@_unless_known
+@unless_known
 def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return fresh(args[1].shape, args[1].dtype)
 
 
-@_unless_known
+@unless_known
 def nll_loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     x, target, reduction = args[0], args[1], args[3]
     return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh((), x.dtype)

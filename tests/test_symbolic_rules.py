@@ -1,0 +1,71 @@
+"""Ops that once had no rule for sizes that are symbols: few entries, eager's results, gradients and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ingot
+from ingot.compiler import Compiler
+
+MATRICES = [(4, 6), (7, 3), (5, 9), (2, 2), (12, 11)]
+IMAGES = [(2, 8, 3, 4), (3, 4, 5, 6), (4, 12, 2, 7)]
+EVEN_IMAGES = [(2, 3, 4, 6), (4, 2, 8, 10), (3, 5, 6, 4)]
+QUERIES = [(2, 5, 8), (3, 7, 8), (4, 9, 8), (3, 6, 8)]
+
+CASES: dict[str, tuple[Callable[[Tensor], Any], Sequence[Any]]] = {
+    "cummax": (lambda x: torch.cummax(x, 0), MATRICES),
+    "cummin of a transposed matrix": (lambda x: torch.cummin(x.t(), 1), MATRICES),
+    "logsigmoid": (F.logsigmoid, MATRICES),
+    "logsigmoid of a transposed matrix": (lambda x: F.logsigmoid(x.t()), MATRICES),
+    "a quarter": (lambda x: torch.rot90(x, 1, (0, 1)), MATRICES),
+    "half": (lambda x: x.rot90(2), MATRICES),
+    "three quarters": (lambda x: torch.rot90(x.t(), 3, (0, 1)), MATRICES),
+    "all round": (lambda x: torch.rot90(x.t(), 4, (1, 0)), MATRICES),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), IMAGES),
+    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), EVEN_IMAGES),
+    "rsub": (lambda x: torch.rsub(x, x.sum(0), alpha=2), MATRICES),
+    "norm": (lambda x: torch.linalg.vector_norm(x, 3, dim=1), MATRICES),
+    "attention without heads": (lambda x: F.scaled_dot_product_attention(x, x, x), QUERIES),
+    "attention in float64": (lambda x: F.scaled_dot_product_attention(x.double(), x.double(), x.double()), QUERIES),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_that_vary(name: str) -> None:
+    f, shapes = CASES[name]
+    compiled = ingot.compile(f, dynamic=True, fullgraph=True)
+    for shape in shapes:
+        x = torch.randn(shape, requires_grad=True)
+        found, expected = ([t] if isinstance(t := g(x), Tensor) else [*t] for g in (compiled, f))
+        tangent = torch.randn_like(expected[0])
+        for results in (found, expected):
+            results += torch.autograd.grad(results[0], x, tangent)
+        for a, e in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+            assert a.stride() == e.stride()
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    (made,) = compiler.compilations
+    assert made.captured.guards.symbols
+
+
+def test_a_width_of_attention_is_compiled_for_and_nothing_else() -> None:
+    f, _ = CASES["attention without heads"]
+    compiled = ingot.compile(f, dynamic=True, fullgraph=True)
+    for shape in [(2, 5, 8), (3, 7, 16), (4, 9, 16), (5, 9, 8)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-5)
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 2
+
+
+def test_channels_that_cannot_be_shuffled() -> None:
+    compiled = ingot.compile(lambda x: F.pixel_shuffle(x, 2), dynamic=True)
+    with pytest.raises(RuntimeError, match="divisible"):
+        compiled(torch.randn(2, 6, 3, 4))
