@@ -198,8 +198,12 @@ class Semantics:
         if type(value) is TensorValue or type(value) is ConstantValue:
             return value
         value = self.realize(value)
+        if hasattr(value, "as_size"):
+            return value.as_size(self) or value
         if isinstance(value, SequenceValue):
             value.items[:] = map(self.deep, value.items)
+        elif isinstance(value, SliceValue):
+            value = SliceValue(*map(self.deep, value.parts))
         elif isinstance(value, DictValue):
             value.entries.update({key: self.deep(item) for key, item in value.entries.items()})
         return value

@@ -310,3 +310,42 @@ def test_a_float_behind_a_break_that_is_needed_for_its_value_stays_a_constant() 
 
     tracked = Tracked(fn)
     assert (tracked(X), tracked(X)) == (2, 0)
+
+
+# -- integers read from tensors, as sizes ------------------------------------------------------------------------------
+
+
+def pooled(x: Tensor, index: Tensor) -> Any:
+    return torch.zeros(int(index.max()) + 1, 3).index_add(0, index, x) * 2
+
+
+def sliced(x: Tensor, index: Tensor) -> Any:
+    n = index[1].item()
+    return x[:n] * 2, x[: n + 1].sum(0), x[n].sin(), n * n - 1
+
+
+def filled(x: Tensor, index: Tensor) -> Any:
+    return torch.arange(index.sum().item()) * 2, x * (2 * int(index[0]) - 1)
+
+
+@pytest.mark.parametrize("program", [pooled, sliced, filled], ids=lambda f: f.__name__)
+def test_integers_are_sizes_that_the_data_decide(program: Any) -> None:
+    compiled = ingot.compile(program, fullgraph=True)
+    for index in ([0, 2, 1, 2, 0, 3, 1], [0, 3, 1, 1, 0, 4, 1], [1, 5, 6, 0, 2, 2, 2]):
+        x, given = torch.randn(7, 3), torch.tensor(index)
+        assert_same(compiled(x, given), program(x, given))
+
+
+def test_integers_that_are_no_sizes() -> None:
+    """Negative, zero, beyond the end, and too large to be a size: eager's results all the same."""
+    compiled = ingot.compile(sliced)
+    x = torch.randn(7, 3)
+    for n in (3, -2, 0, 1, 6, 7, 1 << 40):
+        given = torch.tensor([0, n])
+        try:
+            expected = sliced(x, given)
+        except IndexError as error:
+            with pytest.raises(IndexError, match=str(error)):
+                compiled(x, given)
+        else:
+            assert_same(compiled(x, given), expected)

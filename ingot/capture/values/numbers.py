@@ -22,6 +22,7 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
 from ingot.graph.symbols import is_decided_by_data
+from ingot.graph.unbacked import require_relation
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -36,6 +37,9 @@ _PARTIAL = frozenset({operator.truediv, operator.pow})
 """Where a tensor has infinity or NaN, Python may raise an error."""
 _OF_FLOATS = _ARITHMETIC | _PARTIAL
 _PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC | _PARTIAL}
+_OF_INTEGERS = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod})
+_PLAIN_INTEGERS = {getattr(operator, f"i{f.__name__}"): f for f in _OF_INTEGERS}
+LARGEST = 1 << 30  # of such a size, so that a product of two is one as well
 _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
 _WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
 _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
@@ -57,12 +61,13 @@ _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
 class NumberValue(Value):
     """A float, int or bool whose value is known to the running program only; `tensor` holds it, in rank 0."""
 
-    __slots__ = ("_tensor", "cls")
+    __slots__ = ("_size", "_tensor", "cls")
     decides_operators = True
 
     def __init__(self, cls: type, tensor: TensorValue | None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls, self._tensor = cls, tensor
+        self._size: Value | None = None
 
     @property
     def tensor(self) -> TensorValue:
@@ -101,6 +106,10 @@ class NumberValue(Value):
         code is trusted to divide by no zero, and to take powers of what is not negative."""
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
+        if _PLAIN_INTEGERS.get(function, function) in _OF_INTEGERS and self._meets_integer(other):
+            size, its = self.as_size(session), other.as_size(session) if isinstance(other, NumberValue) else other
+            if size is not None and its is not None:
+                return size.binary(session, function, its, reflected)
         right = self._operand(session, other)
         plain = _PLAIN.get(function, function)
         known = plain in _OF_FLOATS
@@ -112,6 +121,23 @@ class NumberValue(Value):
         function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
         return NumberValue(float, _call(session, function, *pair))
+
+    @staticmethod
+    def _meets_integer(other: Value) -> bool:
+        if isinstance(other, NumberValue):
+            return other.cls is int
+        return isinstance(other, SymIntValue) or isinstance(other, ConstantValue) and type(other.object) is int
+
+    def as_size(self, session: Session) -> Value | None:
+        """An int as a size that the data decide, of at most LARGEST, which the graph checks; None where none may be."""
+        shapes = session.graph.context.shapes
+        if self.cls is not int or not shapes.unbacked.enabled or self.tensor.fake.device.type != "cpu":
+            return None
+        if self._size is None:
+            self._size = session.graph.call(session, "call_method", "item", (self.tensor,), {})
+            for pair in ((-LARGEST, self._size), (self._size, LARGEST)):
+                session.graph.require(session, require_relation, "<=", *pair)
+        return self._size
 
     def _operand(self, session: Session, other: Value) -> Value | None:
         """What stands for the other operand in float64; None where its value would not be the same there."""

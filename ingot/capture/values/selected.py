@@ -11,8 +11,10 @@ import torch
 
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import SliceValue, TupleValue
-from ingot.capture.values.tensor import METHODS, TensorMethod, TensorValue
+from ingot.capture.values.tensor import METHODS, SymIntValue, TensorMethod, TensorValue
+from ingot.graph.symbols import is_decided_by_data
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -28,6 +30,12 @@ def _is_number(session: Session, value: Value, like: TensorValue) -> bool:
     return not known and value.fake.device == like.fake.device
 
 
+def _plain(session: Session, value: Value) -> Value:
+    """A part of an index; a number that was read from a tensor is that tensor."""
+    value = session.realize(value)
+    return value.tensor if isinstance(value, NumberValue) and value.cls is int else session.deep(value)
+
+
 def _consumed(value: Value) -> int | None:
     """How many dimensions an index takes; None where that is not plain to see."""
     if isinstance(value, SliceValue):
@@ -40,8 +48,11 @@ def _consumed(value: Value) -> int | None:
 
 
 def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
-    key = session.deep(args[0])
-    parts = list(key.items) if isinstance(key, TupleValue) else [key]
+    key = session.realize(args[0])
+    parts = [_plain(session, part) for part in (key.items if isinstance(key, TupleValue) else [key])]
+    unknown = [part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)]
+    if unknown:
+        raise session.unsupported(f"the value of {unknown[0].describe()}")
     numbers = [k for k, part in enumerate(parts) if _is_number(session, part, tensor)]
     if not numbers or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
         return None
