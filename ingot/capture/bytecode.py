@@ -4,7 +4,7 @@ live here.
 The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split, fused instructions
 (BINARY_SLICE, FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's argument is the index of an instruction, a
 variable is a slot of `localsplus` (so that a name which is both a local and a cell needs no special care), and the
-marker beneath or above a callable is always pushed by PUSH_NULL. The depth of the operand stack stays CPython's own, as
+marker beneath or above a callable is always pushed by an instruction of its own. The depth of the operand stack stays CPython's own, as
 exception tables and continuations count on it.
 """
 
@@ -81,7 +81,7 @@ _SAME = frozenset(
     """
     LOAD_FAST STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL COPY_FREE_VARS
     LOAD_CONST LOAD_NAME STORE_NAME DELETE_NAME STORE_GLOBAL DELETE_GLOBAL LOAD_FAST_AND_CLEAR
-    POP_TOP COPY SWAP NOP PUSH_NULL
+    POP_TOP COPY SWAP NOP PUSH_NULL PUSH_NULL_BELOW
     STORE_ATTR DELETE_ATTR BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR
     UNARY_NEGATIVE UNARY_NOT UNARY_INVERT UNARY_POSITIVE TO_BOOL IS_OP CONTAINS_OP
     BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING BUILD_SLICE
@@ -136,7 +136,7 @@ def _with_null(emitted: Emitted, wanted: bool) -> Emitted:
     """Adds the call marker to what pushes a callable."""
     if not wanted:
         return emitted
-    return [*emitted, ("PUSH_NULL", None), *([("SWAP", 2)] if _NULL_BELOW else [])]
+    return [*emitted, ("PUSH_NULL_BELOW" if _NULL_BELOW else "PUSH_NULL", None)]
 
 
 def _load_global(ins: dis.Instruction) -> Emitted:

@@ -22,6 +22,7 @@ from ingot.capture.modes import ModeTracker
 from ingot.capture.size_marks import marks_of
 from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import AUTOCAST_DEVICES
@@ -183,10 +184,10 @@ class GraphRecorder:
             args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
         where = self.context.shapes.where = session.where
         about = traits(target)
-        fakes = [a.fake if type(a) is TensorValue else a.argument(fake_of) for a in args]
+        fakes = [_given(a, fake_of) if type(a) is not TensorValue else a.fake for a in args]
         if about.name == "storage_offset" and fakes and isinstance(fakes[0], FakeTensor):
             self.context.address(fakes[0])
-        fakes_by_name = {k: v.argument(fake_of) for k, v in kwargs.items()}
+        fakes_by_name = {k: _given(v, fake_of) for k, v in kwargs.items()} if kwargs else {}
         unbacked = self.context.shapes.unbacked
         known = len(unbacked.checks)
         unbacked.assumes = True  # the operation asks again when the graph is traced
@@ -211,12 +212,11 @@ class GraphRecorder:
             self.modes.reach(self.graph, where)
         read = self.context.read
         node_of = self._number_or_node if read else self.node_of
-        nodes = tuple([a.fx_node if type(a) is TensorValue and not read else a.argument(node_of) for a in args])
-        nodes_by_name = {k: v.argument(node_of) for k, v in kwargs.items()}
+        nodes = tuple([_given(a, node_of) if type(a) is not TensorValue or read else a.fx_node for a in args])
         node = self.graph.create_node(op, target, name=about.node_name)
         node.args = nodes  # not given above, where sizes would be looked for in them, for long
         if kwargs:
-            node.kwargs = nodes_by_name
+            node.kwargs = {k: _given(v, node_of) for k, v in kwargs.items()}
         node.meta.update(val=result, where=where)
         if type(result) is not FakeTensor:
             return result_value(session, result, node)
@@ -496,12 +496,20 @@ def _leaves(value: Value) -> list[Any]:
     return found
 
 
+def _given(value: Value, leaf: Callable[[Any], Any]) -> Any:
+    """The argument of an operation that a value is."""
+    return value.object if type(value) is ConstantValue else value.argument(leaf)
+
+
 def _tangent() -> None:
     """Stands for an argument of a part of the graph."""
 
 
 def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name).strip("_") or "input"
+    return _NO_LETTER.sub("_", name).strip("_") or "input"
+
+
+_NO_LETTER = re.compile(r"\W")
 
 
 _OURS = (  # errors of torch's own kernels that are given fakes, or symbols

@@ -102,6 +102,8 @@ def _to_boundary(program: Program, index: int, stack: list[Any]) -> int:
         op, arg = instructions[index].op, instructions[index].arg
         if op == "PUSH_NULL":
             stack.append(_native.NULL)
+        elif op == "PUSH_NULL_BELOW":
+            stack.insert(-1, _native.NULL)
         elif op == "SWAP":
             stack[-1], stack[-arg] = stack[-arg], stack[-1]
         elif op == "TO_BOOL":

@@ -396,7 +396,7 @@ class FakeContext(Mode):
         self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}  # by id of a fake: see known_tensors.py
         self.read: list[tuple[FakeTensor, Any]] = []  # of these, what the operation that runs has asked for its number
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
-        self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a flat meta tensor of bytes
+        self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a meta tensor of as many bytes
         self._symbolic_storages: set[int] = set()
         self._symbolic_keys: set[int] = set()  # the keys of symbolic fakes' memory
         self.addressed: set[int] = set()  # the keys of memory that was addressed from its beginning
@@ -480,7 +480,12 @@ class FakeContext(Mode):
             self._symbolic_keys.add(made.untyped_storage()._cdata)
             return made
         if flat is None:
-            flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+            whole = tensor.numel() * tensor.itemsize == storage.nbytes() and not tensor.storage_offset()
+            if whole and tensor.is_contiguous():
+                flat = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+                self._storages[storage._cdata] = flat
+                return flat
+            flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device=_META)
             self._storages[storage._cdata] = flat
         result = torch.empty(0, dtype=tensor.dtype, device="meta")
         return result.set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]

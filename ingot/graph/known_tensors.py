@@ -53,12 +53,16 @@ class KnownTensors:
         self, target: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """After a call of a torch function or method: does on real tensors what it has done on fakes."""
-        given = tensors_in((list(args), dict(kwargs)))
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
         context = self.context
+        given: list[torch.Tensor] = [a for a in args if type(a) is FakeTensor]
+        if kwargs or len(given) < len(args):
+            given = tensors_in((list(args), dict(kwargs)))
         known = [t for t in given if id(t) in context.known or id(t) in self.sizes]
+        if given and not known:
+            return
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
         computes = name in _COMPUTES and "out" not in kwargs
-        if not known and (given or not computes):
+        if not known and not computes:
             return
         if (computes or name in _WRITES) and _is_small(result) and self._done(function, args, kwargs, result):
             return

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
+from ingot.capture.values.base import LazyValue
 
 
 @handles("LOAD_ATTR")
 def load_attr(frame: InterpreterFrame, name: str) -> None:
-    frame.push(frame.pop().get_attribute(frame.session, name))
+    owner = frame.stack.pop()
+    session = frame.session
+    if type(owner) is LazyValue:
+        owner = session.realize(owner)
+    frame.push(owner.get_attribute(session, name))
 
 
 @handles("STORE_ATTR")

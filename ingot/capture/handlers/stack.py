@@ -29,6 +29,11 @@ def push_null(frame: InterpreterFrame, _: Any) -> None:
     frame.push(NULL)
 
 
+@handles("PUSH_NULL_BELOW")
+def push_null_below(frame: InterpreterFrame, _: Any) -> None:
+    frame.stack.insert(-1, NULL)
+
+
 @handles("NOP", "SETUP_ANNOTATIONS")
 def nop(frame: InterpreterFrame, _: Any) -> None:
     pass

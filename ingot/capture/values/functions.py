@@ -498,7 +498,9 @@ class GeneratorValue(Value):
         return self.result if VERSION >= (3, 13) else NONE
 
 
-_HARMLESS = frozenset("PUSH_EXC_INFO POP_EXCEPT COPY SWAP POP_TOP NOP LOAD_CONST PUSH_NULL BUILD_TUPLE".split())
+_HARMLESS = frozenset(
+    "PUSH_EXC_INFO POP_EXCEPT COPY SWAP POP_TOP NOP LOAD_CONST PUSH_NULL PUSH_NULL_BELOW BUILD_TUPLE".split()
+)
 
 
 def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> bool:

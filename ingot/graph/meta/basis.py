@@ -12,6 +12,8 @@ from ingot.graph import geometry
 
 Rule = Callable[..., Any]
 
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype})
+
 
 def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:
     if strides is None and any(isinstance(size, torch.SymInt) for size in sizes):
@@ -43,7 +45,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
         return []
-    return [t for item in tree for t in tensors_in(item)]
+    return [t for item in tree if type(item) not in _PLAIN for t in tensors_in(item)]
 
 
 def has_symbols(args: Any) -> bool:
