@@ -4,8 +4,8 @@ live here.
 The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split, fused instructions
 (BINARY_SLICE, FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's argument is the index of an instruction, a
 variable is a slot of `localsplus` (so that a name which is both a local and a cell needs no special care), and the
-marker beneath or above a callable is always pushed by an instruction of its own. The depth of the operand stack stays CPython's own, as
-exception tables and continuations count on it.
+marker beneath or above a callable is always pushed by an instruction of its own. The depth of the operand stack stays
+CPython's own, as exception tables and continuations count on it.
 """
 
 from __future__ import annotations

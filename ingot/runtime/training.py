@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -339,7 +338,7 @@ class TrainingProgram:
         first = {"input": 0, "output": inputs, "kept": inputs + outputs}
         self.saved = tuple(first[kind] + position for kind, position in saved)  # among the inputs and all results
         self.pick_saved = _picker(self.saved)
-        self.shares, self.kept_for = tuple(shares), functools.cache(kept_for)
+        self.shares, self.kept_for = tuple(shares), kept_for
         self.reentrant = tuple(reentrant)
         self.passed = {output: bits for output, bits in zip(differentiable, passed) if bits}
         self.differentiable = tuple(differentiable)
@@ -348,6 +347,7 @@ class TrainingProgram:
         self.spent, self.apart = spent, frozenset(apart)
         self.leaf = torch.empty(0, requires_grad=True) if hidden else None
         self._backward: dict[tuple[bool, ...], tuple[Backward | None, Sequence[int]]] = {}
+        self._remaining: dict[tuple[int, tuple[int, ...]], tuple[int, frozenset[int]]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
@@ -382,11 +382,17 @@ class TrainingProgram:
     def remaining(self, passed: int, tangents: Sequence[Tensor | None]) -> tuple[int, frozenset[int]]:
         """Through which outputs (bits) nobody may go back once these tangents have, where those of `passed` did before,
         and which saved tensors are still wanted then. Raises autograd's error for one of these."""
-        given = [k for k, output in enumerate(self.differentiable) if tangents[output] is not None]
+        given = tuple([k for k, output in enumerate(self.differentiable) if tangents[output] is not None])
+        known = self._remaining.get((passed, given))
+        if known is None:
+            known = self._remaining[passed, given] = self._remaining_behind(passed, given)
+        if True in self.reentrant and any(self.reentrant[k] for k in given) and not _all_gradients():
+            CheckpointFunction.backward(None)  # type: ignore[arg-type]  # raises its error
+        return known
+
+    def _remaining_behind(self, passed: int, given: Sequence[int]) -> tuple[int, frozenset[int]]:
         if any(passed & 1 << k for k in given):
             raise RuntimeError(_SECOND_TIME)
-        if any(self.reentrant[k] for k in given) and not _all_gradients():
-            CheckpointFunction.backward(None)  # type: ignore[arg-type]  # raises its error
         for k in given:
             passed |= self.shares[k]
         left = tuple([k for k in range(len(self.shares)) if self.shares[k] and not passed & 1 << k])
@@ -453,8 +459,8 @@ class TrainingProgram:
         for output, error in self.spent.items():
             if tangents[output] is not None:
                 raise type(error)(*error.args)
-        found = [(t, tangents[t.output]) for t in self.tangents.at(sizes)]
-        return [None if tangent is None else t.laid_out(tangent) for t, tangent in found]
+        expected = self.tangents.at(sizes)
+        return [None if (tangent := tangents[t.output]) is None else t.laid_out(tangent) for t in expected]
 
     def no_gradients(self) -> list[Tensor | None]:
         """Of the inputs."""
