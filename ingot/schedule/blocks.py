@@ -74,7 +74,9 @@ def _columns(width: int, points: int | None) -> Blocks:
     inner = max(ROWS // block, 1)
     if 0 < width <= inner:
         return Blocks(block, width, warps=_warps(block * width))
-    return Blocks(block, inner, persistent=False, warps=_warps(block * inner))
+    # Each thread has several loads under way. Measured on an H200, sums of columns of 16384 x 3072, us: 119 with GELU's
+    # gradient and 32 alone with 16 elements a thread, 146 and 35 with 8.
+    return Blocks(block, inner, persistent=False, warps=max(1, _warps(block * inner) // 2))
 
 
 def inner_size(stage: Stage) -> Expr:
