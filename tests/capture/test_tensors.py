@@ -220,6 +220,14 @@ def attributes_set(x: Tensor, y: Tensor, z: Tensor) -> Any:
     return made, made.tag, z.tag, hasattr(y, "tag")  # type: ignore[attr-defined]
 
 
+@whole
+def gradients_wanted_by_assignment(x: Tensor, y: Tensor) -> Any:
+    z = x[:, None]
+    z.requires_grad = True
+    y.requires_grad = False
+    return z.requires_grad, z.is_leaf, (z.sin() * y[:, None]).detach().sum(), x.requires_grad
+
+
 @whole(fresh=True)
 def gradients_asked_for(x: Tensor, y: Tensor) -> Any:
     z = (x + 1).requires_grad_()

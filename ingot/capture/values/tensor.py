@@ -188,6 +188,9 @@ class TensorValue(Value):
             return self._set_gradient(session, value)
         if name == "data" and self._is_data(session.realize(value)):
             return None
+        if name == "requires_grad" and self.fake.is_leaf:
+            METHODS["requires_grad_"](session, self, [value], {})
+            return None
         if not find_missing(torch.Tensor, name):
             raise session.unsupported(f"side effect: Tensor.{name} is set")
         if self.source is None:
