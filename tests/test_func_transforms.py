@@ -157,6 +157,14 @@ def test_an_equation_is_trained():
     both(program, ingot.compile)
 
 
+def test_floats_that_vary():
+    def program(wrap: Any) -> Any:
+        compiled, (x,) = wrap(lambda x, k: grad(lambda x: square(x) * k)(x)), constants((3,))
+        return [compiled(x, k) for k in (1.0, 2.0, 3.0, 2.0)]
+
+    both(program)
+
+
 def test_other_sizes():
     compiled = whole(lambda x: grad(square)(x))
     for size in (2, 3, 1, 5):
@@ -216,6 +224,17 @@ def caught(x: Tensor) -> Any:
         return x, str(error)[:30]
 
 
+KEPT: list[Tensor] = []
+
+
+def keeps_what_is_inside(x: Tensor) -> Tensor:
+    def kept(x: Tensor) -> Tensor:
+        KEPT.append(x * 2)
+        return square(x)
+
+    return grad(kept)(x)
+
+
 def branches(x: Tensor) -> Tensor:
     return x.sum() if x.sum() > 0 else x.sum() * 2
 
@@ -224,6 +243,7 @@ def branches(x: Tensor) -> Tensor:
     "function",
     [
         caught,
+        keeps_what_is_inside,
         lambda x: grad(branches)(x),
         lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
         lambda x: torch.func.jacfwd(torch.sin)(x),
@@ -240,6 +260,14 @@ def test_left_to_eager(function):
         if function is caught:
             assert found[1] == expected[1]
         torch.testing.assert_close(found[0], expected[0])
+
+
+def test_inference_mode():
+    x = torch.randn(3)
+    with torch.inference_mode():
+        found, expected = ingot.compile(lambda x: grad(square)(x))(x), grad(square)(x)
+    assert found.is_inference() == expected.is_inference()
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_derivative_that_outlives_the_graph():

@@ -23,7 +23,7 @@ from ingot.graph.checks import check
 from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
-from ingot.wrapped import is_transformed, untransformed
+from ingot.wrapped import is_transformed, is_wrapped, untransformed
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _NUMBER = torch.ops.aten._local_scalar_dense.default
@@ -526,6 +526,8 @@ def _refuse_exotic(tensor: torch.Tensor) -> None:
     problem = (
         f"its type is {type(tensor).__name__}"
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        else "a transform of torch.func has wrapped it"
+        if is_wrapped(tensor)
         else f"its layout is {tensor.layout}"
         if tensor.layout is not torch.strided
         else "it is a conjugate or negative view"

@@ -23,6 +23,7 @@ from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorM
 from ingot.errors import Unsupported
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.unbacked import require_relation
+from ingot.wrapped import untransformed
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -199,7 +200,9 @@ class OutsideNumber(NumberValue):
         if self._tensor is None:
             assert self.source is not None
             held = DerivedSource(self.source, tensor_of)
-            self._tensor = self._session.graph.input(self._session, tensor_of(self.object), held)
+            with untransformed():  # or the tensor would belong to a level of torch.func
+                made = tensor_of(self.object)
+            self._tensor = self._session.graph.input(self._session, made, held)
         return self._tensor
 
     @property

@@ -192,6 +192,8 @@ def gradients_of(outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, cr
 
 
 def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
+    if torch.is_inference_mode_enabled():
+        raise session.unsupported("torch.func in inference mode, which it leaves")
     level = _C._grad_increment_nesting()
     try:
         node = session.graph.switch(session, _C._grad_increment_nesting)
