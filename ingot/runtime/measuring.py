@@ -48,7 +48,8 @@ class Measurement:
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 inputs = self._inputs(plans[0], given)
                 return self._times(plans, compiled, inputs, machine) if inputs else nothing
-        except torch.OutOfMemoryError:
+        except Exception as problem:  # out of memory, or what a library refuses: the program calls it as ever
+            log.info("a product could not be measured: %s", problem)
             return nothing
 
     def _compiled(self, plans: Sequence[Plan]) -> list[Any]:
