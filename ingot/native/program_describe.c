@@ -360,6 +360,8 @@ static int read_call_parts(Program *program, PyObject *fields, CallStep *call) {
     program->calls_torch = 1;
     program->widest_call = Py_MAX(program->widest_call, call->count);
     program->most_tensors = Py_MAX(program->most_tensors, call->tensors);
+    for (int i = 0; i < call->written_count; i++)
+        program->buffers[call->written[i]].needs_data = 1; /* where it lies is compared */
     for (int i = 0; i < call->target_count; i++)
         if (call->targets[i] >= 0 && program->buffers[call->targets[i]].place != LIBRARY)
             return malformed("a result becomes a library buffer", targets);

@@ -113,9 +113,9 @@ class Measurement:
                 continue
             try:
                 program = Program(plan, code, self.device).native
+                results = _results(program, plan, inputs)
             except (RuntimeError, Unsupported):
                 continue
-            results = _results(program, plan, inputs)
             expected = expected or results
             if alike(results, expected):
                 programs[k] = program

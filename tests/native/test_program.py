@@ -349,6 +349,17 @@ class TestLibraryCalls:
         with pytest.raises(RuntimeError, match="resized its out= argument"):
             run(torch.zeros(8))
 
+    def test_an_input_may_be_what_a_call_writes(self):
+        run = program(
+            [vector("input"), vector("input", 1)],
+            [call(torch.sin, ("buffer", 0), ("buffer", 1), keywords=("out",), written=(1,))],
+            [],
+            inputs=2,
+        )
+        x, y = torch.randn(8), torch.zeros(8)
+        run(x, y)
+        assert torch.equal(y, x.sin())
+
     def test_a_product_is_a_call_where_there_is_no_gpu(self):
         square = (F32, (0, 0), (0, 1))
         otherwise = call(torch.mm, ("buffer", 0), ("buffer", 1), ("buffer", 2), keywords=("out",), written=(2,))
