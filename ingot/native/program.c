@@ -84,6 +84,7 @@ static size_t lay_out_frame(const Program *program, Frame *frame, char *memory) 
     frame->views = carve(&memory, &used, views, sizeof(PyObject *));
     frame->shapes = carve(&memory, &used, 2 * views, sizeof(PyObject *));
     frame->pointers = carve(&memory, &used, (size_t)program->widest_kernel, sizeof(void *));
+    frame->begins = carve(&memory, &used, (size_t)program->widest_kernel, sizeof(void *));
     frame->extents = carve(&memory, &used, (size_t)program->most_parts, sizeof(int64_t));
     frame->arguments = carve(&memory, &used, (size_t)program->widest_call + 1, sizeof(PyObject *));
     frame->given = carve(&memory, &used, (size_t)program->most_tensors, sizeof(PyObject *));
@@ -314,6 +315,11 @@ static int release(Program *Py_UNUSED(program), Frame *frame, const Step *step) 
     return 0;
 }
 
+/* Where the i-th argument of a launch begins. */
+static void *begin_of(const Frame *frame, int buffer, const int *offsets, int i) {
+    return (char *)frame->data[buffer] + (offsets ? frame->values[offsets[i]] : 0);
+}
+
 static int launch(Program *program, Frame *frame, const Step *step) {
     static void *nothing;
     const LaunchStep *launch = &step->launch;
@@ -324,8 +330,9 @@ static int launch(Program *program, Frame *frame, const Step *step) {
         launch->limit >= 0 && frame->values[launch->limit] > INT32_MAX ? &launch->wide : &launch->form;
     void **next = frame->pointers;
     for (int i = 0; i < launch->count; i++) {
-        int number = launch->buffers[i];
-        *next++ = program->buffers[number].geometry.on_host ? frame->data[number] : &frame->data[number];
+        int number = launch->buffers[i], on_host = program->buffers[number].geometry.on_host;
+        frame->begins[i] = begin_of(frame, number, launch->offsets, i);
+        *next++ = on_host ? frame->data[number] : &frame->begins[i];
     }
     for (int i = 0; i < launch->size_count; i++)
         *next++ = &frame->values[launch->sizes[i]];
@@ -347,7 +354,7 @@ static int64_t fill_table(const Program *program, const Frame *frame, const Part
         for (int k = 0; k < width; k++) {
             int number = parts->buffers[i * width + k];
             const Geometry *geometry = &program->buffers[number].geometry;
-            row[k + 2] = (int64_t)(intptr_t)frame->data[number];
+            row[k + 2] = (int64_t)(intptr_t)begin_of(frame, number, parts->offsets, i * width + k);
             if (geometry->on_host)
                 memcpy(&row[k + 2], frame->data[number], (size_t)geometry->itemsize);
         }

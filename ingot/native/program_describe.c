@@ -224,6 +224,16 @@ static void reads_in_kernel(Program *program, int count, const int *buffers) {
         program->buffers[buffers[i]].needs_data = program->buffers[buffers[i]].in_kernel = 1;
 }
 
+/* Where in each of `count` buffers a launch begins, among the values; NULL where there is no offset. */
+static int read_offsets(Program *program, PyObject *tuple, int count, int **offsets) {
+    int begun;
+    if (read_positions(program, tuple, 0, value_count(program), "offsets in buffers", &begun, offsets) < 0)
+        return -1;
+    if (begun == 0)
+        *offsets = NULL;
+    return begun == 0 || begun == count ? 0 : malformed("offsets in the buffers of a launch", tuple);
+}
+
 static int read_kernel(Program *program, PyObject *fields, Step *step) {
     KernelStep *kernel = &step->kernel;
     PyObject *name, *address, *buffers, *extent, *extents = NULL, *offsets = NULL;
@@ -239,14 +249,8 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts", &kernel->parts,
                                   &kernel->extents) < 0)
         return -1;
-    int begun = 0;
-    if (offsets &&
-        read_positions(program, offsets, 0, value_count(program), "offsets in buffers", &begun, &kernel->offsets) < 0)
+    if (offsets && read_offsets(program, offsets, kernel->count, &kernel->offsets) < 0)
         return -1;
-    if (begun == 0)
-        kernel->offsets = NULL;
-    else if (begun != kernel->count)
-        return malformed("offsets in the buffers of a kernel", offsets);
     if (kernel->parts && kernel->count % kernel->parts)
         return malformed("parts of a kernel", fields);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kernel->errors); i++) {
@@ -279,12 +283,13 @@ static int read_form(Program *program, PyObject *capsule, int parameters, Launch
 static int read_launch(Program *program, PyObject *fields, Step *step) {
     LaunchStep *launch = &step->launch;
     LaunchForm *form = &launch->form, *wide = &launch->wide;
-    PyObject *name, *buffers, *sizes, *grid, *kernel, *limit = NULL, *other = NULL;
+    PyObject *name, *buffers, *offsets, *sizes, *grid, *kernel, *limit = NULL, *other = NULL;
     launch->limit = -1;
-    if (!PyArg_ParseTuple(fields, "OOOOOiii|OOiii", &name, &buffers, &sizes, &grid, &kernel, &form->threads,
+    if (!PyArg_ParseTuple(fields, "OOOOOOiii|OOiii", &name, &buffers, &offsets, &sizes, &grid, &kernel, &form->threads,
                           &form->shared, &form->hidden, &limit, &other, &wide->threads, &wide->shared, &wide->hidden) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count,
                        &launch->buffers) < 0 ||
+        read_offsets(program, offsets, launch->count, &launch->offsets) < 0 ||
         read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count,
                        &launch->sizes) < 0 ||
         read_position(grid, value_count(program), "grid", &launch->grid) < 0 ||
@@ -300,11 +305,12 @@ static int read_launch(Program *program, PyObject *fields, Step *step) {
 static int read_launch_parts(Program *program, PyObject *fields, Step *step) {
     PartsStep *parts = &step->parts;
     LaunchForm *form = &parts->form;
-    PyObject *name, *buffers, *extents, *kernel;
-    if (!PyArg_ParseTuple(fields, "OOOiiOiii", &name, &buffers, &extents, &parts->places, &parts->points, &kernel,
-                          &form->threads, &form->shared, &form->hidden) ||
+    PyObject *name, *buffers, *offsets, *extents, *kernel;
+    if (!PyArg_ParseTuple(fields, "OOOOiiOiii", &name, &buffers, &offsets, &extents, &parts->places, &parts->points,
+                          &kernel, &form->threads, &form->shared, &form->hidden) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &parts->count,
                        &parts->buffers) < 0 ||
+        read_offsets(program, offsets, parts->count, &parts->offsets) < 0 ||
         read_positions(program, extents, 0, value_count(program), "extents of parts", &parts->parts, &parts->extents) <
             0 ||
         read_form(program, kernel, 1, form) < 0)

@@ -100,15 +100,16 @@ typedef struct {
  * null. */
 typedef struct {
     int count, *buffers, size_count, *sizes;
-    int grid;  /* blocks, among the values */
-    int limit; /* among the values: from 2**31 on, the wide form is launched; -1 where there is none */
+    int *offsets; /* the bytes of each buffer before what the kernel is given, or NULL: none */
+    int grid;     /* blocks, among the values */
+    int limit;    /* among the values: from 2**31 on, the wide form is launched; -1 where there is none */
     LaunchForm form, wide;
 } LaunchStep;
 
 /* The launch of a CUDA kernel over several sets of buffers: it is given a table of them, with `places` for the first
    block of each, of `points` points. */
 typedef struct {
-    int count, *buffers, parts, *extents, places, points;
+    int count, *buffers, *offsets, parts, *extents, places, points;
     LaunchForm form;
 } PartsStep;
 
@@ -161,7 +162,8 @@ typedef struct Frame {
     PyObject **shapes;  /* per view: the tuples of sizes and strides, two each, kept too */
     PyObject *arena;    /* uint8 tensor, or NULL */
     int64_t arena_bytes;
-    void **pointers;      /* room for the widest kernel's arguments ... */
+    void **pointers; /* room for the widest kernel's arguments, for where they begin ... */
+    void **begins;
     int64_t *extents;     /* ... and for the extents of the most parts */
     void *stream;         /* of a CUDA program: torch's current one ... */
     int elsewhere;        /* ... which is on another device than the thread's own */

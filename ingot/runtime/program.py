@@ -20,9 +20,9 @@ steps        ("allocate", buffer): a fresh tensor |
              offsets) |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
-             ("launch", buffers, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
+             ("launch", buffers, offsets, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
              the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more |
-             ("launch parts", buffers, extents, places, points, kernel, threads, shared, hidden) |
+             ("launch parts", buffers, offsets, extents, places, points, kernel, threads, shared, hidden) |
              ("product", type, (left, right, out), conditions, call): of views of matrices, or of batches of them
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("alone", view): of memory that no other output
              shows, and so no view to autograd | ("copy", view) | ("int", value)
@@ -357,8 +357,12 @@ class _Description:
             tuple(self.compiled.errors(kernel)),
             self.values(step.parts),
             self.value(step.work) if isinstance(step.work, Expr) else -1,
-            self.values(k * p.dtype.itemsize for k, p in zip(step.offsets, step.parameters)),
+            self.offsets(step),
         )
+
+    def offsets(self, step: KernelStep) -> tuple[int, ...]:
+        """At which byte of each buffer a launch begins."""
+        return self.values(k * p.dtype.itemsize for k, p in zip(step.offsets, step.parameters))
 
     def call(self, node: Library) -> tuple[Any, ...]:
         kwargs = dict(node.kwargs)
@@ -452,7 +456,7 @@ class _OnGpu(_Description):
             return self.parts(step, step.kernel)
         written, binary = self.compiled.written(step.kernel), self.compiled.binary(step.kernel)
         buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)
-        described = "launch", buffers, sizes, self.value(written.grid), *self.form(binary)
+        described = "launch", buffers, self.offsets(step), sizes, self.value(written.grid), *self.form(binary)
         wide = self.compiled.wide(step.kernel)
         return described if wide is None else (*described, self.value(written.limit), *self.form(wide))
 
@@ -471,7 +475,7 @@ class _OnGpu(_Description):
         written, buffers = self.compiled.written(kernel), tuple(map(self.buffer, step.arguments))
         points = dict(written.constants)["XBLOCK"]
         form = self.form(self.compiled.binary(kernel))
-        return "launch parts", buffers, self.values(step.parts), written.table, points, *form
+        return "launch parts", buffers, self.offsets(step), self.values(step.parts), written.table, points, *form
 
     def form(self, binary: Binary) -> tuple[Any, ...]:
         if binary not in self.loaded:

@@ -81,13 +81,13 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
         build = build_contraction(group.members, internal, graph.buffers, group.tiling, group.prologues)
         kernel, arguments = build
         step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
-        return step if target.has_registers else begun_at_offsets(step)
+        return begun_at_offsets(step, target)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
         kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
     step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
-    return step if target.has_registers else begun_at_offsets(step)  # a GPU's want to know how arguments are aligned
+    return begun_at_offsets(step, target)
 
 
 def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[KernelStep | LibraryStep]:

@@ -8,24 +8,35 @@ from dataclasses import replace
 
 from ingot.loops.expr import ZERO, Expr, integer, known_less_equal, product
 from ingot.loops.ir import Access, Instruction
-from ingot.schedule.kernel import Kernel
+from ingot.loops.target import Target
+from ingot.schedule.kernel import Kernel, Parameter
 from ingot.schedule.plan import KernelStep
 
+ALIGNMENT = 16  # bytes
 
-def begun_at_offsets(step: KernelStep) -> KernelStep:
-    """The same launch, with a kernel whose first accesses are at the beginning of what it is given."""
+def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
+    """The same launch, with a kernel whose first accesses are at the beginning of what it is given; on a GPU, whose
+    kernels rely on how that is aligned, less than ALIGNMENT bytes from there."""
     kernel = step.kernel
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, Kernel) or (target.has_registers and kernel.product is not None):
         return step
     first: dict[str, Expr] = {}
     for name, index in _accesses(kernel):
         start = _start(index)
         first[name] = _earlier(first.get(name, start), start)
     offsets = tuple([first.get(p.name, ZERO) for p in kernel.parameters])
+    if target.has_registers:
+        offsets = tuple([_aligned(offset, p) for p, offset in zip(kernel.parameters, offsets)])
     if all(offset is ZERO for offset in offsets):
         return step
     by_name = {p.name: offset for p, offset in zip(kernel.parameters, offsets)}
     return replace(step, kernel=_moved(kernel, by_name), offsets=offsets)
+
+
+def _aligned(offset: Expr, parameter: Parameter) -> Expr:
+    """The last place before an offset that is aligned."""
+    unit = max(1, ALIGNMENT // parameter.dtype.itemsize)
+    return ZERO if offset.constant is None or parameter.on_host else integer(offset.constant // unit * unit)
 
 
 def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from examples.functions import FUNCTIONS
 from ingot.codegen.triton.module import available
 from ingot.schedule import blocks, horizontal
+from ingot.schedule.plan import KernelStep
 from tests.codegen.test_reference import SHAPES
 from tests.loops.test_lowering import copies as copied
 
@@ -299,3 +300,20 @@ def test_both_forms_of_symbolic_sizes(wide: bool, monkeypatch: pytest.MonkeyPatc
         x = draw(rows, 24, seed=rows)
         torch.testing.assert_close(tuple(run(plan, [x])), fn(x))
     assert all(w.short is not wide for w in written if w.sizes) and any(w.sizes for w in written)
+
+
+@interpreted
+@pytest.mark.parametrize("width", [8, 6])
+def test_steps_share_kernels(width: int) -> None:
+    """What tells them apart is where they begin, but for what is less than 16 bytes."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(x.shape[1:])
+        for step in x.unbind():
+            state = (state + step).softmax(0).softmax(1)
+        return state
+
+    kernels = [step for step in same(fn, draw(9, 5, width)).steps if isinstance(step, KernelStep)]
+    assert len({step.kernel for step in kernels}) <= 12 < len(kernels)
+    begins = [offset.constant for step in kernels for offset in step.offsets]
+    assert any(begins) and all(begin is not None and begin % 4 == 0 for begin in begins)

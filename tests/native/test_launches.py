@@ -1,0 +1,68 @@
+"""What CUDA kernels are launched with, by a driver that launches nothing: no GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the driver is a shared library of Linux"),
+    pytest.mark.skipif(torch.version.cuda is not None, reason="torch would ask the driver too"),
+    pytest.mark.skipif(shutil.which(COMPILER) is None, reason="there is no C compiler"),
+]
+
+PROGRAM = """
+import ctypes, torch
+from ingot.native import _native
+
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+fake = ctypes.CDLL("libcuda.so.1")
+kernel = _native.load_cuda(b"image", "kernel", 0, 0)
+F32, cuda = torch.float32, torch.device("cuda:0")
+
+
+def const(value):
+    return (("const", value),)
+
+
+def launched(step, parameters, expressions):
+    ctypes.c_uint.in_dll(fake, "fake_count").value = parameters
+    x, y = torch.ones(8), torch.ones(8)
+    vectors = tuple(("input", F32, (0,), (1,), k) for k in range(2))
+    parts = (tuple(map(const, expressions)), (), vectors, (), (step,), ())
+    _native.Program((2, (), *parts, 2, torch.uint8, None, cuda))(x, y)
+    found = (ctypes.c_uint64 * 64).in_dll(fake, "fake_parameters")
+    return list(found)[:parameters], x.data_ptr(), y.data_ptr()
+
+
+found, x, y = launched(("launch", (0, 1), (), (0,), 3, kernel, 32, 0, 1), 4, (8, 1, 0, 5))
+assert found == [x, y, 8, 0], found
+assert ctypes.c_uint.in_dll(fake, "fake_grid").value == 5
+found, x, y = launched(("launch", (0, 1), (4, 2), (0,), 3, kernel, 32, 0, 0), 3, (8, 1, 0, 5, 16))
+assert found == [x + 16, y, 8], found
+try:
+    launched(("launch", (0, 1), (4,), (0,), 3, kernel, 32, 0, 0), 3, (8, 1, 0, 5, 16))
+except ValueError as problem:
+    assert "offsets in the buffers of a launch" in str(problem)
+else:
+    raise AssertionError("one offset for two buffers was taken")
+print("launched")
+"""
+
+
+def test_arguments(tmp_path: Path) -> None:
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", str(library), str(HERE / "fake_driver.c")], check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert ran.stdout == "launched\n", ran.stderr
