@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -283,3 +284,18 @@ def test_batch_norm_of_a_cumulative_average(dtype: torch.dtype) -> None:
     assert len(compiler.compilations) == 1
     compiled.eval()
     assert_near(compiled(x), eager.eval()(x))
+
+
+def test_batch_norm_with_arguments_by_name() -> None:
+    """In another order than that of its parameters, with a momentum that is read from a tensor."""
+
+    def fn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, momentum: torch.Tensor) -> Any:
+        mean, var = torch.zeros(4), torch.ones(4)
+        y = torch.batch_norm(
+            x, bias=bias, weight=weight, momentum=momentum.item(), eps=1e-5, running_mean=mean, training=True,
+            running_var=var, cudnn_enabled=False,
+        )  # fmt: skip
+        return y, mean, var
+
+    args = torch.randn(6, 4), torch.full((4,), 2.0), torch.full((4,), 5.0), torch.tensor(0.25)
+    assert_near(ingot.compile(fn, fullgraph=True)(*args), fn(*args))

@@ -355,9 +355,10 @@ def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | 
     names = "input weight bias running_mean running_var training momentum eps cudnn_enabled".split()
     given = dict(zip(names, args)) | kwargs
     momentum = session.realize(given["momentum"]) if given.keys() == set(names) else None
-    if type(momentum) is not NumberValue or not session.truth(given.pop("training")):
+    if type(momentum) is not NumberValue or not session.truth(given["training"]):
         return None
-    return session.call(session.builtin(polyfills.batch_norm), list(given.values()), {})
+    values = [given[name] for name in names if name != "training"]
+    return session.call(session.builtin(polyfills.batch_norm), values, {})
 
 
 FUNCTIONS[torch.batch_norm] = _batch_norm
