@@ -67,7 +67,9 @@ class KnownTensors:
         if (computes or name in _WRITES) and _is_small(result) and self._done(function, args, kwargs, result):
             return
         keys = {storage_key(t) for t in known}
-        if not computes or any(storage_key(t) in keys for t in tensors_in(result)):  # it may be written from here on
+        # A result on the same memory, or one that a transform of torch.func has wrapped, may be written from here on.
+        shares = any(type(t) is not FakeTensor or storage_key(t) in keys for t in tensors_in(result))
+        if not computes or shares:
             context.known, self.sizes = _without(context.known, keys), _without(self.sizes, keys)
 
     def _done(
@@ -82,8 +84,9 @@ class KnownTensors:
             return False
 
     def _real(self, tree: Any) -> Any:
-        """Arguments with real tensors in place of fakes. Raises _Unknown for sizes that are symbols."""
-        if isinstance(tree, FakeTensor):
+        """Arguments with real tensors in place of fakes. Raises _Unknown for sizes that are symbols, and for what a
+        transform of torch.func has wrapped."""
+        if isinstance(tree, torch.Tensor):
             if id(tree) not in self.context.known:
                 raise _Unknown
             return self.context.known[id(tree)][1]

@@ -91,3 +91,11 @@ def test_a_quotient_of_a_size_that_varies_is_a_size() -> None:
     compiler = Compiler.of(compiled)
     assert compiler is not None
     assert len(compiler.compilations) == 2
+
+
+def test_known_beside_what_a_transform_has_wrapped() -> None:
+    def program(x: Tensor) -> Any:
+        return torch.vmap(lambda row: row * torch.tensor([2.0, 3.0])[1].item() + torch.arange(16))(x)
+
+    x = torch.randn(2, 16)
+    assert_same(ingot.compile(program, fullgraph=True)(x), program(x))
