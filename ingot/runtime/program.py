@@ -77,9 +77,10 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 if TYPE_CHECKING:
     from ingot.codegen.triton.module import Binary, CompiledKernels
 
+_ATTENTIONS = ("flash", "efficient", "cudnn")
+
 # Ops whose entry point in torch takes the same arguments as their overloads, and is reached sooner: an overload object
 # parses its arguments in Python and again in pybind, half a microsecond more.
-_ATTENTIONS = ("flash", "efficient", "cudnn")
 _FASTER = {
     getattr(getattr(torch.ops.aten, name), overload): getattr(torch, name)
     for name, overloads in {
