@@ -444,15 +444,16 @@ class Writer:
 
     def end_with_margin(self, buffer: str, offset: Expr, itemsize: int) -> int | None:
         """Where loads along the axis r may end instead, at a multiple of 16 bytes, so that they can be as wide: where
-        rows begin at such multiples and have a margin. None where nothing is gained. What is loaded of the margin
-        takes part in nothing: reductions and stores have the mask of the axis."""
+        rows begin at such multiples and have a margin. None where nothing is gained, or where rows are looked up by
+        what was loaded along the axis, in whose margin there may be anything. What is loaded of the margin takes part
+        in nothing: reductions and stores have the mask of the axis."""
         unit = WIDE_BYTES // itemsize
         if self.masks["r"] is None or len(self.inner_loops) != 1:
             return None
         (loop,), length = self.inner_loops, self.lengths[buffer]
         size = loop.extent.constant
         rest = offset - loop
-        wide = size is not None and size % unit and loop not in rest.symbols
+        wide = size is not None and size % unit and loop not in rest.symbols and "r" not in self.index(rest).axes
         if not wide or size is None or length is None or any(coefficient % unit for coefficient, _ in rest.terms):
             return None
         end = -(-size // unit) * unit

@@ -266,6 +266,18 @@ def test_indices() -> None:
 
 
 @interpreted
+def test_rows_with_a_margin() -> None:
+    """They are loaded in whole vectors, but for rows that an index with a margin of its own tells."""
+    table, index = draw(10, 16), torch.full((10, 16), 1 << 20)
+    index[:, :13] = torch.arange(9).repeat(10, 2)[:, :13]
+    plan = same(lambda x, i: (x[:9, :13] * i[:9, :13]).sum(1), table, index)
+    assert "r < 16" in write_kernel(plan.kernels[0]).source
+    for kernel in planned(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index).kernels:
+        assert "r < 16" not in write_kernel(kernel).source
+    same(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index)
+
+
+@interpreted
 def test_libraries_between_kernels() -> None:
     x, w = draw(12, 8), draw(8, 6, seed=1)
     plan = same(lambda x, w: (torch.relu(x @ w + 1) @ w.t()).softmax(-1), x, w)
