@@ -25,6 +25,7 @@ from ingot.loops.target import CPU, GPU, Target
 from ingot.loops.verify import verify
 from ingot.native import _native
 from ingot.options import Options
+from ingot.precision import float32_precisions
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.cuda_graphs import Replayed, why_not
 from ingot.runtime.program import Program, unaligned_inputs
@@ -132,7 +133,7 @@ def _tuner(device: torch.device) -> Tuner | None:
     from ingot.runtime.measuring import Measurement, chip_of
     from ingot.runtime.tuning import Tuner
 
-    full = torch.get_float32_matmul_precision() == "highest"
+    full = float32_precisions()[0] != "tf32"
     chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
 

@@ -274,3 +274,16 @@ def test_a_lower_precision_is_left_to_the_library(precision):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert [k.kind for k in launches(torch.mm, X, W.t())] == ["fused"]
+
+
+def test_precisions_by_backend():
+    """Those that torch has no one word for."""
+    compiled, before = ingot.compile(lambda x, y: x @ y + 1), torch.backends.cuda.matmul.fp32_precision
+    torch.testing.assert_close(compiled(X, W.t()), X @ W.t() + 1)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X, W.t()), X @ W.t() + 1)
+        assert "matmul_precision" in ingot.explain(compiled)(X, W.t()).recompiles[0]
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before

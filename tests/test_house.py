@@ -14,6 +14,7 @@ PACKAGE = ROOT / "ingot"
 # What each room may import besides itself and COMMON. A room that is a single module is named like one.
 ROOMS: dict[str, set[str]] = {
     "collection": set(),
+    "precision": set(),
     "wrapped": set(),
     "reasons": set(),
     "errors": {"reasons"},
@@ -28,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "backward": {"capture", "explain", "graph", "native", "pipeline", "runtime", "serial", "stance"},
     "gradients": {"capture", "explain", "graph", "loops", "native", "runtime", "serial"},
 }
-COMMON = {"collection", "errors", "options", "wrapped"}
+COMMON = {"collection", "errors", "options", "precision", "wrapped"}
 
 # Nothing of Ingot's own path is another compiler. backends.py may hand a graph to one that the user names.
 FORBIDDEN = (

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._device import DeviceContext
 
+from ingot.precision import float32_precisions
+
 # -- plain constants --------------------------------------------------------------------------------------------------
 
 _BY_VALUE = frozenset({int, bool, str, bytes, torch.device})
@@ -148,7 +150,7 @@ class GlobalState(NamedTuple):
     autocast_cache: bool
     default_dtype: torch.dtype
     deterministic: bool
-    matmul_precision: str
+    matmul_precision: tuple[str, str]  # of float32, by CUDA and by oneDNN
     function_modes: tuple[Any, ...]  # the device of new tensors is one of them
     function_overrides: str  # whether __torch_function__ is enabled
     dispatch_modes: int
@@ -194,7 +196,7 @@ def read_global_state() -> GlobalState:
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
+        float32_precisions(),
         tuple(_function_mode(c._get_function_stack_at(i)) for i in range(c._len_torch_function_stack())),
         str(c._get_torch_function_state()),  # type: ignore[attr-defined]
         c._len_torch_dispatch_stack(),

@@ -5,6 +5,9 @@
 #define CPU 0 /* c10::DeviceType */
 #define CUDA 1
 
+/* at::Float32Backend, at::Float32Op */
+enum { BACKEND_CUDA = 1, BACKEND_MKLDNN = 2, OP_MATMUL = 3 };
+
 static struct {
     bool (*grad_mode)(void);
     bool (*inference_mode)(void);
@@ -16,7 +19,7 @@ static struct {
     int64_t (*dispatch_modes)(void);
     const void *(*context)(void);
     bool (*deterministic)(const void *context);
-    int32_t (*matmul_precision)(const void *context);
+    int32_t (*precision)(const void *context, int32_t backend, int32_t op);
 } torch;
 
 static const struct {
@@ -33,7 +36,7 @@ static const struct {
     {&torch.dispatch_modes, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"},
     {&torch.context, "_ZN2at13globalContextEv"},
     {&torch.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv"},
-    {&torch.matmul_precision, "_ZNK2at7Context22float32MatmulPrecisionEv"},
+    {&torch.precision, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"},
 };
 
 /* c10::impl::raw_local_dispatch_key_set is thread-local: looking it up gives the calling thread's own. */
@@ -71,7 +74,8 @@ bool ingot_read_global_state(IngotGlobalState *state) {
                  (uint64_t)torch.dispatch_modes() << 40,
         .cpu_autocast_dtype = torch.autocast_dtype(CPU),
         .cuda_autocast_dtype = torch.autocast_dtype(CUDA),
-        .matmul_precision = torch.matmul_precision(context),
+        .matmul_precision = torch.precision(context, BACKEND_CUDA, OP_MATMUL) |
+                            torch.precision(context, BACKEND_MKLDNN, OP_MATMUL) << 8,
     };
     return modes == 0;
 }

@@ -92,7 +92,7 @@ class Tuner:
         """A digest of what decides the times: the device, the compiler, the libraries, and what is computed."""
         facts = (
             _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda, site.sizes, site.dtype,
-            torch.get_float32_matmul_precision(), [_text(p, site.given) for p in plans], [tuple(t) for t in tried],
+            self.precisions, [_text(p, site.given) for p in plans], [tuple(t) for t in tried],
         )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 

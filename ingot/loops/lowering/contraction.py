@@ -14,6 +14,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
 from ingot.loops.lowering.views import reshape_map
+from ingot.precision import float32_precisions
 
 aten = torch.ops.aten
 
@@ -33,7 +34,7 @@ def contracts(lw: Lowering, out: Spec) -> bool:
 
 def contracts_in_full() -> bool:
     """Whether contractions of float32 are generated: not where lower precision is asked for."""
-    return torch.get_float32_matmul_precision() == "highest"
+    return not {"tf32", "bf16"}.intersection(float32_precisions())
 
 
 def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> TensorValue:
