@@ -6,10 +6,13 @@ import torch
 
 
 def float32_precisions() -> tuple[str, str]:
-    """Of matrix products, by CUDA and by oneDNN: "tf32", "bf16", or another word where they are exact.
+    """Of matrix products, by CUDA and by oneDNN: "tf32", "bf16", or "ieee", which is also that of none.
 
     `torch.get_float32_matmul_precision` raises an error once the two differ, as after
     `torch.backends.cuda.matmul.fp32_precision = "tf32"`.
     """
-    precision = torch._C._get_fp32_precision_getter
-    return precision("cuda", "matmul"), precision("mkldnn", "matmul")
+    cuda, mkldnn = (torch._C._get_fp32_precision_getter(backend, "matmul") for backend in ("cuda", "mkldnn"))
+    return cuda if cuda in _LOWERED else "ieee", mkldnn if mkldnn in _LOWERED else "ieee"
+
+
+_LOWERED = ("tf32", "bf16")

@@ -5,8 +5,8 @@
 #define CPU 0 /* c10::DeviceType */
 #define CUDA 1
 
-/* at::Float32Backend, at::Float32Op */
-enum { BACKEND_CUDA = 1, BACKEND_MKLDNN = 2, OP_MATMUL = 3 };
+/* at::Float32Backend, at::Float32Op, at::Float32Precision */
+enum { BACKEND_CUDA = 1, BACKEND_MKLDNN = 2, OP_MATMUL = 3, TF32 = 2, BF16 = 3 };
 
 static struct {
     bool (*grad_mode)(void);
@@ -61,6 +61,12 @@ bool ingot_global_state_is_readable(void) {
     return known;
 }
 
+/* That of products of float32; 0 if they are exact, whatever says so. */
+static int32_t lowered_precision(const void *context, int32_t backend) {
+    int32_t found = torch.precision(context, backend, OP_MATMUL);
+    return found == TF32 || found == BF16 ? found : 0;
+}
+
 bool ingot_read_global_state(IngotGlobalState *state) {
     const uint64_t *keys = find_local_keys();
     const void *context = torch.context();
@@ -74,8 +80,7 @@ bool ingot_read_global_state(IngotGlobalState *state) {
                  (uint64_t)torch.dispatch_modes() << 40,
         .cpu_autocast_dtype = torch.autocast_dtype(CPU),
         .cuda_autocast_dtype = torch.autocast_dtype(CUDA),
-        .matmul_precision = torch.precision(context, BACKEND_CUDA, OP_MATMUL) |
-                            torch.precision(context, BACKEND_MKLDNN, OP_MATMUL) << 8,
+        .matmul_precision = lowered_precision(context, BACKEND_CUDA) | lowered_precision(context, BACKEND_MKLDNN) << 8,
     };
     return modes == 0;
 }

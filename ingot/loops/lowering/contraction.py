@@ -34,7 +34,7 @@ def contracts(lw: Lowering, out: Spec) -> bool:
 
 def contracts_in_full() -> bool:
     """Whether contractions of float32 are generated: not where lower precision is asked for."""
-    return not {"tf32", "bf16"}.intersection(float32_precisions())
+    return set(float32_precisions()) == {"ieee"}
 
 
 def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> TensorValue:
