@@ -10,6 +10,7 @@ import torch
 
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.meta import tensors_in
+from ingot.graph.repeats import is_torchs
 
 MOST = 64
 """Elements of such a tensor."""
@@ -61,7 +62,7 @@ class KnownTensors:
         if given and not known:
             return
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        computes = name in _COMPUTES and "out" not in kwargs
+        computes = name in _COMPUTES and is_torchs(target) and "out" not in kwargs
         if not known and not computes:
             return
         if (computes or name in _WRITES) and _is_small(result) and self._done(function, args, kwargs, result):

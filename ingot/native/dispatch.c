@@ -194,7 +194,8 @@ static PyObject *replay(Dispatcher *dispatcher, bool handles, PyObject *const *a
     return result;
 }
 
-/* Whether the error that is set came of the graph: not of the user's hooks on what it keeps (`ingot.errors.of_hooks`). */
+/* Whether the error that is set came of the graph: not of the user's hooks on what it keeps (`ingot.errors.of_hooks`).
+ */
 static bool is_the_graphs(void) {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return false;
@@ -297,8 +298,7 @@ static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssi
                           size_t flagged_count, PyObject *names) {
     PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
     if (try_entries(dispatcher, entries, slots, slot_count, args, flagged_count, names, &result) == MISSED)
-        result =
-            hand_over(dispatcher->on_miss, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
+        result = hand_over(dispatcher->on_miss, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
     Py_DECREF(entries);
     return result;
 }
@@ -546,7 +546,8 @@ static PyMethodDef dispatcher_methods[] = {
      "The entries as a tuple, in the order in which they are asked."},
     {"report_hot", (PyCFunction)report_hot, METH_VARARGS,
      "report_hot(calls, handler): after so many calls that look alike, in a row, which one general entry has served,\n"
-     "handler(slots, args, kwargs) is called, behind the last of them. What it raises is reported, and goes no further.\n"
+     "handler(slots, args, kwargs) is called, behind the last of them. What it raises is reported, and goes no "
+     "further.\n"
      "None as handler: no more."},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
