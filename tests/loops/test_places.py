@@ -68,9 +68,21 @@ def test_other_ranks() -> None:
         (lambda x: F.pad(x, (1, 1, 2, 0, 0, 1), "reflect"), x),
         (lambda x: F.max_pool3d(x, 2, return_indices=True), x),
         (lambda x: F.interpolate(x, size=13, mode="linear"), x[0, 0]),
+        (lambda x: F.interpolate(x / (x > 0), size=(4, 5, 9), mode="trilinear"), x),
+        (lambda x: F.interpolate(x / (x > 0), size=6, mode="linear"), x[0, 0]),
         (lambda x: F.avg_pool1d(x, 3, padding=1), x[0, 0]),
     ):
         assert counts(same(fn, image, tolerance=2e-6))[2] == 0
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(9, 12), (18, 12), (9, 5), (18, 24), (1, 12)])
+def test_weights_of_0_make_nan_of_infinities(size: tuple[int, int], mode: str, corners: bool) -> None:
+    for place in [(0, 0), (8, 11), (4, 5)]:
+        x = IMAGE.double()
+        x[:, :, *place] = torch.inf
+        same(lambda x: F.interpolate(x, size=size, mode=mode, align_corners=corners), x, tolerance=2e-6)
 
 
 @pytest.mark.parametrize("right", [False, True])

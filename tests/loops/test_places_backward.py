@@ -66,3 +66,15 @@ def test_channels_last(name: str) -> None:
 @pytest.mark.parametrize("name", ["avg_pool", "nearest, of fewer", "adaptive, uneven"])
 def test_infinities_come_only_to_what_was_read(name: str) -> None:
     same(GRADIENTS[name][0], gradient(name, torch.float32).fill_(torch.inf))
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("backward", [aten.upsample_bilinear2d_backward, aten.upsample_bicubic2d_backward])
+@pytest.mark.parametrize("size", [(9, 12), (18, 12), (9, 5), (18, 24), (1, 12)])
+def test_weights_of_0_make_nan_of_infinities(
+    size: tuple[int, int], backward: Callable[..., Tensor], corners: bool
+) -> None:
+    for place in (0, -1, size[1] // 2):
+        given = t(2, 3, *size).double()
+        given[:, :, 0, place] = torch.inf
+        same(lambda g: backward(g, size, SIZE, corners), given, tolerance=2e-6)

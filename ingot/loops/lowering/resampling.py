@@ -28,12 +28,16 @@ _INSIDE = Fault(IndexError, "a resampled place is inside of the tensor")  # cann
 
 
 class Taps(NamedTuple):
-    """For each output place along a dimension, the elements it reads (taps, places) and their weights, if any. Where
-    places read unequally many, `padded` says that a weight of 0 is no tap."""
+    """For each output place along a dimension, the elements it reads (taps, places) and their weights, if any: one of 0
+    counts, as it makes NaN of infinity. Where places read unequally many, `padded` says that one of NaN is no tap."""
 
     positions: torch.Tensor
     weights: torch.Tensor | None
     padded: bool = False
+
+
+KEPT = Taps(torch.zeros((0, 0), dtype=torch.int64), None)
+"""Of a dimension that keeps its size, whose elements eager multiplies by 1 and by 0, and adds."""
 
 
 def lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
@@ -52,12 +56,25 @@ def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | Non
         tap, (n, m) = taps[k], lengths(x, out, len(taps))[k]
         if tap is None:
             continue
+        if tap is KEPT:
+            x = _kept(lw, x, out)
+            continue
         if len(tap.positions) * m > CHEAP_USES * n:
             lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
         spec = Spec(tuple(sizes), strides_like(sizes, out), compute_dtype(out.dtype), out.device)
         x = _along(lw, spec, x, first + k, tap)
     return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), lambda index: index))
+
+
+def _kept(lw: Lowering, x: TensorValue, out: Spec) -> TensorValue:
+    spec = Spec(x.sizes, strides_like(x.sizes, out), compute_dtype(out.dtype), out.device)
+
+    def compute(index: Index) -> int:
+        value = ops.to(x.load(index), spec.dtype)
+        return apply("add", value, apply("mul", value, ops.constant(0, spec.dtype)))
+
+    return lw.computed(spec, compute, [x], cost=2)
 
 
 def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> TensorValue:
@@ -71,7 +88,7 @@ def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> Ten
             at = (*index[:dim], places[k](index[dim]), *index[dim + 1 :])
             weight = None if weights is None else weights[k].load((index[dim],))
             if taps.padded and weight is not None:
-                read = apply("ne", weight, zero)
+                read = apply("eq", weight, weight)
                 with ops.masked(read):
                     value = ops.to(x.load(at), out.dtype)
                 value = apply("where", read, apply("mul", value, weight), zero)
@@ -166,9 +183,7 @@ def _source(n: int, m: int, corners: bool, scale: float | None) -> torch.Tensor:
     return step * (places + 0.5) - 0.5
 
 
-def linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps | None:
-    if n == m:
-        return None  # eager copies
+def linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps:
     source = _source(n, m, corners, scale).clamp(min=0)
     low = source.long().clamp(max=n - 1)
     weight = (source - low).clamp(0, 1)
@@ -191,15 +206,31 @@ def cubic_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.
     return Taps(positions, torch.stack([far(t + 1), near(t), near(1 - t), far(2 - t)]).to(dtype))
 
 
-def _weighted(rank: int, taps_of: Callable[..., Taps | None]) -> Callable[..., TensorValue]:
+def weighted_taps(
+    taps_of: Callable[..., Taps], pairs: Sequence[tuple[int, int]], corners: bool, scales: Sequence[float | None],
+    dtype: torch.dtype, device: torch.device, backward: bool = False,
+) -> list[Taps | None]:  # fmt: skip
+    """Of all dimensions. Where all sizes are kept eager copies on a GPU, and the gradients of cubic weights; where one
+    is, linear weights on a CPU take an element twice."""
+    on_cpu = device.type == "cpu"
+    copies = not on_cpu or backward and taps_of is cubic_taps
+    if copies and all(n == m for n, m in pairs):
+        return [None] * len(pairs)
+    return [
+        KEPT if on_cpu and n == m and taps_of is linear_taps else taps_of(n, m, corners, scale, dtype)
+        for (n, m), scale in zip(pairs, scales)
+    ]
+
+
+def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorValue]:
     def rule(
         lw: Lowering, out: Spec, x: TensorValue, size: Any, corners: bool, *scales: float | None
     ) -> TensorValue:
         if not out.dtype.is_floating_point:
             raise NotLowered("weights for integers, which eager keeps in fixed point")
         scales, dtype = scales or (None,) * rank, compute_dtype(out.dtype)
-        pairs = zip(lengths(x, out, rank), scales)
-        return resampled(lw, out, x, [taps_of(n, m, corners, scale, dtype) for (n, m), scale in pairs])
+        taps = weighted_taps(taps_of, lengths(x, out, rank), corners, scales, dtype, out.device)
+        return resampled(lw, out, x, taps)
 
     return rule
 

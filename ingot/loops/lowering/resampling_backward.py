@@ -6,6 +6,7 @@ element the places that read it, with the weights they gave it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,12 +14,14 @@ import torch
 
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.resampling import (
+    KEPT,
     Taps,
     cubic_taps,
     lengths,
     linear_taps,
     nearest_taps,
     resampled,
+    weighted_taps,
 )
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
@@ -31,19 +34,20 @@ MOST_TAPS = 16
 
 def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
     """For each of n elements the places that read it."""
-    if taps is None:
-        return None
-    readers: list[dict[int, float]] = [{} for _ in range(n)]
+    if taps is None or taps is KEPT:
+        return taps
+    readers: list[dict[tuple[int, float], float]] = [{} for _ in range(n)]  # by sign: infinity times each is summed
     weights = torch.ones(taps.positions.shape) if taps.weights is None else taps.weights
     for elements, given in zip(taps.positions.tolist(), weights.tolist()):
         for place, (element, weight) in enumerate(zip(elements, given)):
-            if weight:
-                readers[element][place] = readers[element].get(place, 0) + weight
+            if not math.isnan(weight):
+                key = place, math.copysign(weight != 0, weight)
+                readers[element][key] = readers[element].get(key, 0) + weight
     count = max(map(len, readers))
     if not 0 < count <= MOST_TAPS:
         raise NotLowered("an element that very many places read")
-    found = [list(r.items()) for r in readers]
-    full = [f + [((f[-1] if f else (0, 0))[0], 0.0)] * (count - len(f)) for f in found]
+    found = [[(place, weight) for (place, _), weight in r.items()] for r in readers]
+    full = [f + [((f[-1] if f else (0, 0))[0], math.nan)] * (count - len(f)) for f in found]
     positions = torch.tensor([[f[k][0] for f in full] for k in range(count)])
     of_places = torch.tensor([[f[k][1] for f in full] for k in range(count)], dtype=dtype)
     padded = any(len(f) < count for f in found)
@@ -52,11 +56,19 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
 
 def _backward(lw: Lowering, out: Spec, grad: TensorValue, rank: int, taps_of: Callable[..., Taps | None]) -> Any:
     """`taps_of(dimension, n, m)` are the forward's, from n elements to m places."""
+    pairs = _lengths(out, grad, rank)
+    return _scattered(lw, out, grad, [taps_of(d, n, m) for d, (n, m) in enumerate(pairs)])
+
+
+def _lengths(out: Spec, grad: TensorValue, rank: int) -> list[tuple[int, int]]:
+    return [(n, m) for m, n in lengths(grad, out, rank)]
+
+
+def _scattered(lw: Lowering, out: Spec, grad: TensorValue, taps: Sequence[Taps | None]) -> Any:
     if not out.dtype.is_floating_point:
         raise NotLowered("gradients of integers")
-    dtype = compute_dtype(out.dtype)
-    pairs = enumerate(lengths(grad, out, rank))
-    return resampled(lw, out, grad, [transposed(taps_of(d, n, m), n, dtype) for d, (m, n) in pairs])
+    dtype, pairs = compute_dtype(out.dtype), _lengths(out, grad, len(taps))
+    return resampled(lw, out, grad, [transposed(tap, n, dtype) for tap, (n, _) in zip(taps, pairs)])
 
 
 # -- resampling --------------------------------------------------------------------------------------------------------
@@ -70,12 +82,13 @@ def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., Ten
     return rule
 
 
-def _weighted(rank: int, taps_of: Callable[..., Taps | None]) -> Callable[..., TensorValue]:
+def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorValue]:
     def rule(
         lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, corners: bool, *scales: float | None
     ) -> Any:
-        given, dtype = scales or (None,) * rank, torch.float64
-        return _backward(lw, out, grad, rank, lambda d, n, m: taps_of(n, m, corners, given[d], dtype))
+        pairs, given = _lengths(out, grad, rank), scales or (None,) * rank
+        taps = weighted_taps(taps_of, pairs, corners, given, torch.float64, out.device, backward=True)
+        return _scattered(lw, out, grad, taps)
 
     return rule
 
@@ -100,9 +113,9 @@ def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> T
     """The elements from the first to before the last of each window, each by one over the count."""
     longest = max(last - first for first, last in windows)
     positions = [[min(first + k, last - 1) for first, last in windows] for k in range(longest)]
-    inside = [[float(first + k < last) for first, last in windows] for k in range(longest)]
+    inside = [[1.0 if first + k < last else math.nan for first, last in windows] for k in range(longest)]
     weights = torch.tensor(inside, dtype=torch.float64) / torch.tensor(counts, dtype=torch.float64)
-    return Taps(torch.tensor(positions), weights)
+    return Taps(torch.tensor(positions), weights, padded=True)
 
 
 def _avg_pool(rank: int) -> Callable[..., TensorValue]:
