@@ -25,6 +25,7 @@ from ingot.capture.sources import ArgSource, ConstSource
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.modes import refuse_inside
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
@@ -250,6 +251,7 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
 def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported | None) -> Captured:
     results.check_dropped()
     recorder: GraphRecorder = session.graph
+    refuse_inside(session, recorder.modes.entered_at)
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
     recorder.guard_memory(session)
     recorder.guard_places(session)

@@ -3,10 +3,19 @@ operation depends on them, and what is left of them behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import fx
 
-from ingot.graph.ambient import AUTOCAST_DEVICES, Autocast, Change, Modes
+from ingot.graph.ambient import (
+    AUTOCAST_DEVICES,
+    Autocast,
+    Change,
+    Modes,
+    enter_inference_mode,
+    leave_inference_mode,
+)
 
 
 class ModeTracker:
@@ -20,10 +29,28 @@ class ModeTracker:
         self.depth = 0  # autocast contexts that the program has entered, less those it has left
         self.cleared = False  # whether it emptied autocast's cache of weights
         self.changes = 0  # how often the program has set a mode
+        self.entered_at: int | None = None  # the number of the instruction that entered inference mode, while inside
 
     def changed(self) -> None:
         """Notes that the program has set a mode."""
         self.differs = True
+        self.changes += 1
+
+    def enter_inference(self, graph: fx.Graph, where: str, step: int) -> None:
+        """Enters inference mode, at once in the graph as well: its way out brings back what was there at its way in."""
+        self._switch(graph, enter_inference_mode, where)
+        self.entered_at = step
+
+    def leave_inference(self, graph: fx.Graph, where: str) -> None:
+        """Leaves the inference mode that `enter_inference` entered."""
+        self._switch(graph, leave_inference_mode, where)
+        self.entered_at = None
+
+    def _switch(self, graph: fx.Graph, function: Callable[[], None], where: str) -> None:
+        self.reach(graph, where)
+        _add(graph, function, (), where)
+        function()
+        self._in_graph = Modes.now()
         self.changes += 1
 
     def reach(self, graph: fx.Graph, where: str) -> None:

@@ -47,11 +47,13 @@ from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
+from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.unread import UnreadNumber
+from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
 from ingot.native import _native
 
@@ -144,7 +146,11 @@ class Results:
             reason = self.session.unsupported(f"{value.describe()} was made a leaf, and is alive at the end of a graph")
             reason.step = value.leaf_since
             raise reason
-        output = self._output(value)
+        if value.fake.shown_in_inference:  # type: ignore[attr-defined]
+            raise self.session.unsupported("a view made in inference mode is alive at the end of a graph", skip=True)
+        output: Recipe = self._output(value)
+        if value.fake.is_inference() and not self.session.graph.context.in_inference:
+            output = Call(as_inference, (output,))
         if not value.attributes:
             return output
         made = residual.Filled(output, [])
@@ -158,6 +164,10 @@ class Results:
     def _relation(self, value: RelationValue) -> Recipe:
         sides = [self._recipe(s) if isinstance(s, Value) else residual.Constant(s) for s in value.pair]
         return Call(value.function, tuple(sides))
+
+    def _inference_guard(self, value: InferenceGuard) -> Recipe:
+        refuse_inside(self.session, value.entered_at)
+        return Call(value.python_type(), (residual.Constant(value.enabled),))
 
     # -- containers ----------------------------------------------------------------------------------------------------
 
@@ -486,6 +496,7 @@ def _advanced(container: Any, position: int, ended: bool) -> Any:
 
 RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     TensorValue: Results._tensor,
+    InferenceGuard: Results._inference_guard,
     GeneratorValue: Results._generator,
     ConstantMethod: Results._constant_method,
     SymIntValue: Results._output,

@@ -1,4 +1,5 @@
-"""The modes of a thread that the meaning of an op depends on and that a program may change: gradients and autocast."""
+"""The modes of a thread that the meaning of an op depends on and that a program may change: gradients, autocast and
+inference mode."""
 
 from __future__ import annotations
 
@@ -17,8 +18,51 @@ Change = tuple[Callable[..., Any], tuple[Any, ...]]
 _functorch: Any = torch._C._functorch
 _autograd: Any = torch._C._autograd
 
+_inside = threading.local()
+"""`contexts`: those of inference mode that this thread has entered by `enter_inference_mode`."""
+
+_abandoned: list[Any] = []
+"""Contexts that an error left: torch's way out of one would bring back all else that it found at the way in."""
+
+
+def _contexts() -> list[Any]:
+    found: list[Any] | None = getattr(_inside, "contexts", None)
+    if found is None:
+        found = _inside.contexts = []
+    return found
+
+
+def enter_inference_mode() -> None:
+    """Enters inference mode, which has no gradients, until `leave_inference_mode`."""
+    _contexts().append(torch.autograd.grad_mode._enter_inference_mode(True))
+
+
+def leave_inference_mode() -> None:
+    """Leaves the inference mode that was entered last; gradients are recorded if they were before."""
+    torch.autograd.grad_mode._exit_inference_mode(_contexts().pop())
+
+
+def _abandon_inference_mode(depth: int) -> None:
+    """Leaves the contexts of inference mode behind the first `depth`, wherever the program is by now."""
+    contexts = _contexts()
+    if len(contexts) > depth:
+        _abandoned.extend((*contexts[depth:], torch.autograd.grad_mode._enter_inference_mode(False)))
+        del contexts[depth:]
+
+
+def as_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as inference mode makes them, on the memory of one that nobody else has."""
+    if tensor.is_inference():
+        return tensor
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+
+
 SWITCHES = frozenset(
     {
+        enter_inference_mode,
+        leave_inference_mode,
         torch._C._set_grad_enabled,
         torch.amp._enter_autocast,  # type: ignore[attr-defined]
         torch.amp._exit_autocast,  # type: ignore[attr-defined]
@@ -83,6 +127,7 @@ def snapshot() -> Callable[[], None]:
     """What puts the modes of this thread back to what they are now, and leaves the dispatch modes and the levels of
     vmap entered since."""
     modes, depth, levels = Modes.now(), autocast_depth(), _functorch.get_dynamic_layer_stack_depth()
+    entered = len(_contexts())
     dispatch_modes = torch._C._len_torch_dispatch_stack()
 
     def restore() -> None:
@@ -90,6 +135,7 @@ def snapshot() -> Callable[[], None]:
             torch._C._pop_torch_dispatch_stack(None)
         if _functorch.get_dynamic_layer_stack_depth() > levels:
             _functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
+        _abandon_inference_mode(entered)
         modes.set()
         surplus = autocast_depth() - depth
         for _ in range(abs(surplus)):

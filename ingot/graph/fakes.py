@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
-from ingot.graph.schemas import arguments_of, functional_form, is_mutable, is_random, written
+from ingot.graph.schemas import arguments_of, functional_form, is_composite, is_mutable, is_random, written
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 from ingot.wrapped import is_transformed, is_wrapped, untransformed
@@ -42,6 +42,7 @@ class FakeTensor(torch.Tensor):
     origin: Any = None  # its history then
     look: int | None = None  # what `look_of` has said
     memory: int | None = None  # what `storage_key` has said
+    shown_in_inference = False  # whether inference mode has made this view of a tensor that is none of its own
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
@@ -71,6 +72,14 @@ class FakeTensor(torch.Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         sizes = ", ".join(map(str, self.shape))
         return f"FakeTensor([{sizes}], {str(self.dtype).removeprefix('torch.')}, {self.device})"
+
+
+def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = False) -> FakeTensor:
+    """A fake of what `meta` is, on the device of another tensor, and one of inference mode's if that is."""
+    if like.is_inference() == torch.is_inference_mode_enabled():
+        return FakeTensor(meta, like.device, requires_grad)
+    with torch.inference_mode(like.is_inference()):
+        return FakeTensor(meta, like.device, requires_grad)
 
 
 def holds_real(tree: Any) -> bool:
@@ -234,7 +243,14 @@ def run_fake(
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         kind = EagerRaises if torch._C._dispatch_has_kernel(op.name()) else Unsupported
         raise kind(f"{op} refuses these arguments: {meta.first_line(error)}") from error
-    result = _wrap(result, device)
+    inside = torch.is_inference_mode_enabled()
+    fakes = fakes if key is not None else [t for t in seen if isinstance(t, FakeTensor)]
+    if inside or any(t.is_inference() or t.shown_in_inference for t in fakes):
+        if not inside and torch.is_grad_enabled() and any(t.shown_in_inference for t in fakes):
+            raise Unsupported("a view made in inference mode is used outside of it")
+        result = _wrap_views(result, device, fakes, inside)
+    else:
+        result = _wrap(result, device)
     if key is not None and rule is None and by_look in meta.BY_LOOK and (made := Made.like(result, fakes)) is not None:
         known_here = _results
         if any(_context_of(fake.meta) is not None for fake in fakes):
@@ -279,6 +295,8 @@ def _run_mutating(
     results = meta.rule_for(form)(form, inner, form_kwargs)
     bound = {name: v for (name, _), v in zip(arguments_of(op), args)} | kwargs
     targets = [bound[name] for name in names]
+    if any(target.shown_in_inference for target in targets) and not torch.is_inference_mode_enabled():
+        raise Unsupported(f"{op} writes a view that was made in inference mode")
     read = [t for t in meta.tensors_in((inner, inner_kwargs)) if t.device.type == "meta"]
     for target in targets:  # most ops refuse these in eager
         if geometry.is_expanded(target):
@@ -340,6 +358,21 @@ def _wrap(result: Any, device: torch.device) -> Any:
     return result
 
 
+def _wrap_views(result: Any, device: torch.device, given: list[FakeTensor], inside: bool) -> Any:
+    """The same where tensors of inference mode are about: what shows the memory of another is of its kind."""
+    if isinstance(result, (list, tuple)):
+        return type(result)([_wrap_views(r, device, given, inside) for r in result])
+    if not isinstance(result, torch.Tensor):
+        return result
+    memory = result.untyped_storage()._cdata
+    shown = next((t for t in given if storage_key(t) == memory), None)
+    if shown is None:
+        return FakeTensor(result, device)
+    made = fake_like(result, shown)
+    made.shown_in_inference = shown.shown_in_inference or inside and not shown.is_inference()
+    return made
+
+
 def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
     """The device keyword, else the device of the tensors; those of rank 0 on the CPU go along with any other."""
     device = kwargs.get("device")
@@ -392,6 +425,7 @@ class FakeContext(Mode):
         self.shapes = ShapeContext()
         self.shapes.unbacked.enabled = data_dependent_sizes
         self.outside_is_refused = False
+        self.in_inference = torch.is_inference_mode_enabled()  # then what is given is taken to be of its kind
         self.draws = 0  # how many ops have drawn random numbers
         self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}  # by id of a fake: see known_tensors.py
         self.read: list[tuple[FakeTensor, Any]] = []  # of these, what the operation that runs has asked for its number
@@ -409,6 +443,9 @@ class FakeContext(Mode):
         if op in _ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
+        if not self.in_inference and torch.is_inference_mode_enabled() and is_composite(op):
+            with self:  # it comes here whole, and may show the memory of what it is given
+                return op.decompose(*args, **kwargs)
         if op is _NUMBER and id(args[0]) in self.known:
             self.read.append((args[0], self.known[id(args[0])][1].item()))
             return self.read[-1][1]
@@ -442,6 +479,10 @@ class FakeContext(Mode):
             return tensor
         if is_transformed():  # its level would make the fake its own
             with untransformed():
+                return self.fake(tensor, dynamic_dims, name, bounds)
+        kind = self.in_inference or tensor.is_inference()
+        if torch.is_inference_mode_enabled() != kind:
+            with torch.inference_mode(kind):
                 return self.fake(tensor, dynamic_dims, name, bounds)
         _refuse_exotic(tensor)
         dims = {d: bounds.get(d) for d in dynamic_dims if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))}

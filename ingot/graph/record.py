@@ -30,7 +30,16 @@ from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.composites import apart
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.differentiation import differentiates, want_gradients
-from ingot.graph.fakes import FakeContext, FakeTensor, Mode, holds_real, requires_grad, run_fake, storage_key
+from ingot.graph.fakes import (
+    FakeContext,
+    FakeTensor,
+    Mode,
+    fake_like,
+    holds_real,
+    requires_grad,
+    run_fake,
+    storage_key,
+)
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,
@@ -171,7 +180,7 @@ class Recorder(Mode):
         if not isinstance(fake, FakeTensor):
             node.meta.update(val=fake, where="")
             return fake
-        own = FakeTensor(fake.meta, fake.device)
+        own = fake_like(fake.meta, fake)
         node.meta.update(val=own, where="")
         tracked = Tracked(own, Storage(position), node, 0)
         neighbours = self._inputs_by_storage.setdefault(storage_key(fake), [])
@@ -193,7 +202,7 @@ class Recorder(Mode):
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         made = self.context.fake(tensor)
-        own = FakeTensor(made.meta, made.device)
+        own = fake_like(made.meta, made)
         node = self.graph.create_node("get_attr", name, name=name)
         node.meta.update(val=own, where=self.where)
         self._tracked[id(own)] = Tracked(own, Storage(), node, 0)

@@ -237,9 +237,9 @@ class Original:
         kept = {k: inputs[k].clone() for k in self.written}
         return State(kept, torch.get_rng_state() if self.draws else None)
 
-    def versions(self, inputs: Sequence[Any]) -> list[int]:
-        """How often each input was written."""
-        return [t._version for t in inputs[: self.tensors]]
+    def versions(self, inputs: Sequence[Any]) -> list[int | None]:
+        """How often each input was written; None for those of inference mode, which do not count that."""
+        return [None if t.is_inference() else t._version for t in inputs[: self.tensors]]
 
     def gradients(
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
@@ -284,7 +284,7 @@ class Call(NamedTuple):
     ended, and what it changed."""
 
     inputs: tuple[Any, ...]
-    versions: list[int]
+    versions: list[int | None]
     state: State
 
 
@@ -444,6 +444,11 @@ class TrainingProgram:
         self, call: Call, tangents: Sequence[Tensor | None], sizes: tuple[int, ...]
     ) -> list[Tensor | None]:
         """The same, from the inputs, and themselves differentiable."""
+        if None in call.versions:
+            raise RuntimeError(
+                "second derivatives are wanted of a compiled function that was given a tensor of inference mode, which "
+                "may have been written since (hint: clone it outside of inference mode before)"
+            )
         if self.original.versions(call.inputs) != call.versions:
             raise RuntimeError(
                 "a tensor that a compiled function was given has been modified by an inplace operation, and its value "

@@ -290,18 +290,19 @@ def break_within_autocast(x: Tensor, y: Tensor) -> Any:
     return a, b, c, d, LINEAR(x), seen, modes()
 
 
-# -- other modes: a graph break, at least ------------------------------------------------------------------------------
+# -- inference mode ----------------------------------------------------------------------------------------------------
 
 
-@broken("_InferenceMode")
+@whole
 def inference_mode(x: Tensor, y: Tensor) -> Any:
     with torch.inference_mode():
-        a = x + y
-        inside = torch.is_inference_mode_enabled(), a.is_inference()
-    return a, a.is_inference(), inside, torch.is_inference_mode_enabled(), (x + 1).is_inference()
+        a = LINEAR(x) + y
+        inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), a.is_inference()
+    seen = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    return a, a[0], a.view(-1), a.is_inference(), inside, seen, (x + 1).is_inference(), (a + 1).is_inference()
 
 
-@broken("_InferenceMode")
+@whole
 def inference_mode_as_a_decorator(x: Tensor, y: Tensor) -> Any:
     @torch.inference_mode()
     def inner(a: Tensor) -> Any:
@@ -312,6 +313,79 @@ def inference_mode_as_a_decorator(x: Tensor, y: Tensor) -> Any:
         return a + 1, torch.is_inference_mode_enabled()
 
     return inner(x), bare(x), torch.is_inference_mode_enabled()
+
+
+@whole
+def inference_mode_in_inference_mode(x: Tensor, y: Tensor) -> Any:
+    context = torch.inference_mode()
+    with context:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            a = LINEAR(x)
+        with torch.no_grad():
+            b = a + y
+    with torch.inference_mode(False):
+        seen = modes()
+    with context:
+        c = torch.vmap(lambda row: LINEAR(row).sum())(x)
+    return a, b, c, seen, context.mode, modes()
+
+
+@whole
+def inference_mode_within_autocast(x: Tensor, y: Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.inference_mode():
+            a = LINEAR(x)
+        b = LINEAR(x)
+    return a, b, LINEAR(x), modes()
+
+
+@whole
+def inference_mode_left_by_an_exception(x: Tensor, y: Tensor) -> Any:
+    try:
+        with torch.inference_mode():
+            y = x + 1
+            raise ValueError(torch.is_inference_mode_enabled())
+    except ValueError as error:
+        return x + y, y, error.args, modes()
+
+
+@whole
+def a_write_in_inference_mode(x: Tensor, y: Tensor) -> Any:
+    with torch.inference_mode():
+        x.mul_(2)
+        first = x[0] + 1
+        a = torch.zeros(4)
+        a += first
+    return a, x.is_inference(), (x * y).is_inference()
+
+
+@broken("sleep()")
+def break_within_inference_mode(x: Tensor, y: Tensor) -> Any:
+    seen = [modes()]
+    with torch.inference_mode():
+        a = x + y
+        pause()
+        seen.append(modes())
+        b = a * 2
+    return a, b, a.is_inference(), b.is_inference(), seen, modes()
+
+
+@broken("a view made in inference mode")
+def a_view_made_in_inference_mode(x: Tensor, y: Tensor) -> Any:
+    with torch.inference_mode():
+        part = x[1:]
+    return part, part.is_inference()
+
+
+@broken("a view made in inference mode")
+def a_view_made_in_inference_mode_and_used_outside(x: Tensor, y: Tensor) -> Any:
+    with torch.inference_mode():
+        flat = LINEAR.weight.reshape(16)
+    with torch.enable_grad():
+        return (flat * 2).requires_grad
+
+
+# -- other modes: a graph break, at least ------------------------------------------------------------------------------
 
 
 @broken("the device of new tensors")
@@ -567,3 +641,116 @@ def test_inference_tensors(backend: str) -> None:
         assert inside(X).is_inference() and inside(inside(X)).is_inference()
     with torch.no_grad():
         assert not inside(X).is_inference()
+
+
+WEIGHT = nn.Parameter(torch.randn(3, 4))
+OF_INFERENCE = torch.inference_mode()(torch.randn)(3, 4)
+
+
+def target_of_inference(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = LINEAR(x)
+    return F.mse_loss(LINEAR(x), target.clone())
+
+
+def target_that_nothing_keeps(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = LINEAR(x).relu()
+    return (WEIGHT * 2 - target).sin().sum()
+
+
+def in_part(x: Tensor) -> Tensor:
+    y = LINEAR(x)
+    with torch.inference_mode():
+        scale = y.abs().max() + y.detach().sum()
+    return (y - scale).square().sum()
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+@pytest.mark.parametrize("fn", [target_of_inference, target_that_nothing_keeps, in_part])
+def test_gradients_around_inference_mode(fn: Any, backend: str) -> None:
+    compiled = ingot.compile(fn, backend=backend, fullgraph=True)
+    parameters = [WEIGHT, *LINEAR.parameters()]
+    for _ in range(2):
+        loss, expected = compiled(X), fn(X)
+        assert_same(loss, expected)
+        found = [torch.autograd.grad(t, parameters, allow_unused=True) for t in (loss, expected)]
+        assert_same(*found)
+
+
+def keeps(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = LINEAR(x)
+    return F.mse_loss(LINEAR(x), target)
+
+
+def writes(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = LINEAR(x)
+    return target.add_(1)
+
+
+def requires(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = LINEAR(x)
+    return target.requires_grad_()
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+@pytest.mark.parametrize("fn", [keeps, writes, requires])
+def test_what_eager_refuses_of_inference_tensors(fn: Any, backend: str) -> None:
+    compiled = ingot.compile(fn, backend=backend)
+    for _ in range(2):
+        for function in (fn, compiled):
+            with pytest.raises(RuntimeError, match="(?i)inference"):
+                function(X)
+        assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.filterwarnings("error")
+def test_arguments_of_inference_mode_where_gradients_are_wanted() -> None:
+    def fn(x: Tensor) -> Tensor:
+        return (x * 2 + WEIGHT).sin().sum()
+
+    compiled = ingot.compile(fn, fullgraph=True)
+    for _ in range(2):
+        found = [torch.autograd.grad(f(OF_INFERENCE), WEIGHT)[0] for f in (compiled, fn)]
+        assert_same(*found)
+    with pytest.raises(RuntimeError, match="second derivatives.*inference"):
+        torch.autograd.grad(compiled(OF_INFERENCE), WEIGHT, create_graph=True)
+    kept = ingot.compile(lambda x: x * WEIGHT)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="saved for backward"):
+            kept(OF_INFERENCE)
+
+
+def lookup_in_inference_mode(x: Tensor, positions: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return F.embedding(positions, x) + 1
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+def test_an_error_of_the_graph_leaves_inference_mode(backend: str) -> None:
+    compiled = ingot.compile(lookup_in_inference_mode, backend=backend)
+    for position in (1, 7, 1, 7):
+        try:
+            assert compiled(X, torch.tensor([position])).is_inference()
+        except IndexError:
+            assert position == 7
+        assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+        assert not (X + 1).is_inference()
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+def test_inference_mode_that_is_not_left(backend: str) -> None:
+    def fn(x: Tensor) -> Any:
+        context = torch.inference_mode()
+        context.__enter__()
+        return x + 1, context
+
+    compiled = ingot.compile(fn, backend=backend)
+    for _ in range(3):
+        result, context = compiled(X)
+        assert torch.is_inference_mode_enabled() and result.is_inference()
+        context.__exit__(None, None, None)
+        assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()

@@ -83,6 +83,60 @@ RULES[torch.autocast_increment_nesting] = _enter_autocast
 RULES[torch.autocast_decrement_nesting] = _leave_autocast
 RULES[torch.clear_autocast_cache] = _clear_cache
 
+# -- inference mode ----------------------------------------------------------------------------------------------------
+
+
+class InferenceGuard(Value):
+    """What torch.inference_mode enters. Inside inference mode, and where it is not wanted, it comes to a mode of
+    gradients."""
+
+    __slots__ = ("enabled", "entered_at", "grad_before", "switches")
+
+    def __init__(self, enabled: bool) -> None:
+        super().__init__()
+        self.enabled, self.switches, self.grad_before = enabled, False, True
+        self.entered_at: int | None = None  # the number of the instruction that entered it, while inside
+
+    def python_type(self) -> type:
+        return torch._C._InferenceMode
+
+    def method___enter__(self, session: Session) -> Value:
+        modes, inside = session.graph.modes, torch.is_inference_mode_enabled()
+        if inside and not self.enabled:
+            raise session.unsupported("inference mode is left for a while")
+        self.grad_before, self.switches = torch.is_grad_enabled(), self.enabled and not inside
+        self.entered_at = session.step_of_outermost
+        if self.switches:
+            modes.enter_inference(session.graph.graph, session.where, self.entered_at)
+        else:
+            torch._C._set_grad_enabled(not self.enabled)
+            modes.changed()
+        return NONE
+
+    def method___exit__(self, session: Session, *raised: Value) -> Value:
+        modes = session.graph.modes
+        if self.switches:
+            modes.leave_inference(session.graph.graph, session.where)
+        torch._C._set_grad_enabled(self.grad_before)
+        modes.changed()
+        self.entered_at = None
+        return NONE
+
+
+def refuse_inside(session: Session, step: int | None) -> None:
+    """Breaks the graph before inference mode was entered, where it would end inside."""
+    if step is not None:
+        reason = session.unsupported("_InferenceMode, which a graph would end in, is entered")
+        reason.step = step
+        raise reason
+
+
+def _make_guard(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    return InferenceGuard(bool(session.known(*args, **kwargs)))
+
+
+CONSTRUCTORS[torch._C._InferenceMode] = _make_guard
+
 # -- context managers --------------------------------------------------------------------------------------------------
 
 

@@ -275,6 +275,8 @@ class TensorValue(Value):
             return self._type(session, args, kwargs)
         if name == "is_inference" and self.source is not None:
             return ConstantValue(session.graph.value_of(self).is_inference())
+        if name == "is_inference" and not session.graph.context.in_inference:
+            return ConstantValue(self.fake.is_inference())
         if name == "is_inference":
             raise session.unsupported(f"Tensor.is_inference of {self.describe()}")
         if name == "__len__":
