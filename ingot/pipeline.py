@@ -118,11 +118,13 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         program = compilation.program = Program(plan, compiled, device)
     if not options.replays:
         return program.native
-    why = "there are none on a CPU" if machine is None else why_not(program)
+    apart = plan.apart()
+    parts = apart and (Program(apart[0], compiled, device), Program(apart[1], compiled, device))
+    why = "there are none on a CPU" if machine is None else why_not(parts[0] if parts else program)
     if machine is None or why:
         compilation.replayed = why
         return program.native
-    made = compilation.replayed = Replayed(program, machine)
+    made = compilation.replayed = Replayed(program, machine, parts)
     return made
 
 

@@ -26,9 +26,10 @@ import torch
 from torch import Tensor
 
 from ingot.errors import Unsupported
+from ingot.loops.ir import View
 from ingot.native import _native
 from ingot.runtime.program import Program
-from ingot.schedule.plan import LibraryStep
+from ingot.schedule.plan import LibraryStep, touched
 
 LEAST_LAUNCHES = 3  # fewer take no longer than a replay
 WARM_CALLS = 2  # run as in the default mode before anything is recorded: libraries make ready what they keep
@@ -77,7 +78,9 @@ def why_not(program: Program) -> str:
                 return f"{name} leaves the seed of its dropout where only a recorded backward reads it"
             if name.startswith(_WAITING) or _takes_mask(step.node, plan.graph.buffers):
                 return f"{name} waits for the device"
-    if any(buffer.on_host for buffer in plan.graph.buffers.values()):
+    shown = [view.buffer for view in plan.graph.outputs if isinstance(view, View)]
+    met = {*plan.graph.inputs, *shown, *(name for step in plan.steps for name in touched(step))}
+    if any(plan.graph.buffers[name].on_host for name in met):
         return "numbers are on the CPU"
     if not plan.frugal and any(place.kind == "arena" for place in plan.places.values()):
         return "temporaries are kept between calls"
@@ -294,13 +297,17 @@ class Sizes:
 class Replayed:
     """A program that is replayed where that is known to be right, and else run: `program(*inputs)`, `consume(inputs)`.
 
-    `visible` is how many of its outputs the user gets, None for all: the others are only read.
+    `visible` is how many of its outputs the user gets, None for all: the others are only read. Where the CPU has a part
+    of its own (the numbers that a layer draws to decide whether it is left out), `parts` are programs of what the
+    device does, which is recorded, and of that part, which runs at each call.
     """
 
-    def __init__(self, program: Program, machine: Machine) -> None:
+    def __init__(self, program: Program, machine: Machine, parts: tuple[Program, Program] | None = None) -> None:
         self.program, self.machine = program.native, machine
+        self.recorded = parts[0].native if parts else self.program
+        self.beside = parts[1].native if parts else None
         self.visible: int | None = None
-        self.launches, self.tensors = len(program.plan.steps), len(program.plan.graph.inputs)
+        self.launches, self.tensors = len((parts[0] if parts else program).plan.steps), len(program.plan.graph.inputs)
         self.written = sorted(program.written_inputs)
         self.places = [(position, kind, dim) for _, position, kind, dim in program.plan.graph.symbols]
         self.known: dict[tuple[Hashable, ...], Sizes] = {}
@@ -351,6 +358,8 @@ class Replayed:
             if self.written:
                 torch._C._increment_version([inputs[k] for k in self.written])  # type: ignore[attr-defined]
             visible = recording.count if self.visible is None else self.visible
+            if self.beside is not None:
+                self.beside(*inputs)
             return recording.run(inputs, visible, sizes.copied)
         finally:
             memory.lock.release()
@@ -401,7 +410,7 @@ class Replayed:
         for k in moving:
             t = inputs[k]
             copies[k] = given[k] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
-        replay, outputs = self.machine.capture(functools.partial(self.program, *given), pool.begin())
+        replay, outputs = self.machine.capture(functools.partial(self.recorded, *given), pool.begin())
         return Recording(replay, pool, addresses, copies, given, outputs)
 
     def _why_not(self, sizes: Sizes, inputs: Sequence[Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
 from ingot.loops.expr import Expr
-from ingot.loops.ir import Library, LoopGraph
+from ingot.loops.ir import Library, LoopGraph, View
 from ingot.schedule.kernel import AttentionKernel, Kernel, Parameter
 
 
@@ -91,3 +92,25 @@ class Plan:
     def kernels(self) -> list[Kernel | AttentionKernel]:
         """The kernels of all launches, in run order."""
         return [step.kernel for step in self.steps if isinstance(step, KernelStep)]
+
+    def apart(self) -> tuple[Plan, Plan] | None:
+        """In a GPU's plan, the device's steps alone and the CPU's, without outputs; None where there are none of the
+        latter, or where one side reads or writes what is the other's."""
+        buffers = self.graph.buffers
+        sides = [{buffers[name].on_host for name in touched(step)} for step in self.steps]
+        shown = [view.buffer for view in self.graph.outputs if isinstance(view, View)]
+        if {True} not in sides or {True, False} in sides or any(buffers[name].on_host for name in shown):
+            return None
+        beside = self._of(lambda k: sides[k] == {True})
+        return self._of(lambda k: sides[k] != {True}), replace(beside, graph=replace(self.graph, outputs=[]))
+
+    def _of(self, belongs: Callable[[int], bool]) -> Plan:
+        """Some of the steps, which nothing of the others depends on."""
+        kept = [k for k in range(len(self.steps)) if belongs(k)]
+        last_use = {new: self.last_use[old] for new, old in enumerate(kept) if old in self.last_use}
+        return replace(self, steps=[self.steps[k] for k in kept], last_use=last_use)
+
+
+def touched(step: KernelStep | LibraryStep) -> list[str]:
+    """The buffers that a step reads or writes."""
+    return list(step.arguments) if isinstance(step, KernelStep) else [*sorted(step.node.reads()), *step.node.writes()]

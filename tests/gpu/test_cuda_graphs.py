@@ -53,6 +53,24 @@ def test_replays() -> None:
     assert replayed(fn).replays == 8
 
 
+def test_numbers_that_are_drawn_on_the_cpu() -> None:
+    """As by a layer that is left out now and then, in training."""
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        torch.rand([])
+        return layers(x, w)
+
+    run, x, w = compiled(fn), draw(64, 64), draw(64, 64, seed=1)
+    states = []
+    for call in (run, fn):
+        torch.manual_seed(0)
+        for _ in range(6):
+            close(call(x, w), layers(x, w))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+    assert replayed(run).replays == 4
+
+
 def test_random_numbers_are_eagers() -> None:
     def fn(x: Tensor, w: Tensor) -> Tensor:
         for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import ingot
 import ingot.pipeline
 from ingot.compiler import Compiler
 from ingot.runtime import cuda_graphs
+from ingot.schedule.plan import LibraryStep, Plan
 from tests.runtime.fake_graphs import FakeGraphs
 
 
@@ -332,6 +334,34 @@ def test_what_is_not_recorded(machine: FakeGraphs, name: str) -> None:
         run(draw(8, 8))
     assert machine.captures == 0
     assert reason in str(ingot.explain(run)(draw(8, 8)))
+
+
+def draws_beside(x: Tensor, w: Tensor) -> Tensor:
+    torch.rand([])
+    return layers(x, w)
+
+
+def test_what_the_cpu_does_beside_the_device_is_done_at_each_call(
+    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apart(plan: Plan) -> tuple[Plan, Plan]:
+        """As if the random numbers were on another device than the rest."""
+        draws = [isinstance(s, LibraryStep) and "rand" in str(s.node.function) for s in plan.steps]
+        assert draws.count(True) == 1
+        beside = plan._of(lambda k: draws[k])
+        return plan._of(lambda k: not draws[k]), replace(beside, graph=replace(plan.graph, outputs=[]))
+
+    monkeypatch.setattr(Plan, "apart", apart)
+    run, x, w = compiled(draws_beside), draw(16, 16), draw(16, 16, seed=1)
+    torch.manual_seed(0)
+    for _ in range(6):
+        torch.testing.assert_close(run(x, w), layers(x, w))
+    drawn = torch.rand(())
+    torch.manual_seed(0)
+    for _ in range(6):
+        torch.rand(())
+    assert torch.equal(drawn, torch.rand(()))
+    assert replayed(run).replays == 4
 
 
 def test_few_launches_are_not_recorded(machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
