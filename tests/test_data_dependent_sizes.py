@@ -177,6 +177,18 @@ def test_a_mask_of_other_sizes_is_eagers_error():
         ingot.compile(lambda x, mask: x[mask])(X, mask_of(3, 4, 5))
 
 
+def test_what_seems_to_be_refused_may_not_be():
+    """One element, which broadcasts, is not what is taken to be usual."""
+
+    def few(x: Tensor, v: Tensor) -> Tensor:
+        return torch.clamp(x, v[torch.tensor([True, False])], None)
+
+    tracked = Tracked(few)
+    with torch.no_grad():
+        assert [tracked(row, row[:2]) for row in X[:2]] == [2, 0]  # up to the break, and behind it
+    assert tracked.skips == []
+
+
 def test_branches_on_such_a_size_break_the_graph():
     def function(x: Tensor, mask: Tensor) -> Tensor:
         selected = x[mask]

@@ -51,6 +51,11 @@ def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:
             raise CompilerBug("trace", "a size that the data decide is taken to be 0")
 
 
+def any_decided(tensors: Sequence[Tensor]) -> bool:
+    """Whether the data decide a size of one of them."""
+    return any(is_decided_by_data(size) for t in tensors for size in t.shape)
+
+
 _TAKES_NOTHING = frozenset(
     f"aten::{name}" for name in
     "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous cat stack index _unsafe_index "

@@ -241,7 +241,8 @@ def run_fake(
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        kind = EagerRaises if torch._C._dispatch_has_kernel(op.name()) else Unsupported
+        certain = shapes is None or not data_dependent.any_decided(seen)  # what is taken to be as usual may not be so
+        kind = EagerRaises if certain and torch._C._dispatch_has_kernel(op.name()) else Unsupported
         raise kind(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     inside = torch.is_inference_mode_enabled()
     fakes = fakes if key is not None else [t for t in seen if isinstance(t, FakeTensor)]
