@@ -30,11 +30,11 @@ from ingot.capture.facts import (
     read_global_state,
     same_constant,
 )
-from ingot.capture.sources import GlobalSource, Source, dict_keys, find_in_class, shown
+from ingot.capture.sources import Source, StateSource, dict_keys, find_in_class, shown
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
 
-_LEVEL_OF_DUALS = GlobalSource(vars(forward_ad), "_current_level")
+_LEVEL_OF_DUALS = StateSource(vars(forward_ad), "_current_level", "level of forward-mode differentiation")
 """-1 outside of forward-mode differentiation, whose tangents no fact of a tensor shows."""
 
 

@@ -30,11 +30,13 @@ class ModeTracker:
         self.cleared = False  # whether it emptied autocast's cache of weights
         self.changes = 0  # how often the program has set a mode
         self.entered_at: int | None = None  # the number of the instruction that entered inference mode, while inside
+        self.recorded = torch.is_grad_enabled()  # whether gradients have been recorded at some time
 
     def changed(self) -> None:
         """Notes that the program has set a mode."""
         self.differs = True
         self.changes += 1
+        self.recorded |= torch.is_grad_enabled()
 
     def enter_inference(self, graph: fx.Graph, where: str, step: int) -> None:
         """Enters inference mode, at once in the graph as well: its way out brings back what was there at its way in."""

@@ -143,6 +143,8 @@ class Results:
         with self.session.graph.context:  # torch makes a view anew to tell, where what it shows was written
             leaf = value.fake.requires_grad and is_leaf(value.fake)
         if leaf:
+            if (again := self._view_again(value)) is not None:
+                return again
             reason = self.session.unsupported(f"{value.describe()} was made a leaf, and is alive at the end of a graph")
             reason.step = value.leaf_since
             raise reason
@@ -156,6 +158,22 @@ class Results:
         made = residual.Filled(output, [])
         self._later(lambda: self._fill_attributes(made, value))
         return made
+
+    def _view_again(self, value: TensorValue) -> Recipe | None:
+        """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as well."""
+        fake, recorder = value.fake, self.session.graph
+        base = recorder.by_fake.get(id(fake._base))
+        if base is None or base.source is None or value.attributes:
+            return None
+        if recorder.modes.recorded or recorder.modes.entered_at is not None:
+            return None
+        if fake.dtype != base.fake.dtype or fake.is_conj() or fake.is_neg() or value.leaf_since is not None:
+            return None
+        geometry = (*fake.shape, *fake.stride(), fake.storage_offset())
+        if not all(type(number) is int for number in geometry):
+            return None
+        numbers = [residual.Constant(part) for part in (tuple(fake.shape), fake.stride(), fake.storage_offset())]
+        return Call(torch.as_strided, (residual.FromSource(base.source), *numbers))
 
     def _output(self, value: TensorValue | SymIntValue) -> Recipe:
         self.outputs.append(value)

@@ -64,7 +64,7 @@ class _Interning(type):
 @dataclass_transform(frozen_default=True, eq_default=False)
 def _source(cls: type) -> Any:
     made: Any = dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
-    made.setters = tuple(vars(made)[field.name].__set__ for field in fields(made))
+    made.setters = tuple(getattr(made, field.name).__set__ for field in fields(made))
     made.defaults = tuple(field.default for field in fields(made) if field.default is not MISSING)
     return made
 
@@ -158,6 +158,17 @@ class GlobalSource(Source):
 
     def load(self, slots: Sequence[Any]) -> Any:
         return self.namespace[self.key]
+
+
+@_source
+class StateSource(GlobalSource):
+    """A global of torch's own that is part of the state around a call, and is called `words`."""
+
+    words: str
+
+    @property
+    def name(self) -> str:
+        return self.words
 
 
 @_source

@@ -544,6 +544,24 @@ def test_a_default_device_is_told_by_its_device_not_by_its_context() -> None:
     assert counts == [1, 0, 0, 1]
 
 
+def test_views_of_parameters_are_alive_at_a_break_where_no_gradients_are_recorded() -> None:
+    """torch says of such a view that it is a leaf, and wants a gradient."""
+    weight = nn.Parameter(torch.arange(4.0))
+
+    def views(x: Tensor) -> Any:
+        view, row = weight.view(2, 2), weight[None, 1:]
+        pause()
+        return view, view.t(), row, view * x.sum(), view.requires_grad, view.is_leaf
+
+    tracked = Tracked(views, backend="eager")
+    with torch.no_grad():
+        assert [tracked(X), tracked(X + 1)] == [2, 0] and tracked.skips == []
+        view, transposed, *_ = tracked.compiled(X)
+    assert view._base is weight and transposed._base is weight
+    with torch.enable_grad():
+        tracked(X)  # where the views have a history
+
+
 def test_switches_stand_in_the_graph_only_where_an_operation_depends_on_them() -> None:
     graphs = []
 
