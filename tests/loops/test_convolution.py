@@ -88,6 +88,7 @@ DENSE: dict[str, Case] = {
     "one_result": (lambda x, w: F.conv2d(x, w), ((2, 9, 6, 7), (1, 9, 1, 1))),
     "transposed": (lambda x, w, b: F.conv_transpose2d(x, w, b, 2).relu(), ((2, 5, 6, 7), (5, 8, 2, 2), (8,))),
     "transposed_oblong": (lambda x, w: F.conv_transpose2d(x, w, stride=(3, 1)), ((1, 17, 6, 3), (17, 20, 3, 1))),
+    "computed_weight": (lambda x, w: F.conv2d(x, w / w.norm(), padding=1), ((2, 9, 6, 7), (17, 9, 3, 3))),
     "residual": (lambda x, w: x + F.conv2d(x.relu(), w), ((2, 5, 6, 7), (5, 5, 1, 1))),
     "tokens": (
         lambda x, w: F.conv2d(x.transpose(1, 2).view(2, 5, 6, 7), w).flatten(2).transpose(1, 2),

@@ -231,11 +231,11 @@ def dense(
             weight = lw.relaid(weight, _columns_last_strides(weight.sizes))
         at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
         left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
+    right = access(lw.view(weight), (channel, inner, *taps))
     buffer = lw.new_buffer(out, out.strides)
     lw.graph.nodes.append(
         Contraction(
-            lw.node_name(), lw.origin, (), (n, row, column), (channel,), reduced,
-            left, access(lw.view(weight), (channel, inner, *taps)),
+            lw.node_name(), lw.origin, (), (n, row, column), (channel,), reduced, left, right,
             buffer, address((n, channel, row, column), out.strides), out.dtype,
         )
     )  # fmt: skip
@@ -265,13 +265,13 @@ def _side_by_side(
     spec = Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
     relaid = lw.relaid(lw.mapped(weight, spec, lambda index: (*index[2:], *index[:2])))
     left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, row, column))
+    right = access(lw.view(relaid), (*taps, inner, channel))
     buffer = lw.new_buffer(out, out.strides)
     at = [i * size + tap for i, size, tap in zip((row, column), window.size, taps)]
     lw.graph.nodes.append(
         Contraction(
             lw.node_name(), lw.origin, taps, (n, row, column), (channel,), (inner,),
-            left, access(lw.view(relaid), (*taps, inner, channel)),
-            buffer, address((n, channel, *at), out.strides), out.dtype,
+            left, right, buffer, address((n, channel, *at), out.strides), out.dtype,
         )
     )  # fmt: skip
     return _with_bias(lw, out, stored(buffer, out), bias)
