@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import ingot
-from tests.test_differentiation import both
+from tests.test_differentiation import both, tensors_in
 
 MODULE_HOOKS: dict[str, Callable[[nn.Module, list[Any]], Any]] = {
     "full": lambda m, log: m[1].register_full_backward_hook(  # type: ignore[index]
@@ -249,6 +252,238 @@ def test_hooks_of_intermediates():
         return log, x.grad
 
     both(program, ingot.compile)
+
+
+def clamped(g: Tensor) -> Tensor:
+    return torch.clamp(g, -0.1, 0.1)
+
+
+def looks(g: Tensor) -> None:
+    g.norm()
+
+
+def several_hooks(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    early = h.exp()
+    for hook in (clamped, torch.neg, looks, functools.partial(torch.mul, other=3)):
+        h.register_hook(hook)
+    return (h * h).sum() + early.sum()
+
+
+def variables_around(x: Tensor, mask: Tensor) -> Tensor:
+    h, bound = x.sin(), 0.25
+    scale = mask * 2
+    h.register_hook(lambda g: torch.clamp(g, -bound, bound))
+    h.register_hook(lambda g: g * mask + scale)
+    scale.add_(1)
+    return h.square().sum()
+
+
+def defaults(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    for factor in (2.0, 3.0):
+        h.register_hook(lambda g, factor=factor: g * factor + 1)
+    return h.square().sum()
+
+
+def taken_off(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    handle = h.register_hook(lambda g: g * 7)
+    h.register_hook(lambda g: g + 1)
+    handle.remove()
+    return h.square().sum()
+
+
+def views_and_writes(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(clamped)
+    h.mul_(2)
+    h.register_hook(lambda g: g / 3)
+    row, rest = h.unbind()
+    row.register_hook(lambda g: g * 5)
+    flat = h.view(-1)
+    flat.register_hook(torch.sign)
+    return (row * rest).sum() + flat.exp().sum()
+
+
+def of_results(x: Tensor, mask: Tensor) -> Any:
+    h = x.sin()
+    h.register_hook(clamped)
+    return h.square().sum(), h
+
+
+def differentiated_inside(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(lambda g: g / g.norm())
+    (slope,) = torch.autograd.grad(h.square().sum(), x, create_graph=True)
+    return slope.square().sum()
+
+
+def backward_inside(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(lambda g: g * mask)
+    loss = h.square().sum()
+    loss.backward()
+    return loss.detach()
+
+
+def checkpointed(x: Tensor, mask: Tensor) -> Tensor:
+    def part(y: Tensor) -> Tensor:
+        h = y.sin()
+        h.register_hook(clamped)
+        return h.exp()
+
+    return checkpoint(part, x * 2, use_reentrant=False).sum()
+
+
+def refused_by_torch(x: Tensor, mask: Tensor) -> Any:
+    with torch.no_grad():
+        h = x.sin()
+    try:
+        h.register_hook(clamped)
+    except RuntimeError as error:
+        return x.sum(), len(str(error))
+
+
+TENSOR_HOOKS = (
+    several_hooks, variables_around, defaults, taken_off, views_and_writes, of_results, differentiated_inside,
+    backward_inside, checkpointed, refused_by_torch,
+)  # fmt: skip
+
+
+def set_behind(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    for factor in (2.0, 3.0):
+        h.register_hook(lambda g: g * factor)  # noqa: B023
+    return h.square().sum()
+
+
+def set_by_another(x: Tensor, mask: Tensor) -> Any:
+    h, factor = x.sin(), 2.0
+
+    def set_factor(value: float) -> None:
+        nonlocal factor
+        factor = value
+
+    h.register_hook(lambda g: g * factor)
+    return h.square().sum(), set_factor
+
+
+def set_behind_a_break(x: Tensor, mask: Tensor) -> Tensor:
+    h, factor = x.sin(), 2.0
+    h.register_hook(lambda g: g * factor)
+    time.sleep(0)
+    factor = 3.0
+    return h.square().sum()
+
+
+def handle_is_returned(x: Tensor, mask: Tensor) -> Any:
+    h = x.sin()
+    return h.square().sum(), h.register_hook(clamped)
+
+
+class Scale:
+    factor = 2.0
+
+
+def object_around(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(lambda g: g * Scale.factor)
+    return h.square().sum()
+
+
+def random_hook(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(lambda g: g * torch.rand_like(g))
+    return h.square().sum()
+
+
+def asking(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(lambda g: g if torch.is_grad_enabled() else g * 2)
+    return h.square().sum()
+
+
+LEFT_TO_EAGER = (
+    set_behind, set_by_another, set_behind_a_break, handle_is_returned, object_around, random_hook, asking
+)  # fmt: skip
+
+
+class TestOfTensors:
+    """Hooks that the compiled function puts on what it computes."""
+
+    @staticmethod
+    def gradients(function: Any, between: Callable[[Any], Any] = lambda results: None) -> Any:
+        x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+        results = function(x, torch.rand(2, 3, dtype=torch.float64))
+        between(results)
+        parts = [t for t in tensors_in(list(results) if isinstance(results, tuple) else results) if t.requires_grad]
+        if parts:
+            sum((k + 1) * t.sum() for k, t in enumerate(parts)).backward()  # type: ignore[union-attr]
+        return parts, x.grad, torch.rand(1)
+
+    @pytest.mark.parametrize("function", TENSOR_HOOKS, ids=lambda f: f.__name__)
+    def test_captured(self, function):
+        def program(wrap: Any) -> Any:
+            wrapped = wrap(function)
+            return [self.gradients(wrapped) for _ in range(2)]
+
+        both(program)
+
+    @pytest.mark.parametrize("function", LEFT_TO_EAGER, ids=lambda f: f.__name__)
+    def test_what_may_change_before_the_backward(self, function):
+        def change(results: Any) -> None:
+            Scale.factor *= 2
+            if function is set_by_another:
+                results[1](5.0)
+            if function is handle_is_returned:
+                results[1].remove()
+
+        def program(wrap: Any) -> Any:
+            Scale.factor = 2.0
+            wrapped = wrap(function)
+            return [self.gradients(wrapped, change) for _ in range(2)]
+
+        both(program, ingot.compile)
+        with pytest.raises(ingot.GraphBreakError, match="hook"):
+            self.gradients(ingot.compile(function, fullgraph=True))
+
+    def test_a_number_that_varies(self):
+        def function(x: Tensor, factor: float) -> Tensor:
+            h = x.sin()
+            h.register_hook(lambda g: g * factor)
+            return h.square().sum()
+
+        def program(wrap: Any) -> Any:
+            wrapped, x = wrap(function), torch.randn(3, dtype=torch.float64, requires_grad=True)
+            return [torch.autograd.grad(wrapped(x, factor), x) for factor in (2.0, 3.0, 4.0, 5.0)]
+
+        both(program)
+        compiled = ingot.compile(function)
+        program(lambda _: compiled)
+        assert len(ingot.explain(compiled)(torch.ones(3, requires_grad=True), 6.0).compilations) == 3
+
+    def test_a_hook_that_changes_the_size(self):
+        def function(x: Tensor) -> Tensor:
+            h = x.sin()
+            h.register_hook(lambda g: g[:1])
+            return h.sum()
+
+        for wrapped in (function, ingot.compile(function)):
+            with pytest.raises(RuntimeError, match="has changed the size of value"):
+                wrapped(torch.ones(3, requires_grad=True)).backward()
+
+    def test_a_tensor_that_is_read_and_written_before_the_backward(self):
+        x, mask = torch.ones(2, 3, requires_grad=True), torch.ones(2, 3)
+        loss = ingot.compile(variables_around)(x, mask)
+        mask.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    def test_second_derivatives_from_outside(self):
+        x = torch.ones(3, requires_grad=True)
+        with pytest.raises(RuntimeError, match="a tensor in it has hooks"):
+            torch.autograd.grad(ingot.compile(defaults)(x, x), x, create_graph=True)
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -26,6 +26,7 @@ from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.modes import refuse_inside
+from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
@@ -252,6 +253,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
     results.check_dropped()
     recorder: GraphRecorder = session.graph
     refuse_inside(session, recorder.modes.entered_at)
+    refuse_changed(session)
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
     recorder.guard_memory(session)
     recorder.guard_places(session)

@@ -52,6 +52,7 @@ from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive
 from ingot.capture.values.unread import UnreadNumber
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
@@ -305,7 +306,11 @@ class Results:
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
+    def _hook_handle(self, value: HookHandle) -> Recipe:
+        value.refuse(self.session)
+
     def _cell(self, value: CellValue) -> Recipe:
+        refuse_alive(self.session, value)
         made = residual.Filled(Call(CellType, ()), [])
 
         def fill() -> None:
@@ -515,6 +520,7 @@ def _advanced(container: Any, position: int, ended: bool) -> Any:
 RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     TensorValue: Results._tensor,
     InferenceGuard: Results._inference_guard,
+    HookHandle: Results._hook_handle,
     GeneratorValue: Results._generator,
     ConstantMethod: Results._constant_method,
     SymIntValue: Results._output,

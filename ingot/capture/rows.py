@@ -23,6 +23,7 @@ from ingot.capture.values import (  # noqa: F401
     selected,
     size_checks,
     slots,
+    tensor_hooks,
     torch_functions,
     transforms,
 )

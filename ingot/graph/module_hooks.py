@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from ingot.graph.custom import Custom, CustomGradient, raise_in_backward
+from ingot.graph.tensor_hooks import TensorHook
 
 Present = tuple[bool, ...]
 """Which of several gradients are there."""
@@ -63,13 +64,15 @@ class HookedOutputs(HookedInputs):
 
 def tells_none(target: Any) -> bool:
     """Whether a node of a captured graph gives a history in which gradients that are not there differ from zeros."""
-    return isinstance(target, HookedOutputs) or isinstance(target, CustomGradient) and not target.zeros
+    if isinstance(target, (HookedOutputs, TensorHook)):
+        return True
+    return isinstance(target, CustomGradient) and not target.zeros
 
 
 def sees_inputs(target: Any) -> bool:
-    """Whether a node of a captured graph has hooks that see the gradients of a module's inputs. Eager adds up what
-    comes of a gradient and of its own gradient before it calls them, so these cannot be taken apart."""
-    return type(target) is HookedInputs and target.hooks.see_inputs
+    """Whether a node of a captured graph has hooks that see the gradient of a tensor, or of a module's inputs. Eager
+    adds up what comes of a gradient and of its own gradient before it calls them, so these cannot be taken apart."""
+    return isinstance(target, TensorHook) or type(target) is HookedInputs and target.hooks.see_inputs
 
 
 class _Inputs(NamedTuple):

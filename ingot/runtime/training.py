@@ -247,8 +247,8 @@ class Original:
         """The gradients of the inputs (as they were) that have one, with their history, and which these are."""
         if self.hooked and torch.is_grad_enabled():
             raise RuntimeError(
-                "second derivatives are wanted of a compiled function, and a module in it has hooks that see the "
-                "gradients of its inputs (hint: leave the call of that module to ingot.disable)"
+                "second derivatives are wanted of a compiled function, and a tensor in it has hooks, or a module has "
+                "hooks that see the gradients of its inputs (hint: leave that part to ingot.disable)"
             )
         kind = tuple(None if t is None else t.requires_grad for t in tangents)
         with self._lock:
@@ -370,7 +370,8 @@ class TrainingProgram:
     def refuse_seen(self, hooks: NodeHooks, tangents: Sequence[Tensor | None]) -> None:
         """Raises an error where hooks on an output have seen a part of its gradient alone: what comes in by way of
         others that are computed from it is not known there."""
-        for k in {*hooks.retained, *(position for _, position in hooks.tensor)}.intersection(self.passed):
+        seen = {*hooks.retained, *(position for table, position in hooks.tensor if table)}
+        for k in seen.intersection(self.passed):
             by = [o for j, o in enumerate(self.differentiable) if self.passed[k] & 1 << j and tangents[o] is not None]
             if by:
                 raise RuntimeError(

@@ -186,12 +186,12 @@ def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
     if code.co_argcount != count or code.co_kwonlyargcount or code.co_flags & 0x0C:  # *args, **kwargs
         return False
     return not any(
-        name == code.co_varnames[0] or is_global and not _stays(session, function.__globals__, name)
-        for name, is_global in _names(code)
+        name == code.co_varnames[0] or is_global and not stays(session, function.__globals__, name)
+        for name, is_global in names_of(code)
     )
 
 
-def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
+def names_of(code: CodeType) -> Iterator[tuple[str, bool]]:
     """The variables that a function and those within it read or write, and whether they are global."""
     for instruction in dis.get_instructions(code):
         found = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
@@ -199,14 +199,14 @@ def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
             yield from ((name, "GLOBAL" in instruction.opname or "NAME" in instruction.opname) for name in found)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_of(constant)
 
 
 _VARIABLES = {number for name, number in dis.opmap.items() if name.endswith(("_GLOBAL", "_NAME")) or "_FAST" in name}
 _VARIABLES |= {*dis.hasfree, *dis.haslocal}
 
 
-def _stays(session: Session, namespace: dict[str, Any], name: str) -> bool:
+def stays(session: Session, namespace: dict[str, Any], name: str) -> bool:
     """Whether nobody is expected to change a variable of a module: a module, function or class of torch's or Python's
     own."""
     if name not in namespace:

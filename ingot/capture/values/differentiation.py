@@ -18,6 +18,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.graph.custom import is_reentrant
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         raise session.unsupported("torch.autograd.grad is called with the wrong arguments", skip=True)
     if "is_grads_batched" in given and session.known(given["is_grads_batched"]):
         raise session.unsupported("torch.autograd.grad of a batch of tangents")
+    refuse_changed(session)
     heads = _tensors(session, given["outputs"])
     if session.frames[-1].function.namespace["__name__"] != __name__:  # as `add_gradients` is
         _refuse_reentrant(session, heads)

@@ -1,0 +1,160 @@
+"""Hooks on the gradient of a tensor that the function makes. In the graph a hook is a node, with what it does as a
+graph (`ingot.graph.tensor_hooks`).
+
+It runs in the backward, so it is captured if all that it reads is the gradient, and variables of functions that run now
+which nothing changes until the graph ends: no guard would see a change behind that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import torch
+from torch import fx
+from torch.utils.hooks import RemovableHandle
+
+from ingot.capture.values.autograd_functions import captured_backward
+from ingot.capture.values.backward_hooks import names_of, stays
+from ingot.capture.values.base import NULL, Arguments, Keywords, Raised, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.functions import CellValue, FunctionValue, PartialValue
+from ingot.capture.values.numbers import OutsideNumber
+from ingot.capture.values.tensor import METHODS, TensorValue, is_none
+from ingot.capture.values.torch_functions import TorchFunction
+from ingot.errors import EagerRaises
+from ingot.graph.ambient import SWITCHES, Modes
+from ingot.graph.tensor_hooks import TensorHook, take_off
+from ingot.wrapped import is_transformed
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class ReadByHook(NamedTuple):
+    """A variable that a hook reads, what is in it, and the number of the instruction that registered the hook."""
+
+    cell: CellValue
+    content: Value
+    step: int
+
+
+class HookHandle(Value):
+    """What registering gives. `node` is that of the hook, None once it is taken off, or where it does nothing."""
+
+    __slots__ = ("node", "step")
+
+    def __init__(self, node: fx.Node | None, step: int) -> None:
+        super().__init__()
+        self.node, self.step = node, step
+
+    def python_type(self) -> type:
+        return RemovableHandle
+
+    def method_remove(self, session: Session) -> Value:
+        if self.node is not None:
+            session.graph.modes.reach(session.graph.graph, session.where)
+            take_off(self.node.meta["val"])
+            session.graph.switch(session, take_off, self.node)
+            self.node = None
+        return NONE
+
+    def refuse(self, session: Session) -> NoReturn:
+        """Breaks the graph where the hook is registered."""
+        _break_at(session, self.step, "a hook on a tensor whose handle is alive at the end of a graph")
+
+
+def _break_at(session: Session, step: int, reason: str) -> NoReturn:
+    error = session.unsupported(reason)
+    error.step = step
+    raise error
+
+
+def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
+    """Tensor.register_hook."""
+    (hook,) = [session.realize(value) for value in (*args, *kwargs.values())]
+    what = f"a hook on {tensor.describe()}"
+    if tensor.source is not None or session.graph.autograd or tensor.leaf_since is not None or is_transformed():
+        raise session.unsupported(f"{what}, which is registered")
+    if not tensor.fake.requires_grad:
+        raise session.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
+    recorder, cells = session.graph, list[CellValue]()
+    if not _is_function_of_gradient(session, hook, cells):
+        raise session.unsupported(f"{what} that may read more than the gradient")
+    asks, draws = recorder.asks, recorder.context.draws
+
+    def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
+        found = session.realize(session.call(hook, [tangents[id(tensor)]], {}))
+        if is_none(found):
+            return [None]
+        if not isinstance(found, TensorValue):
+            raise session.unsupported(f"{what} gives {found.describe()} in place of a gradient")
+        return [found]
+
+    try:
+        graph, read = captured_backward(session, what, [tensor], run, Modes.now()._replace(grad=False))
+    except (Raised, EagerRaises):
+        raise session.unsupported(f"{what}, which raises an error") from None
+    switched = any(node.target in SWITCHES for node in graph.graph.nodes)
+    if switched or recorder.asks != asks or recorder.context.draws != draws:
+        raise session.unsupported(f"{what} that depends on modes, or draws random numbers")
+    step = session.step_of_outermost
+    recorder.read_by_hooks += [ReadByHook(cell, cell.content, step) for cell in cells]
+    if not graph.graph.output_node().all_input_nodes:
+        return HookHandle(None, step)
+    recorder.modes.reach(recorder.graph, session.where)
+    node = recorder.switch(session, TensorHook(graph), tensor.fx_node, read)
+    node.meta["val"] = node.target(tensor.fake, [n.meta["val"] for n in read])  # type: ignore[operator]
+    return HookHandle(node, step)
+
+
+METHODS["register_hook"] = _register
+
+
+def refuse_changed(session: Session) -> None:
+    """Breaks the graph where a hook is registered that reads a variable which was set since."""
+    for cell, content, step in session.graph.read_by_hooks:
+        if cell.content is not content:
+            _break_at(session, step, "a hook on a tensor that reads a variable which is set behind it")
+
+
+def refuse_alive(session: Session, cell: CellValue) -> None:
+    """The same where the variable may be set behind the graph."""
+    for read in session.graph.read_by_hooks:
+        if read.cell is cell:
+            _break_at(session, read.step, "a hook on a tensor that reads a variable which may be set behind the graph")
+
+
+# -- what a hook reads -------------------------------------------------------------------------------------------------
+
+
+def _is_function_of_gradient(session: Session, hook: Value, cells: list[CellValue]) -> bool:
+    """Whether a hook reads nothing but the gradient, what torch and Python have, and variables that no one else knows,
+    which are added to `cells`."""
+    if isinstance(hook, TorchFunction):
+        return True
+    if isinstance(hook, PartialValue):
+        bound = [session.realize(value) for value in (*hook.args, *hook.kwargs.values())]
+        alone = hook.source is None and not hook.attributes and all(map(_is_fixed, bound))
+        return alone and _is_function_of_gradient(session, session.realize(hook.function), cells)
+    if not isinstance(hook, FunctionValue) or hook.attributes:
+        return False
+    defaults = [session.realize(value) for value in (*hook.defaults, *hook.keyword_defaults.values())]
+    if hook.object is not None and (defaults or hook.object.__closure__):
+        return False
+    for cell in hook.cells:
+        if cell.source is not None or cell.content is NULL or not _is_fixed(session.realize(cell.content)):
+            return False
+        cells.append(cell)
+    names = names_of(hook.code)
+    return all(map(_is_fixed, defaults)) and all(not g or stays(session, hook.namespace, name) for name, g in names)
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether a value is no object that may change, apart from tensors, of which autograd knows when they are
+    written."""
+    if isinstance(value, (TensorValue, OutsideNumber)):
+        return True
+    return isinstance(value, ConstantValue) and isinstance(value.object, _FIXED)
+
+
+_FIXED = (int, float, bool, str, type(None), torch.dtype, torch.device)
