@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ingot.errors import Unsupported
 from ingot.graph import geometry, symbolic_views
+from ingot.graph.einsum import einsum
 from ingot.graph.meta import tensors_in
 
 aten = torch.ops.aten
@@ -194,6 +195,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product.view(*input.shape[:-1], weight.shape[0])
 
 
+_instead_of(torch.einsum)(einsum)
+
+
 @_instead_of(F.scaled_dot_product_attention)
 def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
@@ -204,6 +208,26 @@ def attention(
         sizes = (query.shape[0], mask.shape[1], query.shape[2], key.shape[2])
         mask = mask.expand([size if geometry.is_one(own) else own for own, size in zip(mask.shape, sizes)])
     return F.scaled_dot_product_attention(query, key, value, mask, *rest, **named)
+
+
+# -- pooling -----------------------------------------------------------------------------------------------------------
+
+
+def _averaged(original: Any, rank: int) -> Callable[..., Tensor]:
+    def function(x: Tensor, output_size: Any) -> Tensor:
+        """Of all elements the mean. torch asks whether the images lie channels-last."""
+        sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size] * rank
+        if x.dim() < rank or any(not isinstance(n, int) or n != 1 for n in sizes) or geometry.like_channels_last(x):
+            return original(x, output_size)  # type: ignore[no-any-return]
+        return x.mean(list(range(-rank, 0)), keepdim=True)
+
+    return function
+
+
+for _rank in (2, 3):
+    for _module in (F, torch._C._nn):
+        _function = getattr(_module, f"adaptive_avg_pool{_rank}d")
+        _instead_of(_function)(_averaged(_function, _rank))
 
 
 # -- resampling --------------------------------------------------------------------------------------------------------

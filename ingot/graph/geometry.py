@@ -235,13 +235,15 @@ def _same_strides(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return not any(map(_differ, a, b)) and same_sizes(a, b)
 
 
-def _is_less(a: Size, b: Size) -> bool:
-    """Whether a stride is less than another."""
+def _is_less(a: Size, b: Size, sizes: Sequence[Size]) -> bool:
+    """Whether a stride is less than another, of dimensions of these sizes: where one is 1 it does not matter."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     context, x, y = (a if isinstance(a, torch.SymInt) else b).node.context, to_expr(a), to_expr(b)
     for less, more, answer in ((x, y, True), (y, x, False)):
         if context.proved(less, "<", more, above_one=True) and context.proved(less, "<=", more):
+            return answer
+        if context.proved_above_one(less, "<", more, [to_expr(size) for size in sizes]):
             return answer
     return bool(a < b)
 
@@ -318,9 +320,10 @@ def _dimension_order(shape: Sequence[Size], strides: list[list[Size]]) -> list[i
         for s in strides:
             if (isinstance(s[a], int) and s[a] == 0) or (isinstance(s[b], int) and s[b] == 0):
                 continue
-            if _is_less(s[a], s[b]):
+            sizes = shape[a], shape[b]
+            if _is_less(s[a], s[b], sizes):
                 return -1
-            if _is_less(s[b], s[a]) or shape[a] > shape[b]:
+            if _is_less(s[b], s[a], sizes) or shape[a] > shape[b]:
                 return 1
         return 0
 

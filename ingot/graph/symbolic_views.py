@@ -10,6 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -52,13 +53,22 @@ def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
     return sizes, strides, t.storage_offset()
 
 
-def reshaped(t: Tensor, *shape: Any) -> Tensor:
-    """`reshape`: a view where the strides allow it. torch's own asks more about the sizes than decides it."""
+def reshaped(t: Tensor, *shape: Any, certain: bool = False) -> Tensor:
+    """`reshape`: a view where the strides allow it, or if these are `certain` to, for whom a copy does as well. torch's
+    own asks more about the sizes than decides it."""
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
     sizes = _inferred(t, list(sizes))
-    if _view_strides(t.shape, t.stride(), sizes) is not None:
+    if _is_certain_view(t, sizes) if certain else _view_strides(t.shape, t.stride(), sizes) is not None:
         return t.view(sizes)
     return aten._unsafe_view.default(t.clone(memory_format=torch.contiguous_format), sizes)
+
+
+def _is_certain_view(t: Tensor, sizes: Sequence[Any]) -> bool:
+    (context, *_) = [size.node.context for size in (*t.shape, *t.stride()) if isinstance(size, torch.SymInt)] or [None]
+    closed, asked = nullcontext() if context is None else context.asks_nothing(), None
+    with closed, suppress(Unsupported):
+        asked = _view_strides(t.shape, t.stride(), sizes)
+    return asked is not None
 
 
 def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:

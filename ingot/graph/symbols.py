@@ -68,6 +68,7 @@ _DECIDE: dict[str, Callable[[int, int], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
 }
+_FEW = 16  # the sizes, from the least on, that are tried to find one for which an expression is above 1
 _MOST = (1 << 63) - 1  # torch's integers are no larger: it writes "to the end" so
 _PROVE: dict[str, Callable[[Expr, Expr], bool]] = {
     "==": known_equal,
@@ -210,6 +211,18 @@ class ShapeContext:
         negated, swapped = _NOT[relation]
         return False if _PROVE[negated](*((right, left) if swapped else (left, right))) else None
 
+    def proved_above_one(self, left: Expr, relation: str, right: Expr, sizes: Sequence[Expr]) -> bool:
+        """Whether a relation holds for all values of the symbols for which the given sizes are above 1."""
+        larger: dict[Symbol, Expr] = {}
+        for size in (self.simplified(e).substitute(self._several) for e in sizes):
+            for symbol in size.symbols if len(size.symbols) == 1 else ():
+                least = max(symbol.lower, larger[symbol].bounds[0] or 0) if symbol in larger else symbol.lower
+                while least <= _FEW and size.evaluate({symbol: least}) <= 1:
+                    least += 1
+                larger[symbol] = size_symbol(f"{symbol.name}'{least}", least, symbol.upper)
+        left, right = (self.simplified(e).substitute(self._several).substitute(larger) for e in (left, right))
+        return _PROVE[relation](left, right)
+
     def holds(self, left: Expr, relation: str, right: Expr, likely: bool | None = None) -> bool:
         """Decide a relation: by algebra, else by the hints, leaving a guard. Of sizes that the data decide the answer
         is the `likely` one, or the usual one, leaving a check."""
@@ -264,6 +277,15 @@ class ShapeContext:
         finally:
             self._several = several
             self._learn()
+
+    @contextlib.contextmanager
+    def asks_nothing(self) -> Iterator[None]:
+        """A question that would leave a guard is Unsupported."""
+        closed, self.closed = self.closed, True
+        try:
+            yield
+        finally:
+            self.closed = closed
 
     def require(self, left: Expr, relation: str, right: Expr) -> None:
         """Have a relation between sizes that the data decide checked at run time, and rely on it."""
