@@ -186,30 +186,80 @@ def attention(causal: bool) -> Callable[..., Tensor]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_backward_of_attention_over_few_keys_is_five_products(causal: bool) -> None:
-    inputs = [wanted(3, rows, 32) for rows in (21, 40, 40)]
+@pytest.mark.parametrize("keys", [40, 65])
+def test_the_backward_of_attention_is_one_kernel(causal: bool, keys: int) -> None:
+    """Over many keys as well."""
+    inputs = [wanted(3, rows, 32) for rows in (21, keys, keys)]
     forward, backward = programs(attention(causal), *inputs)
     assert kernels(forward) == 2  # and a copy of the result, which is kept
-    assert kernels(backward) <= 6  # and the sums over rows
+    assert kernels(backward) == 1
 
 
-def test_the_backward_of_attention_over_many_keys_is_called() -> None:
-    """Its scores are not in memory all at once."""
-    forward, backward = programs(attention(True), *[wanted(1, 65, 32) for _ in range(3)])
-    assert kernels(forward) == 2 and not called(forward) and len(called(backward)) == 1
+MASKS = {
+    "boolean": lambda: torch.rand(3, 1, 21, 40) > 0.3,
+    "boolean, of queries that see nothing": lambda: (torch.rand(21, 40) > 0.3) & (torch.arange(21) % 5 > 0)[:, None],
+    "added": lambda: torch.randn(21, 40),
+    "of padding": lambda: torch.arange(40) < torch.tensor([40, 7, 13]).view(3, 1, 1, 1),
+    "of heads": lambda: torch.randn(1, 2, 21, 40),
+}
 
 
-def test_gradients_of_attention_go_no_further_from_float64_than_eagers() -> None:
+@pytest.mark.parametrize("name", MASKS)
+def test_attention_with_a_mask_is_a_kernel_each_way(name: str) -> None:
+    mask = MASKS[name]()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        heads = (t.unflatten(2, (2, 16)).transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(*heads, mask).transpose(1, 2).flatten(2)
+
+    forward, backward = programs(attend, *(wanted(3, rows, 32) for rows in (21, 40, 40)), mask)
+    assert not called(forward) and [k.name for k in forward.plan.kernels].count("attention") == 1
+    assert not called(backward) and [k.name for k in backward.plan.kernels].count("attention_backward") == 1
+
+
+GRADIENTS = [
+    (2, 2, 64, 64, 16, 16), (1, 3, 33, 47, 20, 20), (2, 1, 130, 70, 64, 64), (1, 2, 31, 300, 8, 24),
+    (1, 2, 200, 200, 32, 32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", GRADIENTS, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_go_no_further_from_float64_than_eagers(sizes: tuple[int, ...], causal: bool) -> None:
+    """Also of heads that are views of one projection, of keys beyond the queries, and of odd sizes."""
     torch.manual_seed(0)
-    inputs = [wanted(2, 64, 32) for _ in range(3)]
-    weight = torch.randn(2, 64, 32)
+    batch, heads, queries, keys, width, value_width = sizes
+    widths = [heads * n for n in (width, width, value_width)]
+    inputs = [wanted(batch, max(queries, keys), sum(widths))]
+    weight = torch.randn(batch, queries, heads * value_width)
+
+    def attend(x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(2, (heads, -1)).transpose(1, 2) for t in x.split(widths, 2))
+        q, k, v = q[:, :, :queries], k[:, :, :keys], v[:, :, :keys]
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2)
+
     exact = [t.detach().double().requires_grad_() for t in inputs]
-    best = torch.autograd.grad(attention(True)(*exact), exact, weight.double())
-    found, eager = (
-        torch.autograd.grad(f(*inputs), inputs, weight) for f in (ingot.compile(attention(True)), attention(True))
-    )
+    best = torch.autograd.grad(attend(*exact), exact, weight.double())
+    found, eager = (torch.autograd.grad(f(*inputs), inputs, weight) for f in (ingot.compile(attend), attend))
     assert [t.stride() for t in found] == [t.stride() for t in eager]
     assert error(found, best) <= max(1.1 * error(eager, best), 4 * torch.finfo(torch.float32).eps)
+
+
+def test_one_backward_of_attention_serves_all_lengths() -> None:
+    def attend(x: Tensor, context: Tensor) -> Tensor:
+        return attention(True)(x, *context.chunk(2, 2))
+
+    compiled = ingot.compile(attend, fullgraph=True)
+    for batch, queries, keys in ((2, 33, 40), (3, 70, 130), (5, 6, 3), (2, 129, 64)):
+        inputs = [wanted(batch, queries, 32), wanted(batch, keys, 64)]
+        for tensor in inputs:
+            ingot.mark_dynamic(tensor, 0)
+            ingot.mark_dynamic(tensor, 1)
+        found, eager = (torch.autograd.grad(f(*inputs).sin().sum(), inputs) for f in (compiled, attend))
+        assert error(found, eager) < 1e-5
+    (forward,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
+    assert forward.backward is not None and not called(forward.backward)
+    assert "attention_backward" in [k.name for k in forward.backward.plan.kernels]
 
 
 def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

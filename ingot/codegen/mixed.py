@@ -10,7 +10,7 @@ from ingot.codegen.triton.module import Binary
 from ingot.codegen.triton.module import CompiledKernels as DeviceKernels
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Fault
-from ingot.schedule.kernel import AttentionKernel, Kernel
+from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep
 
 
@@ -31,16 +31,16 @@ class MixedKernels:
     def wide(self, kernel: Kernel) -> Binary | None:
         return self.device.wide(kernel)
 
-    def address(self, kernel: Kernel | AttentionKernel) -> int:
+    def address(self, kernel: AnyKernel) -> int:
         return self.host.address(kernel)
 
-    def scratch_bytes(self, kernel: Kernel | AttentionKernel) -> Expr:
+    def scratch_bytes(self, kernel: AnyKernel) -> Expr:
         return self.host.scratch_bytes(kernel)
 
-    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
+    def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         return self.host.errors(kernel)
 
-    def ir(self, kernel: Kernel | AttentionKernel) -> str:
+    def ir(self, kernel: AnyKernel) -> str:
         made: Any = self.host if kernel in self._on_host else self.device
         return made.ir(kernel)
 

@@ -15,6 +15,7 @@ from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import (
     Access,
     Attention,
+    AttentionBackward,
     Body,
     Buffer,
     Contraction,
@@ -28,7 +29,7 @@ from ingot.loops.ir import (
 )
 from ingot.loops.ops import HALVES, OPS
 from ingot.schedule.attention import attention_step
-from ingot.schedule.kernel import AttentionKernel, Kernel, Operand, Product, Stage
+from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel, Kernel, Operand, Product, Stage
 from ingot.schedule.plan import LibraryStep, Plan
 
 Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
@@ -343,11 +344,10 @@ def _run_library(node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor
 
 
 def _run_attention(
-    node: Attention, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+    node: Attention | AttentionBackward, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
 ) -> None:
     step = attention_step(node)
-    assert isinstance(step.kernel, AttentionKernel)
-    attend(step.kernel, [memory[name] for name in step.arguments], sizes)
+    run_kernel(step.kernel, {f"p{k}": memory[name] for k, name in enumerate(step.arguments)}, sizes)
 
 
 def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
@@ -355,8 +355,7 @@ def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mappi
     batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
 
     def array(operand: Operand, heads: int, rows: int, columns: int) -> torch.Tensor:
-        strides, offset = [stride.evaluate(sizes) for stride in operand.strides], operand.offset.evaluate(sizes)
-        return arrays[operand.parameter].as_strided((batches, heads, rows, columns), strides, offset)
+        return _array(operand, arrays, (batches, heads, rows, columns), sizes)
 
     shared = heads // kernel.key_heads
     query = array(kernel.query, heads, queries, width).double()
@@ -374,7 +373,41 @@ def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mappi
     array(kernel.target, heads, queries, value_width).copy_(weights @ value)
     if kernel.logarithms is not None:
         sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
-        array(sums, heads, queries, 1).copy_(scores.logsumexp(-1, keepdim=True))
+        found = scores.logsumexp(-1, keepdim=True)
+        array(sums, heads, queries, 1).copy_(found.masked_fill(found == -torch.inf, 0) if kernel.zero_rows else found)
+
+
+def differentiate_attention(
+    kernel: AttentionBackwardKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]
+) -> None:
+    """The gradients of attention in double, from and to the flat arrays of the kernel's parameters."""
+    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+
+    def array(operand: Operand, rows: int, columns: int) -> torch.Tensor:
+        return _array(operand, arrays, (batches, heads, rows, columns), sizes)
+
+    tangent, result = (array(x, queries, value_width).double() for x in (kernel.tangent, kernel.result))
+    query, key = array(kernel.query, queries, width).double(), array(kernel.key, keys, width).double()
+    sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
+    scores = query @ key.mT * kernel.scale - array(sums, queries, 1).double()
+    if kernel.mask is not None:
+        scores += array(kernel.mask, queries, keys)
+    if kernel.causal:
+        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
+    weights = scores.exp()
+    of_weights = tangent @ array(kernel.value, keys, value_width).double().mT
+    of_scores = weights * (of_weights - (tangent * result).sum(-1, keepdim=True)) * kernel.scale
+    array(kernel.of_query, queries, width).copy_(of_scores @ key)
+    array(kernel.of_key, keys, width).copy_(of_scores.mT @ query)
+    array(kernel.of_value, keys, value_width).copy_(weights.mT @ tangent)
+
+
+def _array(
+    operand: Operand, arrays: Sequence[torch.Tensor], extents: tuple[int, ...], sizes: Mapping[Symbol, int]
+) -> torch.Tensor:
+    """The window of those extents that an attention's operand is."""
+    strides, offset = [stride.evaluate(sizes) for stride in operand.strides], operand.offset.evaluate(sizes)
+    return arrays[operand.parameter].as_strided(extents, strides, offset)
 
 
 def _laid_out(result: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
@@ -404,6 +437,7 @@ _RUN: dict[type, Any] = {
     Reduction: _run_reduction,
     Scan: _run_scan,
     Attention: _run_attention,
+    AttentionBackward: _run_attention,
     Contraction: _run_contraction,
     Library: _run_library,
 }
@@ -413,7 +447,7 @@ _RUN: dict[type, Any] = {
 
 
 def run_kernel(
-    kernel: Kernel | AttentionKernel,
+    kernel: AnyKernel,
     arrays: MutableMapping[str, torch.Tensor],
     sizes: Mapping[Symbol, int],
     begin: int = 0,
@@ -425,6 +459,8 @@ def run_kernel(
     """
     if isinstance(kernel, AttentionKernel):
         return attend(kernel, [arrays[p.name] for p in kernel.parameters], sizes)
+    if isinstance(kernel, AttentionBackwardKernel):
+        return differentiate_attention(kernel, [arrays[p.name] for p in kernel.parameters], sizes)
     if kernel.product is not None:
         return _run_product(kernel, kernel.product, arrays, sizes)
     extents = [s.extent.evaluate(sizes) for s in kernel.loops]  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from ingot.explain.compilation import Compilation
 from ingot.loops.expr import ZERO
 from ingot.loops.ir import View
 from ingot.loops.show import show
-from ingot.schedule.kernel import AttentionKernel
+from ingot.schedule.kernel import AttentionBackwardKernel, AttentionKernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
 
@@ -55,7 +55,7 @@ def step_text(step: KernelStep | LibraryStep) -> str:
         kernel, where = step.kernel, step.kernel.origin.where
         begins = ["" if offset is ZERO else f"+{offset}" for offset in step.offsets or [ZERO] * len(step.arguments)]
         call = f"{kernel.name}({', '.join(map(str.__add__, step.arguments, begins))})"
-        if isinstance(kernel, AttentionKernel):
+        if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
             sizes, causal = ", ".join(map(str, kernel.sizes)), " causal" if kernel.causal else ""
             shape = f"sizes ({sizes}) blocks of {kernel.query_block}{causal}"
         else:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ingot.loops.expr import ZERO, Expr, Symbol, product
 from ingot.loops.ir import Buffer, Library, LoopGraph, View, views_in
-from ingot.schedule.kernel import AttentionKernel, Kernel, Stage
+from ingot.schedule.kernel import AttentionBackwardKernel, AttentionKernel, Kernel, Operand, Stage
 from ingot.schedule.plan import KernelStep, LibraryStep
 
 Sizes = Mapping[Symbol, int]
@@ -20,6 +20,8 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
         return library_bytes(step.node, graph, sizes)
     if isinstance(step.kernel, AttentionKernel):
         return attention_bytes(step.kernel, sizes)
+    if isinstance(step.kernel, AttentionBackwardKernel):
+        return attention_backward_bytes(step.kernel, sizes)
     if step.parts:
         moved = [step_bytes(part, graph, sizes) for part in step.separate()]
         return sum(read for read, _ in moved), sum(written for _, written in moved)
@@ -62,12 +64,27 @@ def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str,
 def attention_bytes(kernel: AttentionKernel, sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of attention: each operand once."""
     batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
-    repeats = kernel.mask.strides if kernel.mask is not None else (ZERO,) * 4
-    mask = math.prod(n for n, stride in zip((batches, heads, queries, keys), repeats) if stride is not ZERO)
     keys_and_values = batches * kernel.key_heads * keys * (width + value_width)
-    read = batches * heads * queries * width + keys_and_values + (mask if kernel.mask is not None else 0)
+    read = batches * heads * queries * width + keys_and_values
     written = value_width + (kernel.logarithms is not None)
-    return 4 * read, 4 * batches * heads * queries * written
+    mask = mask_bytes(kernel.mask, (batches, heads, queries, keys))
+    return 4 * read + mask, 4 * batches * heads * queries * written
+
+
+def attention_backward_bytes(kernel: AttentionBackwardKernel, sizes: Sizes) -> tuple[int, int]:
+    """(bytes read, bytes written) of attention's gradients: each operand once."""
+    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+    written = queries * width + keys * (width + value_width)
+    read = written + queries * (2 * value_width + 1)
+    mask = mask_bytes(kernel.mask, (batches, heads, queries, keys))
+    return 4 * batches * heads * read + mask, 4 * batches * heads * written
+
+
+def mask_bytes(mask: Operand | None, extents: Sequence[int]) -> int:
+    """What is read of attention's mask, where it is broadcast only once."""
+    if mask is None:
+        return 0
+    return 4 * math.prod(n for n, stride in zip(extents, mask.strides) if stride is not ZERO)
 
 
 def library_bytes(node: Library, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:

@@ -273,7 +273,8 @@ class Attention(Node):
     strides of 0 where it is broadcast, and is added, or, if it `replaces`, stands for the score where it is not NaN.
     With `causal`, query i sees keys up to i. A query that sees
     no key (all its scores are -inf) gives NaN, or zero with `zero_rows`. The `logarithms` of the sums of the
-    exponentials of scores, (batch, head, query), are written as well where they are wanted, as for a backward.
+    exponentials of scores, (batch, head, query), are written as well where they are wanted, as for a backward; that of
+    a row of zeros is zero.
     """
 
     query: View
@@ -296,6 +297,44 @@ class Attention(Node):
 
     def writes(self) -> tuple[str, ...]:
         return (self.target.buffer, *((self.logarithms.buffer,) if self.logarithms is not None else ()))
+
+
+@dataclass(frozen=True)
+class AttentionBackward(Node):
+    """The gradients of an `Attention`'s query, key and value, for that of its result, the `tangent`.
+
+    What the views are, `Attention` says; here heads are not shared, `result` and `logarithms` are read, a mask is
+    added, and the three gradients are written.
+    """
+
+    tangent: View
+    query: View
+    key: View
+    value: View
+    mask: View | None
+    result: View
+    logarithms: View
+    of_query: View
+    of_key: View
+    of_value: View
+    scale: float
+    causal: bool = False
+
+    @property
+    def operands(self) -> tuple[View, ...]:
+        """What is read."""
+        whole = (self.tangent, self.query, self.key, self.value, self.result, self.logarithms)
+        return (*whole, *((self.mask,) if self.mask is not None else ()))
+
+    @property
+    def results(self) -> tuple[View, View, View]:
+        return (self.of_query, self.of_key, self.of_value)
+
+    def reads(self) -> set[str]:
+        return {v.buffer for v in self.operands}
+
+    def writes(self) -> tuple[str, ...]:
+        return tuple(v.buffer for v in self.results)
 
 
 def symbols_in(tree: Any) -> frozenset[Symbol]:

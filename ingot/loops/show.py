@@ -10,6 +10,7 @@ import torch
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import (
     Attention,
+    AttentionBackward,
     Body,
     Buffer,
     Contraction,
@@ -63,6 +64,8 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
         return [*lines, f"  {_call(node)}"]
     if isinstance(node, Attention):
         return [*lines, f"  {_attention(node)}"]
+    if isinstance(node, AttentionBackward):
+        return [*lines, f"  {_attention_backward(node)}"]
     if isinstance(node, Contraction):
         left, right = (f"{access.buffer}[{access.index}]" for access in (node.left, node.right))
         around = "; ".join(_loops(loops) for loops in (node.batch, node.rows, node.columns) if loops)
@@ -122,6 +125,12 @@ def _attention(node: Attention) -> str:
     operands = ", ".join(map(_value, node.operands))
     logarithms = "" if node.logarithms is None else f", {_value(node.logarithms)}"
     return f"{_value(node.target)}{logarithms} = attention({operands}, scale {node.scale!r}{seen})"
+
+
+def _attention_backward(node: AttentionBackward) -> str:
+    seen = ", causal" * node.causal
+    results, operands = (", ".join(map(_value, views)) for views in (node.results, node.operands))
+    return f"{results} = attention_backward({operands}, scale {node.scale!r}{seen})"
 
 
 def _call(node: Library) -> str:

@@ -14,6 +14,7 @@ from ingot.loops.ir import (
     SCANS,
     Access,
     Attention,
+    AttentionBackward,
     Body,
     Buffer,
     Contraction,
@@ -73,6 +74,8 @@ class _Check:
             self.nest(node)
         elif isinstance(node, Attention):
             self.attention(node)
+        elif isinstance(node, AttentionBackward):
+            self.attention_backward(node)
         elif isinstance(node, Contraction):
             self.contraction(node)
 
@@ -97,6 +100,20 @@ class _Check:
             self.window(node.logarithms)
             self.require(node.logarithms.sizes == node.query.sizes[:3], "ill-matched sizes of logarithms")
             self.require(node.logarithms.dtype is torch.float32, f"logarithms of {node.logarithms.dtype}")
+
+    def attention_backward(self, node: AttentionBackward) -> None:
+        batch, heads, queries, width = node.query.sizes
+        keys, value_width = node.value.sizes[2:]
+        of_query, of_key = (batch, heads, queries, width), (batch, heads, keys, width)
+        of_value, of_result = (batch, heads, keys, value_width), (batch, heads, queries, value_width)
+        expected = [of_result, of_query, of_key, of_value, of_result, (batch, heads, queries)]
+        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [of_query, of_key, of_value]
+        for view, sizes in zip((*node.operands, *node.results), expected, strict=True):
+            self.window(view)
+            self.require(view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}")
+            self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
+            self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
+        self.require(all(n.constant for n in (heads, width, value_width)), "heads or a width vary")
 
     def nest(self, node: Pointwise | Reduction) -> None:
         reduced = node.reduced if isinstance(node, Reduction) else ()

@@ -71,7 +71,7 @@ from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
 from ingot.native import _native
-from ingot.schedule.kernel import AttentionKernel, Kernel
+from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ _POINTWISE_UNIT = 16
 class MachineCode(Protocol):
     """What code generation hands over (`codegen.llvm.CompiledKernels`)."""
 
-    def address(self, kernel: Kernel | AttentionKernel) -> int: ...
-    def scratch_bytes(self, kernel: Kernel | AttentionKernel) -> Expr: ...
-    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]: ...
+    def address(self, kernel: AnyKernel) -> int: ...
+    def scratch_bytes(self, kernel: AnyKernel) -> Expr: ...
+    def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]: ...
 
 
 class Program:
@@ -339,7 +339,7 @@ class _Description:
         """What is said of a buffer's alignment."""
         return ()
 
-    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
+    def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         """What a kernel may report."""
         return self.compiled.errors(kernel)
 
@@ -446,7 +446,7 @@ class _OnGpu(_Description):
         on_host = self.plan.graph.buffers[name].on_host
         return self.kind(name) == "input" and name not in self.unaligned and not on_host, on_host
 
-    def errors(self, kernel: Kernel | AttentionKernel) -> tuple[Fault, ...]:
+    def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         return ()  # what is out of range fails an assertion on the device, as in eager
 
     def kernel(self, step: KernelStep) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Origin, View
+from ingot.loops.ir import Attention, AttentionBackward, Contraction, Library, LoopGraph, Node, Origin, View
 from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
 from ingot.schedule.blocks import keeps_rows
@@ -75,7 +75,7 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
     first: Node = group.members[0]
     if isinstance(first, Library):
         return LibraryStep(first)
-    if isinstance(first, Attention):
+    if isinstance(first, (Attention, AttentionBackward)):
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
         build = build_contraction(group.members, internal, graph.buffers, group.tiling, group.prologues)

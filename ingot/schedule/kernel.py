@@ -221,3 +221,33 @@ class AttentionKernel:
     def blocks(self) -> Expr:
         """Blocks of queries in a head."""
         return ceil_div(self.sizes[2], self.query_block)
+
+
+@dataclass(frozen=True)
+class AttentionBackwardKernel:
+    """A `loops.ir.AttentionBackward` node as a kernel of its own kind.
+
+    `sizes` are those of an `AttentionKernel`. A point of the parallel range is a head of a batch, whose queries are
+    taken in blocks of `query_block`.
+    """
+
+    name: str
+    origin: Origin
+    parameters: tuple[Parameter, ...]
+    sizes: tuple[Expr, ...]
+    tangent: Operand
+    query: Operand
+    key: Operand
+    value: Operand
+    mask: Operand | None
+    result: Operand
+    logarithms: Operand
+    of_query: Operand
+    of_key: Operand
+    of_value: Operand
+    scale: float
+    causal: bool
+    query_block: int
+
+
+AnyKernel = Kernel | AttentionKernel | AttentionBackwardKernel

@@ -9,7 +9,7 @@ import torch
 
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Library, LoopGraph, View
-from ingot.schedule.kernel import AttentionKernel, Kernel, Parameter
+from ingot.schedule.kernel import AnyKernel, Parameter
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class KernelStep:
     follow those of the part before. `extent` is then the sum. In a GPU's plan the CPU runs what is `on_host`.
     """
 
-    kernel: Kernel | AttentionKernel
+    kernel: AnyKernel
     arguments: tuple[str, ...]
     extent: Expr
     work: float | Expr
@@ -89,7 +89,7 @@ class Plan:
     frugal: bool = False
 
     @property
-    def kernels(self) -> list[Kernel | AttentionKernel]:
+    def kernels(self) -> list[AnyKernel]:
         """The kernels of all launches, in run order."""
         return [step.kernel for step in self.steps if isinstance(step, KernelStep)]
 

@@ -11,7 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Node, Pointwise, Reduction, Scan, View
+from ingot.loops.ir import (
+    Attention,
+    AttentionBackward,
+    Contraction,
+    Library,
+    LoopGraph,
+    Node,
+    Pointwise,
+    Reduction,
+    Scan,
+    View,
+)
 from ingot.schedule.build import assign_stages
 from ingot.schedule.fuse import Group
 from ingot.schedule.nests import Compute
@@ -116,6 +127,11 @@ def _renamed_attention(node: Attention, final: Any) -> Attention:
     return replace(node, query=query, key=key, value=value, mask=mask, target=target, logarithms=logarithms)
 
 
+def _renamed_attention_backward(node: AttentionBackward, final: Any) -> AttentionBackward:
+    views: dict[str, Any] = {k: v for k, v in vars(node).items() if isinstance(v, View)}
+    return replace(node, **{k: replace(v, buffer=final(v.buffer)) for k, v in views.items()})
+
+
 def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
     instructions = tuple(
         i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i for i in node.body.instructions
@@ -153,5 +169,6 @@ _RENAMED: dict[type, Any] = {
     Scan: _renamed_compute,
     Contraction: _renamed_contraction,
     Attention: _renamed_attention,
+    AttentionBackward: _renamed_attention_backward,
     Library: renamed_library,
 }

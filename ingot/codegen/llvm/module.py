@@ -10,15 +10,14 @@ from time import perf_counter
 from typing import Any
 
 from ingot.codegen.llvm.attention import emit_attention
+from ingot.codegen.llvm.attention_backward import emit_attention_backward
 from ingot.codegen.llvm.contraction import emit_contraction
 from ingot.codegen.llvm.kernel import Function, emit_kernel
 from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Fault, Instruction, Origin
-from ingot.schedule.kernel import AttentionKernel, Kernel
-
-AnyKernel = Kernel | AttentionKernel
+from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
 
 HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64 !0 = !{!"branch_weights", i32 1, i32
 4000}
@@ -128,6 +127,8 @@ def compile_kernels(
 def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> Function:
     if isinstance(kernel, AttentionKernel):
         return emit_attention(kernel, symbols, target, check_bounds)
+    if isinstance(kernel, AttentionBackwardKernel):
+        return emit_attention_backward(kernel, symbols, target, check_bounds)
     emit = emit_kernel if kernel.product is None else emit_contraction
     return emit(kernel, symbols, target, check_bounds)
 
@@ -135,7 +136,7 @@ def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bo
 def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
     """The kernel with its name and origin dropped and its buffers named by position: equal for equal code, which
     depends on the buffers' lengths if those are checked."""
-    if isinstance(kernel, AttentionKernel):
+    if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
         declared = kernel.parameters if keep_lengths else tuple(p._replace(length=None) for p in kernel.parameters)
         return replace(kernel, name="", origin=Origin(()), parameters=declared)
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {

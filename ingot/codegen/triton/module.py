@@ -25,7 +25,7 @@ from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.loops.ir import Origin
-from ingot.schedule.kernel import AttentionKernel, Kernel
+from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep
 
 HEADER = """import triton
@@ -104,7 +104,7 @@ class CompiledKernels:
         """What the device's assembler was given."""
         return "\n\n".join(binary.assembly for binary in self._binaries.values())
 
-    def ir(self, kernel: Kernel | AttentionKernel) -> str:
+    def ir(self, kernel: AnyKernel) -> str:
         """The kernel's text."""
         assert isinstance(kernel, Kernel)
         return self._written[kernel].source

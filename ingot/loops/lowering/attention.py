@@ -4,12 +4,13 @@ library calls."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
-from ingot.loops.ir import Attention, View
+from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, stored
@@ -36,8 +37,6 @@ def scaled_dot_product_attention(
     width = query.sizes[3].constant
     if scale is None:
         scale = 1 / math.sqrt(width or 1)
-    if lw.used[1] and attn_mask is not None:
-        raise NotLowered("the backward's residuals are wanted, and there is a mask")
     of_sums = outs[1] if lw.used[1] else None
     return attention(
         lw, outs[0], query, key, value, attn_mask, scale, causal=causal, zero_rows=True, logarithms=of_sums
@@ -83,6 +82,49 @@ def attention(
     """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. The second
     result are the `logarithms` (batch, head, row) of the sums of the exponentials of scores, if they are wanted. Raises
     NotLowered before anything is written."""
+    _require(lw, query, key, value, mask)
+    if out.strides[3] is not ONE and out.sizes[3] is not ONE:
+        raise NotLowered("attention with another layout of the result")
+    window = None if mask is None else _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
+    q, k, v = (_rows(lw, t) for t in (query, key, value))
+    result, sums = _new(lw, out), None if logarithms is None else _new(lw, logarithms)
+    node = Attention(
+        lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows, replaces, sums
+    )  # fmt: skip
+    lw.graph.nodes.append(node)
+    return stored(result.buffer, out), None if logarithms is None or sums is None else stored(sums.buffer, logarithms)
+
+
+@lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def attention_backward(
+    lw: Lowering, outs: Sequence[Spec], tangent: TensorValue, query: TensorValue, key: TensorValue, value: TensorValue,
+    result: TensorValue, logarithms: TensorValue, dropout: float, causal: bool, *,
+    attn_mask: TensorValue | None = None, scale: float | None = None,
+) -> tuple[TensorValue, ...]:  # fmt: skip
+    """The gradients of queries, keys and values. Raises NotLowered before anything is written."""
+    if dropout != 0.0:
+        raise NotLowered("random numbers")
+    _require(lw, query, key, value, attn_mask)
+    if key.sizes[1] is not query.sizes[1] or any(t.dtype is not torch.float32 for t in (tangent, result, logarithms)):
+        raise NotLowered("gradients of attention over shared heads, or of another dtype")
+    if any(out.strides[3] is not ONE and out.sizes[3] is not ONE for out in outs):
+        raise NotLowered("gradients of attention that lie in another layout")
+    if scale is None:
+        scale = 1 / math.sqrt(query.sizes[3].constant or 1)
+    window = None if attn_mask is None else _mask(lw, attn_mask, (*query.sizes[:3], key.sizes[2]))
+    dy, q, k, v, y = (_rows(lw, t) for t in (tangent, query, key, value, result))
+    sums, (dq, dk, dv) = lw.view(logarithms), (_new(lw, out) for out in outs)
+    node = AttentionBackward(
+        lw.node_name(), lw.origin, dy, q, k, v, window, y, sums, dq, dk, dv, float(scale), causal
+    )  # fmt: skip
+    lw.graph.nodes.append(node)
+    return tuple(stored(view.buffer, out) for view, out in zip(node.results, outs))
+
+
+def _require(
+    lw: Lowering, query: TensorValue, key: TensorValue, value: TensorValue, mask: TensorValue | None
+) -> None:
+    """Raises NotLowered for what the kernels do not take."""
     if not lw.target.contracts:
         raise NotLowered("attention for the library")
     given = [query, key, value, *([mask] if mask is not None else [])]
@@ -101,21 +143,11 @@ def attention(
         raise NotLowered("a mask that is the same for all keys")
     if query.sizes[2] is ONE:
         raise NotLowered("attention of one query: nothing shares the keys that are loaded")
-    if out.strides[3] is not ONE and out.sizes[3] is not ONE:
-        raise NotLowered("attention with another layout of the result")
-    window = None if mask is None else _mask(lw, mask, scores)
-    q, k, v = (_rows(lw, t) for t in (query, key, value))
-    target = lw.new_buffer(out, out.strides)
-    result = View(target, out.sizes, out.strides, ZERO, out.dtype)
-    sums = None
-    if logarithms is not None:
-        buffer = lw.new_buffer(logarithms, logarithms.strides)
-        sums = View(buffer, logarithms.sizes, logarithms.strides, ZERO, logarithms.dtype)
-    node = Attention(
-        lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows, replaces, sums
-    )  # fmt: skip
-    lw.graph.nodes.append(node)
-    return stored(target, out), None if logarithms is None or sums is None else stored(sums.buffer, logarithms)
+
+
+def _new(lw: Lowering, spec: Spec) -> View:
+    """A buffer that is to be written."""
+    return View(lw.new_buffer(spec, spec.strides), spec.sizes, spec.strides, ZERO, spec.dtype)
 
 
 def _rows(lw: Lowering, value: TensorValue) -> View:

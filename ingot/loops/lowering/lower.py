@@ -16,7 +16,6 @@ from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     attention,
-    attention_products,
     contraction,
     convolution,
     convolution_backward,
