@@ -12,6 +12,41 @@ class Program:
     def consume(self, inputs: list[Any], /) -> tuple[Any, ...]: ...
     def profile(self, on: bool, /) -> tuple[int, ...]: ...
 
+class Recorder:
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]: ...
+    def describe(
+        self,
+        *,
+        forward: Callable[..., Sequence[Any]],
+        leaf: Any,
+        inputs: int,
+        tensors: int,
+        outputs: int,
+        saved: tuple[int, ...],
+        untracked: tuple[int, ...],
+        places: tuple[tuple[int, str, int], ...],
+        differentiable: tuple[int, ...],
+        spent: tuple[int, ...],
+        usual: bool,
+        usual_backward: bool,
+        looks_for_hooks: bool,
+    ) -> None: ...
+    def add_way(
+        self, present: int, run: Callable[[list[Any]], Sequence[Any]], passed: int, wanted: tuple[int, ...], /
+    ) -> None: ...
+
+def join_autograd(
+    apply: Callable[..., Any],
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    call: type,
+    unchanged: Any,
+    find_places: Callable[[], tuple[int, ...] | None],
+    /,
+) -> None: ...
+
+node_forward: Callable[..., Any]
+node_backward: Callable[..., Any]
 Continue: Any
 Dispatcher: Any
 Entry: Any

@@ -9,6 +9,7 @@
 #include "guards.h"
 #include "places.h"
 #include "program.h"
+#include "recorder.h"
 #include "stance.h"
 #include "tensor.h"
 #include "threads.h"
@@ -27,7 +28,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (ingot_tensor_init() < 0 || ingot_threads_register(module) < 0 || ingot_stance_register(module) < 0 ||
         ingot_cuda_register(module) < 0 || ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
         ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
-        ingot_frames_register(module) < 0 || ingot_places_register(module) < 0) {
+        ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -1,7 +1,9 @@
 /* The type `Program`: frames, and the run through the steps. */
 #include "program.h"
+#include "grad_mode.h"
 #include "program_parts.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
@@ -11,41 +13,6 @@
 static const double RELEASE_GIL_NANOSECONDS = 50e3;
 
 enum { ALIGNMENT = 64, INPUT_ALIGNMENT = 16 };
-
-/* -- grad mode ----------------------------------------------------------------------------------------------------- */
-
-static _Bool (*grad_is_enabled)(void);
-static void (*grad_set_enabled)(_Bool enabled);
-static PyObject *python_is_enabled, *python_set_enabled; /* where the C++ functions are out of reach */
-
-static int init_grad_mode(void) {
-    *(void **)&grad_is_enabled = ingot_torch_symbol("_ZN3c108GradMode10is_enabledEv");
-    *(void **)&grad_set_enabled = ingot_torch_symbol("_ZN3c108GradMode11set_enabledEb");
-    PyObject *core = PyImport_ImportModule("torch._C");
-    python_is_enabled = core ? PyObject_GetAttrString(core, "is_grad_enabled") : NULL;
-    python_set_enabled = core ? PyObject_GetAttrString(core, "_set_grad_enabled") : NULL;
-    Py_XDECREF(core);
-    return python_is_enabled && python_set_enabled ? 0 : -1;
-}
-
-/* Sets grad mode, keeping the exception that may be set; returns what it was. */
-static int swap_grad_mode(int enabled) {
-    if (grad_is_enabled && grad_set_enabled) {
-        int before = grad_is_enabled();
-        if (before != enabled)
-            grad_set_enabled((_Bool)enabled);
-        return before;
-    }
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *was = PyObject_CallNoArgs(python_is_enabled);
-    PyObject *done = PyObject_CallOneArg(python_set_enabled, enabled ? Py_True : Py_False);
-    int before = was == Py_True;
-    Py_XDECREF(was);
-    Py_XDECREF(done);
-    PyErr_Restore(type, value, traceback);
-    return before;
-}
 
 /* -- frames -------------------------------------------------------------------------------------------------------- */
 
@@ -485,12 +452,12 @@ static int run_steps_profiled(Program *program, Frame *frame) {
     return 0;
 }
 
-/* `given`: NULL, or the list that holds the inputs, which is emptied. */
-static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject *given) {
+/* `taken`: NULL, or the inputs, references that are let go once the frame holds its own. */
+static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject **taken) {
     if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame, inputs) < 0)
         return -1;
-    if (given && PyList_SetSlice(given, 0, PyList_GET_SIZE(given), NULL) < 0)
-        return -1;
+    if (taken)
+        clear_array(taken, program->input_count);
     if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
     if (program->frugal && prepare_arena(program, frame) < 0)
@@ -507,7 +474,7 @@ static int make_outputs(Program *program, Frame *frame, PyObject **outputs) {
     return 0;
 }
 
-static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *given, PyObject **outputs) {
+static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **taken, PyObject **outputs) {
     Program *program = (Program *)self;
     if (n != program->input_count) {
         PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd", program->input_count, n);
@@ -518,12 +485,12 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
         return -1;
     Py_INCREF(self); /* a library call may drop the last reference */
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
-    int grad_mode = program->calls_torch ? swap_grad_mode(0) : 0;
+    int grad_mode = program->calls_torch ? ingot_swap_grad_mode(0) : 0;
     int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
     frame->elsewhere = entered == 1;
-    int status = entered < 0 ? -1 : run_frame(program, frame, inputs, given);
+    int status = entered < 0 ? -1 : run_frame(program, frame, inputs, taken);
     if (grad_mode)
-        swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that they were made in */
+        ingot_swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that they were made in */
     if (status == 0)
         status = make_outputs(program, frame, outputs);
     if (entered == 1)
@@ -545,6 +512,10 @@ int ingot_program_run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyO
     return run(self, inputs, n, NULL, outputs);
 }
 
+int ingot_program_consume(PyObject *self, PyObject **inputs, Py_ssize_t n, PyObject **outputs) {
+    return run(self, inputs, n, inputs, outputs);
+}
+
 /* -- the Python type ----------------------------------------------------------------------------------------------- */
 
 static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *keywords) {
@@ -562,10 +533,18 @@ static PyObject *program_consume(PyObject *self, PyObject *given) {
     if (!PyList_CheckExact(given))
         return PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R",
                             (PyObject *)Py_TYPE(given));
+    int n = (int)PyList_GET_SIZE(given);
+    PyObject **inputs = PyMem_Malloc(((size_t)n + 1) * sizeof *inputs);
+    if (inputs == NULL)
+        return PyErr_NoMemory();
+    for (int i = 0; i < n; i++)
+        inputs[i] = Py_NewRef(PyList_GET_ITEM(given, i));
     PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
-    if (outputs && run(self, ((PyListObject *)given)->ob_item, PyList_GET_SIZE(given), given,
-                       ((PyTupleObject *)outputs)->ob_item) < 0)
+    if (outputs && (PyList_SetSlice(given, 0, n, NULL) < 0 ||
+                    ingot_program_consume(self, inputs, n, ((PyTupleObject *)outputs)->ob_item) < 0))
         Py_CLEAR(outputs);
+    clear_array(inputs, n);
+    PyMem_Free(inputs);
     return outputs;
 }
 
@@ -674,6 +653,11 @@ Py_ssize_t ingot_program_input_count(PyObject *program) { return ((Program *)pro
 
 Py_ssize_t ingot_program_output_count(PyObject *program) { return ((Program *)program)->output_count; }
 
+PyObject *ingot_program_of_consume(PyObject *callable) {
+    bool is_consume = PyCFunction_Check(callable) && PyCFunction_GET_FUNCTION(callable) == program_consume;
+    return is_consume ? PyCFunction_GET_SELF(callable) : NULL;
+}
+
 static PyObject *force_slow_allocation(PyObject *Py_UNUSED(module), PyObject *slow) {
     ingot_force_slow_allocation(PyObject_IsTrue(slow) == 1);
     Py_RETURN_NONE;
@@ -686,7 +670,7 @@ static PyMethodDef methods[] = {
 };
 
 int ingot_program_register(PyObject *module) {
-    if (ingot_allocate_init() < 0 || ingot_program_calls_init() < 0 || init_grad_mode() < 0 ||
+    if (ingot_allocate_init() < 0 || ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 ||
         PyModule_AddFunctions(module, methods) < 0)
         return -1;
     return PyModule_AddType(module, &IngotProgram_Type);

@@ -17,4 +17,11 @@ Py_ssize_t ingot_program_output_count(PyObject *program);
    and no reference is left in `outputs`. Needs the GIL, and lets other threads have it during long kernels. */
 int ingot_program_run(PyObject *program, PyObject *const *inputs, Py_ssize_t n, PyObject **outputs);
 
+/* The same on inputs that it takes, so that each may die with its last use: NULL is in their places then, where it got
+   that far. */
+int ingot_program_consume(PyObject *program, PyObject **inputs, Py_ssize_t n, PyObject **outputs);
+
+/* The program (borrowed) whose `consume` this is; NULL, with no exception set, where it is not one's. */
+PyObject *ingot_program_of_consume(PyObject *callable);
+
 #endif

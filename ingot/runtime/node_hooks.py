@@ -81,6 +81,15 @@ def hooks_if_seen(node: Any) -> NodeHooks:
         return NO_HOOKS
 
 
+def places_of_hooks() -> tuple[int, ...] | None:
+    """Where nodes that are functions of Python's keep their hooks: the words of the vectors, of the number of tensors
+    that retain their gradients and of the sequence number, and the byte of the node's address."""
+    places = _places()
+    if places is None:
+        return None
+    return places.tensor, places.before, places.behind, places.retained, places.sequence, places.python_node
+
+
 def _address(node: Any, python_node: int) -> int:
     offset = python_node if isinstance(node, torch._C._FunctionBase) else _CPP_NODE
     return ctypes.c_size_t.from_address(id(node) + offset).value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -15,7 +17,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ingot.errors import mark_of_hooks
 from ingot.loops.expr import Symbol
-from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_if_seen
+from ingot.native import _native
+from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_if_seen, places_of_hooks
 from ingot.wrapped import is_wrapped, untransformed
 
 _SECOND_TIME = (
@@ -288,8 +291,9 @@ class Call(NamedTuple):
     state: State
 
 
-class TrainingProgram:
-    """Runs the forward program on the inputs, and makes the backward program their outputs' history.
+class TrainingProgram(_native.Recorder):
+    """Runs the forward program on the inputs, and makes the backward program their outputs' history. (A call and a
+    backward that are as usual run in C alone, see `native/recorder.c`: what is here is for all others.)
 
     `forward` returns the `outputs`, then what the backward needs besides. Inputs that become results of the program, as
     it writes them, are `written`, with the positions of the outputs, the last ones, that stand for them. `saved` says
@@ -349,8 +353,23 @@ class TrainingProgram:
         self._backward: dict[tuple[bool, ...], tuple[Backward | None, Sequence[int]]] = {}
         self._remaining: dict[tuple[int, tuple[int, ...]], tuple[int, frozenset[int]]] = {}
         self._lock = threading.Lock()
+        self.describe(
+            forward=forward,
+            leaf=self.leaf,
+            inputs=inputs,
+            tensors=original.tensors,
+            outputs=outputs,
+            saved=self.saved,
+            untracked=self.untracked,
+            places=tuple(tangents.places.values()),
+            differentiable=self.differentiable,
+            spent=tuple(spent),
+            usual=_KEEPS_AS_EXPECTED and not (written or apart or original.written or original.draws),
+            usual_backward=not any(reentrant),
+            looks_for_hooks=bool(self.passed),
+        )
 
-    def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
+    def record(self, *inputs: Tensor) -> tuple[Any, ...]:
         """The outputs, which carry their history."""
         for position in self.written:
             _refuse_unwritable(inputs[position])
@@ -360,7 +379,7 @@ class TrainingProgram:
         try:
             results = _apply(self, state, self.leaf, *given)
         except Exception as error:
-            if not _is_in(_Graph.forward, error):  # but behind it, where what is kept is saved
+            if not _is_in(_forward, error):  # but behind it, where what is kept is saved
                 mark_of_hooks(error)
             raise
         for position, output in self.written.items():
@@ -379,6 +398,19 @@ class TrainingProgram:
                     "computed from it: the gradients of both are computed at once (hint: compute the second outside of "
                     "the compiled function, or call something left to ingot.disable between them)"
                 )
+
+    def expected(self, sizes: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """The strides of the gradients that come in, and the dispatch keys that plain ones have."""
+        return tuple([(t.strides, _plain_keys(t.device)) for t in self.tangents.at(sizes)])
+
+    def learn(self, tangents: Sequence[Tensor | None]) -> None:
+        """Has C take backwards where such gradients come in from now on, if nothing else is to be done than to run a
+        program."""
+        given = [k for k, output in enumerate(self.differentiable) if tangents[output] is not None]
+        run, wanted = self._backward.get(tuple([k in given for k in range(len(self.differentiable))]), (None, ()))
+        passed, left = self._remaining.get((0, tuple(given)), (0, None))
+        if run is not None and left is not None and not left:
+            self.add_way(sum(1 << k for k in given), run, passed, tuple(wanted))
 
     def remaining(self, passed: int, tangents: Sequence[Tensor | None]) -> tuple[int, frozenset[int]]:
         """Through which outputs (bits) nobody may go back once these tangents have, where those of `passed` did before,
@@ -479,6 +511,25 @@ class TrainingProgram:
         return gradients
 
 
+@functools.cache
+def _plain_keys(device: torch.device) -> int:
+    """The dispatch keys of a plain tensor on a device."""
+    with torch.inference_mode(False), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+
+
+def _keeps_as_expected() -> bool:
+    """Whether what is told a Function's context is in the attributes that C sets."""
+    told, context = SimpleNamespace(), torch.autograd.function.FunctionCtx
+    context.save_for_backward(told, 1, 2)  # type: ignore[arg-type]
+    context.mark_non_differentiable(told, 3)  # type: ignore[arg-type]
+    context.set_materialize_grads(told, False)  # type: ignore[arg-type]
+    return vars(told) == {"to_save": (1, 2), "non_differentiable": (3,), "materialize_grads": False}
+
+
+_KEEPS_AS_EXPECTED = _keeps_as_expected()
+
+
 class _Left:
     """A saved tensor that is `wanted` after a backward that did not keep the graph, or the place of another."""
 
@@ -514,47 +565,50 @@ def _is_in(function: Any, error: Exception) -> bool:
     return traceback is not None
 
 
-class _Graph(torch.autograd.Function):
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, program: TrainingProgram, state: State, leaf: Any, *inputs: Tensor
-    ) -> tuple[Any, ...]:
-        results = program.forward(*inputs)
-        if program.written:
-            results = list(results)
-            for position, output in program.written.items():
-                results[output] = inputs[position].detach()
-        ctx.set_materialize_grads(False)
-        ctx.program = program
-        ctx.save_for_backward(*program.pick_saved((*inputs, *results)))
-        if state.written:
-            inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
-        ctx.call = Call(inputs, program.original.versions(inputs), state)
-        ctx.sizes = program.tangents.read(inputs, results)
-        if program.untracked:
-            ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
-        return tuple([_no_view(result) for result in results[: program.outputs]])
+def _forward(ctx: Any, program: TrainingProgram, state: State, leaf: Any, *inputs: Tensor) -> tuple[Any, ...]:
+    results = program.forward(*inputs)
+    if program.written:
+        results = list(results)
+        for position, output in program.written.items():
+            results[output] = inputs[position].detach()
+    ctx.set_materialize_grads(False)
+    ctx.program = program
+    ctx.save_for_backward(*program.pick_saved((*inputs, *results)))
+    if state.written:
+        inputs = tuple([state.written.get(k, t) for k, t in enumerate(inputs)])  # what was written leads back here
+    ctx.call = Call(inputs, program.original.versions(inputs), state)
+    ctx.sizes = program.tangents.read(inputs, results)
+    if program.untracked:
+        ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
+    return tuple([_no_view(result) for result in results[: program.outputs]])
 
-    @staticmethod
-    def backward(ctx: Any, *tangents: Tensor | None) -> Any:  # type: ignore[override]
-        program: TrainingProgram = ctx.program
-        if program.passed and (hooks := hooks_if_seen(ctx)) is not NO_HOOKS:
-            program.refuse_seen(hooks, tangents)
-        # Raises where they were let go, or were written.
-        saved = list(ctx.saved_tensors) if ctx.left is None else [k.tensor for k in ctx.left]
-        done, ctx.done = ctx.done, None
-        if not torch.is_grad_enabled():
-            passed, wanted = program.remaining(ctx.passed, tangents if done is None else done)
-            call = ctx.call if program.repeats else None
-            if not _keeps_graph():
-                ctx.passed = passed
-                ctx.left = [_Left(t, k in wanted) for k, t in enumerate(saved)] if wanted else None
-                ctx.call = ctx.call if wanted else None
-            ctx.maybe_clear_saved_tensors()
-            if done is not None:
-                return None, None, None, *program.no_gradients()
-            return None, None, None, *program.backward(saved, tangents, ctx.sizes, call)
-        return None, None, None, *program.backward_with_history(ctx.call, tangents, ctx.sizes)
+
+def _backward(ctx: Any, *tangents: Tensor | None) -> Any:
+    program: TrainingProgram = ctx.program
+    if program.passed and (hooks := hooks_if_seen(ctx)) is not NO_HOOKS:
+        program.refuse_seen(hooks, tangents)
+    # Raises where they were let go, or were written.
+    saved = list(ctx.saved_tensors) if ctx.left is None else [k.tensor for k in ctx.left]
+    done, ctx.done = ctx.done, None
+    if not torch.is_grad_enabled():
+        passed, wanted = program.remaining(ctx.passed, tangents if done is None else done)
+        call = ctx.call if program.repeats else None
+        if not _keeps_graph():
+            ctx.passed = passed
+            ctx.left = [_Left(t, k in wanted) for k, t in enumerate(saved)] if wanted else None
+            ctx.call = ctx.call if wanted else None
+        ctx.maybe_clear_saved_tensors()
+        if done is not None:
+            return None, None, None, *program.no_gradients()
+        gradients = program.backward(saved, tangents, ctx.sizes, call)
+        program.learn(tangents)
+        return None, None, None, *gradients
+    return None, None, None, *program.backward_with_history(ctx.call, tangents, ctx.sizes)
+
+
+class _Graph(torch.autograd.Function):
+    forward = staticmethod(_native.node_forward)
+    backward = staticmethod(_backward)
 
 
 def is_of_program(node: Any) -> bool:
@@ -601,7 +655,9 @@ def _refuse_unwritable(tensor: Tensor) -> None:
 
 _Node: Any = _Graph._backward_cls  # type: ignore[attr-defined]
 _Node.passed, _Node.left, _Node.done = 0, None, None  # until a backward, or somebody who looks on, says otherwise
-_Node.apply = _Graph.backward  # the engine calls it, and would be told by `BackwardCFunction.apply` which one it is
+_Node.apply = _native.node_backward  # the engine calls it, and would be told by `BackwardCFunction.apply` which it is
 
 _apply = super(torch.autograd.Function, _Graph).apply  # type: ignore[misc]
 """What `_Graph.apply` comes to where no transform of torch.func is active, which guards see to."""
+
+_native.join_autograd(_apply, _forward, _backward, Call, UNCHANGED, places_of_hooks)

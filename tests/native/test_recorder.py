@@ -1,0 +1,180 @@
+"""Calls that record gradients, and their backwards: the usual ones run no Python, the others fall back to it, and both
+are as in eager."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import ingot
+from ingot.native import _native
+
+
+def gates(x: Tensor, h: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    i, o = (x @ w + h).chunk(2, 1)
+    c = torch.sigmoid(i) * torch.tanh(h[:, :4])
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def operands(rows: int = 3) -> list[Tensor]:
+    shapes = (rows, 5), (rows, 8), (5, 8)
+    generator = torch.Generator().manual_seed(rows)
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def compiled_gates() -> Callable[..., Any]:
+    """Compiled for any number of rows, and for gradients of both outputs."""
+    compiled = ingot.compile(gates, dynamic=True)
+    for rows in (4, 3):
+        given = operands(rows)
+        torch.autograd.grad(compiled(*given), given, [torch.ones(rows, 4)] * 2)
+    return compiled
+
+
+def gradients(function: Callable[..., Any], tangents: Sequence[Tensor | None], rows: int = 3) -> Sequence[Any]:
+    given = operands(rows)
+    chosen = [(output, t) for output, t in zip(function(*given), tangents) if t is not None]
+    return torch.autograd.grad([output for output, _ in chosen], given, [t for _, t in chosen], allow_unused=True)
+
+
+def python_frames(call: Callable[[], Any]) -> list[str]:
+    """The functions of Ingot that run meanwhile."""
+    found: list[str] = []
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and "/ingot/" in frame.f_code.co_filename:
+            found.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_usual_calls_run_no_python():
+    compiled, given = compiled_gates(), operands()
+    tangents = [torch.randn(3, 4), torch.randn(3, 4)]
+    assert python_frames(lambda: torch.autograd.grad(compiled(*given), given, tangents)) == []
+    partial = lambda: torch.autograd.grad(compiled(*given)[1], given[:2], tangents[0], allow_unused=True)  # noqa: E731
+    assert python_frames(partial)  # which is compiled now
+    assert python_frames(partial) == []
+
+
+def test_what_is_unusual_is_left_to_python():
+    compiled, given = compiled_gates(), operands()
+    outputs, tangents = compiled(*given), [torch.randn(4, 3).t(), torch.randn(3, 4)]
+    assert "_backward" in python_frames(lambda: torch.autograd.grad(outputs, given, tangents))
+
+
+@pytest.mark.parametrize(
+    "tangents",
+    [
+        (torch.randn(3, 4), torch.randn(3, 4)),
+        (torch.randn(3, 4), None),
+        (None, torch.randn(3, 4)),
+        (torch.randn(4, 3).t(), torch.randn(3, 4)),
+        (torch.randn(1, 1).expand(3, 4), torch.randn(3, 1).expand(3, 4)),
+        (torch.randn(3, 8)[:, ::2], torch.randn(3, 8)[:, 4:]),
+        (torch._efficientzerotensor((3, 4)), torch.randn(3, 4)),
+        (torch.randn(3, 4, dtype=torch.complex64).conj().imag, torch.randn(3, 4)),
+        (torch.nn.Parameter(torch.randn(3, 4)), torch.randn(3, 4)),
+    ],
+)
+def test_gradients_that_come_in(tangents):
+    compiled = compiled_gates()
+    for _ in range(3):
+        torch.testing.assert_close(gradients(compiled, tangents), gradients(gates, tangents))
+
+
+def test_nodes_of_several_sizes_wait_at_once():
+    compiled, sizes = compiled_gates(), (3, 7, 2, 7, 3)
+    given = [operands(rows) for rows in sizes]
+    outputs = [compiled(*these) for these in given]
+    for rows, these, out in zip(sizes, given, outputs):
+        tangents = [torch.full((rows, 4), 2.0), torch.randn(rows, 8)[:, :4].contiguous()]
+        found = torch.autograd.grad(out, these, tangents)
+        torch.testing.assert_close(found, torch.autograd.grad(gates(*these), these, tangents))
+
+
+def test_the_graph_goes_once_unless_it_is_kept():
+    compiled, given, tangents = compiled_gates(), operands(), [torch.ones(3, 4)] * 2
+    outputs = compiled(*given)
+    first = torch.autograd.grad(outputs, given, tangents, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(outputs, given, tangents), first)
+    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        torch.autograd.grad(outputs, given, tangents)
+
+
+def test_what_is_written_between():
+    compiled, given, tangents = compiled_gates(), operands(), [torch.ones(3, 4)] * 2
+    outputs = compiled(*given)
+    with torch.no_grad():
+        given[2].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(outputs, given, tangents)
+
+
+def test_second_derivatives_after_usual_backwards():
+    found = []
+    for function in (compiled_gates(), gates):
+        given = operands()
+        first = torch.autograd.grad([o.sin().sum() for o in function(*given)], given, create_graph=True)
+        found.append(torch.autograd.grad([g.square().sum() for g in first], given))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_held_behind_the_backward():
+    compiled, given, tangents = compiled_gates(), operands(), [torch.ones(3, 4)] * 2
+    gc.disable()
+    try:
+        outputs = compiled(*given)
+        kept = [weakref.ref(t) for t in outputs[0].grad_fn.saved_tensors]
+        torch.autograd.grad(outputs, given, tangents)
+        assert outputs[0].grad_fn.call is None
+        node = weakref.ref(outputs[0].grad_fn)
+        del outputs
+        assert node() is None
+        assert all(ref() is None or any(ref() is t for t in given) for ref in kept)
+    finally:
+        gc.enable()
+
+
+def test_recorders_are_collected():
+    compiled = compiled_gates()
+    program = weakref.ref(compiled(*operands())[0].grad_fn.program)
+    assert program() is not None
+    del compiled
+    gc.collect()
+    gc.collect()
+    assert program() is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"saved": (-1,)},
+        {"untracked": (1,)},
+        {"differentiable": (-1,)},
+        {"places": ((0, "width", 0),)},
+        {"places": ((4, "size", 0),)},
+        {"tensors": 3},
+    ],
+)
+def test_descriptions_are_checked(changed):
+    described: dict[str, Any] = {
+        "forward": lambda *inputs: inputs, "leaf": None, "inputs": 2, "tensors": 2, "outputs": 1, "saved": (0,),
+        "untracked": (), "places": (), "differentiable": (0,), "spent": (), "usual": True, "usual_backward": True,
+        "looks_for_hooks": False,
+    }  # fmt: skip
+    recorder = _native.Recorder()
+    with pytest.raises(ValueError):
+        recorder.describe(**(described | changed))
