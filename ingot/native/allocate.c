@@ -2,6 +2,8 @@
 
 #include "tensor.h"
 
+#include <string.h>
+
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -17,8 +19,10 @@ static int32_t (*native_empty)(int64_t rank, const int64_t *sizes, const int64_t
 static int32_t (*native_delete)(void *handle);
 static int32_t (*native_data)(void *handle, void **data);
 static PyObject *(*native_wrap)(void *handle);
+static int32_t (*native_window)(void *handle, int64_t rank, const int64_t *sizes, const int64_t *strides,
+                                int64_t offset, void **made);
 
-static bool verified, forced_slow;
+static bool verified, window_verified, forced_slow;
 
 int64_t ingot_layout_bytes(const IngotLayout *layout) {
     int64_t last = 0;
@@ -67,6 +71,15 @@ static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
     if (tensor == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_RuntimeError, "torch could not make a tensor");
     return tensor;
+}
+
+PyObject *ingot_window(PyObject *tensor, const IngotLayout *layout, int64_t offset) {
+    void *handle = window_verified && !forced_slow ? ingot_tensor_handle(tensor) : NULL, *made;
+    if (handle == NULL || native_window(handle, layout->rank, layout->sizes, layout->strides, offset, &made) != 0)
+        return NULL;
+    PyObject *window = native_wrap(made);
+    native_delete(made);
+    return window;
 }
 
 /* -- memory used again --------------------------------------------------------------------------------------------- */
@@ -220,6 +233,41 @@ static bool same_both_ways(PyObject *float32) {
     return same;
 }
 
+/* Whether a window of a window begins where it should, is no view to autograd, and is otherwise like its base. */
+static bool same_window(PyObject *float32) {
+    const int64_t sizes[] = {5, 5}, strides[] = {7, 1}, turned_sizes[] = {4, 2}, turned_strides[] = {1, 7};
+    IngotLayout layout = {.dtype = float32, .number = ingot_dtype_number(float32), .itemsize = 4, .rank = 2};
+    layout.sizes = sizes;
+    layout.strides = strides;
+    void *data, *window_data;
+    uintptr_t storage, window_storage;
+    IngotTensorFacts facts, window_facts;
+    bool same = false;
+    PyObject *tensor = allocate_fresh(&layout, &data);
+    window_verified = true;
+    layout.sizes = turned_sizes;
+    layout.strides = turned_strides;
+    PyObject *outer = tensor ? ingot_window(tensor, &layout, 2) : NULL;
+    PyObject *window = outer ? ingot_window(outer, &layout, 3) : NULL;
+    if (window && Py_TYPE(window) == Py_TYPE(tensor) && Py_REFCNT(window) == 1 &&
+        ingot_tensor_facts(tensor, &facts) == 0 && ingot_tensor_facts(window, &window_facts) == 0 &&
+        ingot_tensor_storage(tensor, &storage) == 0 && ingot_tensor_storage(window, &window_storage) == 0 &&
+        ingot_tensor_data(window, &window_data) == 0) {
+        PyObject *is_view = PyObject_CallMethod(window, "_is_view", NULL);
+        same = is_view == Py_False && storage == window_storage && (char *)window_data == (char *)data + 20 &&
+               window_facts.storage_offset == 5 && window_facts.dtype == facts.dtype &&
+               window_facts.dispatch_keys == facts.dispatch_keys && window_facts.rank == 2 &&
+               memcmp(window_facts.sizes, turned_sizes, sizeof turned_sizes) == 0 &&
+               memcmp(window_facts.strides, turned_strides, sizeof turned_strides) == 0 && !window_facts.requires_grad;
+        Py_XDECREF(is_view);
+    }
+    Py_XDECREF(window);
+    Py_XDECREF(outer);
+    Py_XDECREF(tensor);
+    PyErr_Clear();
+    return same;
+}
+
 static bool find_native_allocation(void) {
     /* const&, && and by value: all three take the address of a tensor */
     static const char *const wrappers[] = {"_Z16THPVariable_WrapON2at10TensorBaseE",
@@ -228,6 +276,7 @@ static bool find_native_allocation(void) {
     *(void **)&native_empty = ingot_torch_symbol("aoti_torch_empty_strided");
     *(void **)&native_delete = ingot_torch_symbol("aoti_torch_delete_tensor_object");
     *(void **)&native_data = ingot_torch_symbol("aoti_torch_get_data_ptr");
+    *(void **)&native_window = ingot_torch_symbol("aoti_torch__reinterpret_tensor");
     for (size_t i = 0; i < Py_ARRAY_LENGTH(wrappers) && native_wrap == NULL; i++)
         *(void **)&native_wrap = ingot_torch_symbol(wrappers[i]);
     return native_empty && native_delete && native_data && native_wrap && !ingot_tensor_facts_are_slow();
@@ -247,6 +296,8 @@ int ingot_allocate_init(void) {
     bool ready = empty_strided && set_ && use_count && cpu && keywords;
     if (ready)
         verified = find_native_allocation() && same_both_ways(float32);
+    if (ready)
+        window_verified = verified && native_window && same_window(float32);
     Py_XDECREF(float32);
     Py_XDECREF(tensor_type);
     Py_XDECREF(core);

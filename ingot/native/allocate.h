@@ -44,6 +44,11 @@ int64_t ingot_layout_bytes(const IngotLayout *layout);
    exception set when there is no memory. */
 PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data);
 
+/* A new reference to a tensor of this layout, of the same dtype, in the storage of `tensor` from the element `offset`
+   on: neither a view to autograd nor with the version of the other. NULL where that is not to be had; without an
+   exception where torch's C ABI does not do it. */
+PyObject *ingot_window(PyObject *tensor, const IngotLayout *layout, int64_t offset);
+
 void ingot_pool_clear(IngotPool *pool);
 
 /* Tests take the way through Python on purpose. */

@@ -118,9 +118,47 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
     return result;
 }
 
+/* Whether a buffer's tensor has nothing about it that torch.as_strided would see to: a conjugate is not plain. */
+static bool is_plain(Program *program, const Buffer *buffer, PyObject *tensor) {
+    IngotTensorFacts facts;
+    if (buffer->place != INPUT)
+        return true;
+    if (buffer->geometry.on_host || ingot_tensor_facts(tensor, &facts) < 0)
+        return false;
+    if (program->plain_keys == 0) {
+        const int64_t none = 0, one = 1;
+        const IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &none, &one,
+                                    &program->device};
+        void *data;
+        IngotTensorFacts plain;
+        PyObject *made = ingot_allocate(&layout, NULL, &data);
+        if (made != NULL && ingot_tensor_facts(made, &plain) == 0)
+            program->plain_keys = plain.dispatch_keys;
+        Py_XDECREF(made);
+    }
+    return facts.dispatch_keys == program->plain_keys;
+}
+
+/* A view as a new tensor that shares the memory and nothing else; NULL without an exception where it must be made with
+   torch.as_strided. */
+static PyObject *window(Program *program, Frame *frame, int number) {
+    const View *view = &program->views[number];
+    const Buffer *buffer = &program->buffers[view->buffer];
+    PyObject *base = frame->tensors[view->buffer];
+    int64_t room[2 * INGOT_MAX_RANK];
+    if (buffer->place == ARENA || buffer->place == CONSTANT || view->reinterpreted || base == NULL ||
+        !is_plain(program, buffer, base))
+        return NULL;
+    IngotLayout layout = ingot_program_layout(program, frame, &view->geometry, room);
+    return ingot_window(base, &layout, frame->values[view->offset]);
+}
+
 PyObject *ingot_program_view_alone(Program *program, Frame *frame, int number) {
+    PyObject *alone = window(program, frame, number);
+    if (alone != NULL || PyErr_Occurred())
+        return alone;
     PyObject *view = ingot_program_view(program, frame, number);
-    PyObject *alone = view ? PyObject_CallMethodNoArgs(view, name_detach) : NULL;
+    alone = view ? PyObject_CallMethodNoArgs(view, name_detach) : NULL;
     Py_XDECREF(view);
     return alone;
 }
@@ -160,7 +198,9 @@ static PyObject *build(Program *program, Frame *frame, const Item *item) {
     case ITEM_INT:
         return PyLong_FromLongLong(frame->values[item->index]);
     case ITEM_VIEW:
-        tensor = ingot_program_view(program, frame, item->index);
+        tensor = window(program, frame, item->index);
+        if (tensor == NULL && !PyErr_Occurred())
+            tensor = ingot_program_view(program, frame, item->index);
         break;
     case ITEM_BUFFER:
         tensor = Py_XNewRef(frame->tensors[item->index]);

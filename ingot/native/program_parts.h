@@ -193,6 +193,7 @@ typedef struct {
     Geometry bytes;  /* dtype of the arena */
     int frugal;      /* the arena lives as long as a call */
     IngotDevice device;
+    uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;
     Py_ssize_t layout_mismatches;
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */
@@ -210,9 +211,9 @@ int ingot_program_evaluate(const Program *program, Frame *frame, int stage);
 /* program_call.c: library calls and the tensors they are given. */
 int ingot_program_calls_init(void);
 int ingot_program_call(Program *program, Frame *frame, const CallStep *step);
-/* A new reference to the view. */
+/* A new reference to the view, which is one to autograd. */
 PyObject *ingot_program_view(Program *program, Frame *frame, int view);
-/* The same as a tensor that is no view to autograd. */
+/* The same as a tensor that is none. */
 PyObject *ingot_program_view_alone(Program *program, Frame *frame, int view);
 PyObject *ingot_program_copied_view(Program *program, Frame *frame, int view);
 /* Sizes and strides of a geometry under the frame's values, in `room` (2 * INGOT_MAX_RANK). */

@@ -11,15 +11,9 @@
 
 /* -- names, and objects of torch and of ingot.runtime.training ----------------------------------------------------- */
 
-#define NAMES(X)                                                                                                       \
-    X(program)                                                                                                         \
-    X(call)                                                                                                            \
-    X(sizes) X(left) X(done) X(passed) X(saved_tensors) X(to_save) X(non_differentiable) X(materialize_grads)          \
-        X(maybe_clear_saved_tensors) X(_version) X(_is_view) X(detach) X(record) X(expected) X(__of_ingots_hooks__)    \
-            X(_sequence_nr)
-
-#define DECLARE(name) static PyObject *name_##name;
-NAMES(DECLARE)
+static PyObject *name_program, *name_call, *name_sizes, *name_left, *name_done, *name_passed, *name_saved_tensors,
+    *name_to_save, *name_non_differentiable, *name_materialize_grads, *name_maybe_clear_saved_tensors, *name__version,
+    *name__is_view, *name_detach, *name_record, *name_expected, *name___of_ingots_hooks__, *name__sequence_nr;
 
 static PyObject *apply;        /* of torch.autograd.Function: makes a node of the results of a forward */
 static PyObject *slow_forward; /* as `forward` and `backward` below, for what is unusual */
@@ -786,10 +780,30 @@ static PyMethodDef backward_function = {"node_backward", (PyCFunction)(void (*)(
                                         "node_backward(node, *tangents): the `apply` of the nodes."};
 
 int ingot_recorder_register(PyObject *module) {
-#define INTERN(name)                                                                                                   \
-    if ((name_##name = PyUnicode_InternFromString(#name)) == NULL)                                                     \
-        return -1;
-    NAMES(INTERN)
+    const struct {
+        PyObject **name;
+        const char *text;
+    } names[] = {{&name_program, "program"},
+                 {&name_call, "call"},
+                 {&name_sizes, "sizes"},
+                 {&name_left, "left"},
+                 {&name_done, "done"},
+                 {&name_passed, "passed"},
+                 {&name_saved_tensors, "saved_tensors"},
+                 {&name_to_save, "to_save"},
+                 {&name_non_differentiable, "non_differentiable"},
+                 {&name_materialize_grads, "materialize_grads"},
+                 {&name_maybe_clear_saved_tensors, "maybe_clear_saved_tensors"},
+                 {&name__version, "_version"},
+                 {&name__is_view, "_is_view"},
+                 {&name_detach, "detach"},
+                 {&name_record, "record"},
+                 {&name_expected, "expected"},
+                 {&name___of_ingots_hooks__, "__of_ingots_hooks__"},
+                 {&name__sequence_nr, "_sequence_nr"}};
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++)
+        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return -1;
     PyObject *autograd = PyImport_ImportModule("torch._C._autograd");
     keeps_graph = autograd ? PyObject_GetAttrString(autograd, "_get_current_graph_task_keep_graph") : NULL;
     Py_XDECREF(autograd);

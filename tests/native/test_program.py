@@ -301,6 +301,37 @@ class TestLibraryCalls:
         assert torch.equal(z, x.view(torch.int32)[3:6])
         assert torch.equal(copy, y) and copy.data_ptr() != y.data_ptr()
 
+    def test_windows_in_calls_and_alone(self, allocation):
+        kept: list[torch.Tensor] = []
+
+        def keep(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            kept[:] = x, y
+            return x + y
+
+        run = program(
+            [vector("input"), ("library", F32, (3,), (1,), 0)],
+            [call(keep, ("view", 0), ("view", 1), targets=(1,))],
+            [("buffer", 1), ("alone", 2)],
+            expressions=(const(8), const(1), const(0), const(3), const(2)),
+            views=((0, F32, (3,), (1,), 4), (0, F32, (3,), (4,), 1), (1, F32, (3, 1), (1, 4), 2)),
+        )
+        x = torch.arange(20.0)[5:13].requires_grad_()
+        result, alone = run(x)
+        assert torch.equal(kept[0], x[2:5]) and torch.equal(kept[1], x[1:6:2]) and torch.equal(result, sum(kept))
+        assert [t.untyped_storage().data_ptr() for t in kept] == [x.untyped_storage().data_ptr()] * 2
+        assert alone.data_ptr() == result.data_ptr() and (alone.shape, alone.stride()) == ((3, 1), (1, 2))
+        assert not alone._is_view() and not alone.requires_grad
+        conjugate = torch.tensor([1 + 2j] * 8).conj()
+        run = program(
+            [("input", torch.complex64, (0,), (1,), 0), ("library", torch.complex64, (2,), (1,), 0)],
+            [call(torch.resolve_conj, ("view", 0), targets=(1,))],
+            [("buffer", 1)],
+            expressions=(const(8), const(1), const(4), const(0)),
+            views=((0, torch.complex64, (2,), (1,), 3),),
+            arena=3,
+        )
+        assert torch.equal(run(conjugate)[0], conjugate[:4].resolve_conj())
+
     def test_another_layout_than_predicted_is_copied_and_counted(self):
         expressions = (const(2), const(4), const(0), const(1))
         run = program(
