@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import ingot
+from ingot.compiler import Compiler
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.9),
@@ -138,34 +140,93 @@ def test_parameters_stay_where_they_are():
     assert all(a is b for a, b in zip(world.model.parameters(), objects, strict=True))
 
 
-def test_a_scaler_of_gradients():
-    """Its methods read whether all gradients are finite: there is a break, and the same steps are taken and skipped."""
+def plain(world: World, scaler: Any, loss: torch.Tensor) -> None:
+    scaler.scale(loss).backward()
+    scaler.step(world.optimizer)
+    scaler.update()
+
+
+def with_clipping(world: World, scaler: Any, loss: torch.Tensor) -> None:
+    scaler.scale(loss).backward()
+    scaler.unscale_(world.optimizer)
+    nn.utils.clip_grad_norm_(world.model.parameters(), 0.05)
+    scaler.step(world.optimizer)
+    scaler.update()
+
+
+def with_a_scale_that_is_set(world: World, scaler: Any, loss: torch.Tensor) -> None:
+    scaled, _ = scaler.scale([loss, loss])
+    scaled.backward()
+    scaler.step(world.optimizer)
+    scaler.update(64.0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("train_on", [plain, with_clipping, with_a_scale_that_is_set], ids=lambda f: f.__name__)
+def test_a_scaler_of_gradients(train_on, enabled, name):
+    """A step is two graphs, as whether the gradients are finite decides what comes, for any scale."""
 
     def make() -> tuple[World, Any]:
-        return World("sgd"), torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2, enabled=enabled)
+        return World(name), scaler
 
     def step(world: World, scaler: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         world.optimizer.zero_grad()
         loss = nn.functional.mse_loss(world.model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(world.optimizer)
-        scaler.update()
+        train_on(world, scaler, loss)
         return loss.detach()
 
     (ours, scaler), (eager, its_scaler) = make(), make()
     function = ingot.compile(lambda x, y: step(ours, scaler, x, y))
+    scales: list[Any] = []
 
-    def batches(do: Callable[..., Any]) -> list[Any]:
+    def batches(do: Callable[..., Any], scaler: Any) -> list[Any]:
         generator = torch.Generator().manual_seed(1)
         torch.manual_seed(2)
-        found = []
-        for k in range(5):
-            x = torch.randn(6, 8, generator=generator) * (1e38 if k == 2 else 1.0)
+        found, much = [], 1e38 if train_on is plain else float("inf")
+        for k in range(9):
+            x = torch.randn(6, 8, generator=generator) * (much if k == 2 and enabled else 1.0)
             found.append(do(x, torch.randn(6, 4, generator=generator)))
+            scales.append((scaler.get_scale(), scaler._get_growth_tracker()))
         return found
 
-    found = batches(function)
-    expected = batches(lambda x, y: step(eager, its_scaler, x, y))
+    found = batches(function, scaler)
+    expected = batches(lambda x, y: step(eager, its_scaler, x, y), its_scaler)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
     torch.testing.assert_close(list(ours.model.parameters()), list(eager.model.parameters()), rtol=1e-4, atol=1e-5)
-    assert scaler.get_scale() == its_scaler.get_scale()
+    gradients = [[p.grad for p in world.model.parameters()] for world in (ours, eager)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert scales[:9] == scales[9:]
+    graphs = [c for c in Compiler.of(function).compilations if c.skipped is None]
+    report = ingot.explain(function)(torch.ones(6, 8), torch.ones(6, 4))
+    assert report.break_count == enabled
+    # without a scale and with one; one behind the break to each side; the optimizer's first step and the others
+    assert len(graphs) <= 2 + 2 * enabled + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_operations_of_a_scaler(dtype):
+    def unscale(grads: Any, found: torch.Tensor, inverse: torch.Tensor) -> Any:
+        return torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+
+    def update(scale: Any, tracker: Any, found: Any) -> Any:
+        return torch._amp_update_scale_(scale, tracker, found, 2.0, 0.3, 3) is scale
+
+    compiled = [ingot.compile(f, fullgraph=True) for f in (unscale, update)]
+    for worst in (1.0, float("inf"), float("nan"), -float("inf")):
+        for before in (0.0, 1.0):
+            values = torch.tensor([3.0, worst, -0.0]).to(dtype)
+            worlds = [
+                ([values.clone(), torch.ones(2, 3, dtype=dtype).t(), values[0].clone()], torch.tensor(before),
+                 torch.tensor([0.3])) for _ in range(2)
+            ]  # fmt: skip
+            unscale(*worlds[0])
+            compiled[0](*worlds[1])
+            torch.testing.assert_close(*worlds, rtol=0, atol=0, equal_nan=True)
+    for scale, steps, found in itertools.product((1024.0, 3e38, 1e-45), (0, 1, 2, 7), (0.0, 1.0, 2.0, float("nan"))):
+        states = [
+            (torch.tensor(scale), torch.tensor(steps, dtype=torch.int32), torch.tensor([found])) for _ in range(2)
+        ]
+        assert update(*states[0]) and compiled[1](*states[1])
+        torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)

@@ -502,3 +502,29 @@ def batch_norm(
         if running is not None:
             running.copy_(momentum * found.double() + (1 - momentum) * running.double())
     return result
+
+
+def unscale_gradients(grads: Any, found_inf: Any, inv_scale: Any) -> Any:
+    """How torch.amp.GradScaler divides gradients by their scale; whether all of them are finite is seen before."""
+    usual = found_inf.numel() == inv_scale.numel() == 1 and found_inf.dtype is inv_scale.dtype is torch.float32
+    for grad in grads:
+        usual = usual and grad.is_floating_point() and grad.device == found_inf.device and grad.layout is torch.strided
+    if not usual:
+        return torch.ops.aten._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale)
+    for grad in grads:
+        found_inf.masked_fill_(~grad.isfinite().all(), 1.0)
+        grad.mul_(inv_scale.reshape(()))
+
+
+def update_scale(scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any) -> Any:
+    """How it finds the next scale: smaller where a gradient was not finite, larger after a while where all were;
+    products are taken in float64, and the scale does not grow to infinity."""
+    usual = scale.numel() == tracker.numel() == found_inf.numel() == 1 and tracker.dtype is torch.int32
+    if not usual or not scale.dtype is found_inf.dtype is torch.float32:
+        return torch.ops.aten._amp_update_scale_(scale, tracker, found_inf, growth, backoff, interval)
+    failed, steps = found_inf.reshape(scale.shape) != 0, tracker.reshape(scale.shape) + 1
+    grows = (steps == interval) & ~failed
+    smaller, larger = (scale.double() * backoff).float(), (scale.double() * growth).float()
+    tracker.copy_(torch.where(failed | grows, 0, steps).reshape(tracker.shape))
+    scale.copy_(torch.where(failed, smaller, torch.where(grows & larger.isfinite(), larger, scale)))
+    return scale

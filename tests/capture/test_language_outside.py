@@ -13,6 +13,7 @@ import itertools
 import operator
 import re
 import threading
+import time
 import types
 import weakref
 
@@ -523,3 +524,65 @@ def test_changed_facts_give_the_new_answer(fn, make, change):
     context.run(change, thing)
     context.run(check)
     assert before == 1 and len(Compiler.of(compiled).compilations) == 2
+
+
+# -- numbers of objects ------------------------------------------------------------------------------------------------
+
+
+class Numbered:
+    """Things that were noted by their id()."""
+
+    def __init__(self):
+        self.things = [Thing(value=1.0), Thing(value=2.0), Thing(value=3.0)]
+        self.states = collections.defaultdict(dict, {id(self.things[0]): {"stage": 7}})
+        self.known = {id(self.things[0]): "first", (id(self.things[0]), id(self.things[1])): "both", 5: "five"}
+        self.seen = {id(self.things[0])}
+
+
+def look_up(x, numbered, k):
+    thing, first = numbered.things[k], numbered.things[0]
+    pair = numbered.known.get((id(first), id(thing)))
+    copied = {**numbered.known}
+    new = Thing()
+    return (
+        x + 1, numbered.known.get(id(thing)), id(thing) in numbered.known, id(thing) in numbered.seen, pair,
+        copied.get(id(thing)), id(thing) in set(numbered.seen), id(new) in numbered.known, len(numbered.known),
+    )  # fmt: skip
+
+
+def note(x, numbered, k):
+    thing = numbered.things[k]
+    state = numbered.states[id(thing)]
+    numbered.seen.add(id(thing))
+    numbered.known[id(thing)] = "noted"
+    copied = dict(numbered.known)
+    copied[id(thing)] = "copied"
+    return x + 1, state, state.setdefault("stage", 0), len(numbered.seen), len(copied), numbered.known.pop(id(thing))
+
+
+def note_before_a_break(x, numbered, k):
+    state = numbered.states[id(numbered.things[k])]
+    numbered.seen.discard(id(numbered.things[0]))
+    time.sleep(0)
+    state["stage"] = k
+    numbered.seen.add(id(numbered.things[k]))
+    return x + 1, numbered.states[id(numbered.things[k])]["stage"], len(numbered.states), len(numbered.seen)
+
+
+@pytest.mark.parametrize("fn", [look_up, note, note_before_a_break])
+def test_numbers_of_objects_in_what_existed_before(fn):
+    compiled, ours, eagers = ingot.compile(fn, backend="eager"), Numbered(), Numbered()
+    x = torch.ones(2)
+    for k in (0, 1, 0, 2, 1, 1):
+        found, expected = compiled(x, ours, k), fn(x, eagers, k)
+        assert found[1:] == expected[1:]
+        for numbered in (ours, eagers):
+            numbers = {id(thing) for thing in numbered.things}
+            assert numbered.seen <= numbers and numbered.states.keys() <= numbers
+        assert [[id(thing) in n.seen for thing in n.things] for n in (ours, eagers)][0] == [
+            id(thing) in eagers.seen for thing in eagers.things
+        ]
+    if fn is look_up:
+        ours.things.reverse()
+        eagers.things.reverse()
+        assert compiled(x, ours, 0)[1:] == fn(x, eagers, 0)[1:]

@@ -85,11 +85,14 @@ class DictValue(Container):
 
     def find(self, session: Session, key: Any) -> Value | None:
         """What it holds for a key; None where it has no such key."""
-        return self._entries.get(key)
+        found = self._entries.get(key)
+        return found if found is not None else self._entries.get(_matching(session, key, self._entries))
 
     def write(self, session: Session, key: Any, value: Value) -> None:
         """Sets a key, or deletes it (NULL)."""
         self._writable(session)
+        if key not in self._entries:
+            key = _matching(session, key, self._entries)
         if value is NULL:
             del self._entries[key]
         else:
@@ -278,6 +281,7 @@ class OutsideDict(DictValue):
         return self._entries if fields is None else fields.fill(dict(self._entries))
 
     def find(self, session: Session, key: Any) -> Value | None:
+        key = _outside(session, key)
         fields = session.effects.fields(self.object)
         written = None if fields is None else fields.read(key)
         if written is not None:
@@ -290,6 +294,7 @@ class OutsideDict(DictValue):
         return session.effects.found(dict.__getitem__(self.object, key), self.item_source(key))
 
     def write(self, session: Session, key: Any, value: Value) -> None:
+        key = _outside(session, key)
         fields = session.effects.items_of(self)
         session.effects.change(session, self, self.object, fields)
         fields.write(key, value)
@@ -298,6 +303,26 @@ class OutsideDict(DictValue):
         fields = session.effects.items_of(self)
         session.effects.change(session, self, self.object, fields)
         fields.clear(Operation(dict_base(type(self.object)).clear, (self,)))
+
+
+def _outside(session: Session, key: Any) -> Any:
+    """What a container that existed before the call holds in the place of a key."""
+    if isinstance(key, IdentityKey):
+        return key.outside(session)
+    return tuple([_outside(session, part) for part in key]) if type(key) is tuple else key
+
+
+def _matching(session: Session, key: Any, keys: Iterable[Any]) -> Any:
+    """What may be held in the place of a key that is not among those held: numbers, and what id() gives, are told
+    apart only where one of them is known."""
+    if isinstance(key, IdentityKey) and key.is_number:
+        return key.outside(session) if any(type(other) is int for other in keys) else key
+    if type(key) is int and key > _LEAST_ID and any(isinstance(k, IdentityKey) and k.is_number for k in keys):
+        raise session.unsupported("a number is looked for among those of id()")
+    return key
+
+
+_LEAST_ID = 1 << 16  # no object lies below it
 
 
 def held_key(session: Session, key: Any) -> Any:
@@ -425,16 +450,18 @@ class SetValue(Container):
 
     def holds(self, session: Session, key: Any) -> bool:
         """Whether a key is a member."""
-        return key in self._entries
+        return key in self._entries or _matching(session, key, self._entries) in self._entries
 
     def add(self, session: Session, key: Any, member: Value) -> None:
         """set.add."""
+        key = _matching(session, key, self._entries)
         if key not in self._entries:
             self._entries[key] = member
             self.hashed.add(key)
 
     def discard(self, session: Session, key: Any) -> None:
         """set.discard."""
+        key = _matching(session, key, self._entries)
         self._entries.pop(key, None)
         self.hashed.discard(key)
 
@@ -630,6 +657,7 @@ class OutsideSet(SetValue):
         return super().ordered(session)
 
     def holds(self, session: Session, key: Any) -> bool:
+        key = _outside(session, key)
         fields = session.effects.fields(self.object)
         written = None if fields is None else fields.read(key)
         if written is not None:
@@ -641,11 +669,13 @@ class OutsideSet(SetValue):
         return answer
 
     def add(self, session: Session, key: Any, member: Value) -> None:
+        key = _outside(session, key)
         self._write(session, key, member)
         if self._whole:
             super().add(session, key, member)
 
     def discard(self, session: Session, key: Any) -> None:
+        key = _outside(session, key)
         self._write(session, key, NULL)
         if self._whole:
             super().discard(session, key)

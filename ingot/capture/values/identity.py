@@ -66,9 +66,20 @@ class NumberKey(IdentityKey):
     """Such a number as a key of a captured dict."""
 
     __slots__ = ()
+    is_number = True
 
     def __hash__(self) -> int:
         return object.__hash__(self.object)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NumberKey) and other.object is self.object
+
+    def outside(self, session: Session) -> Any:
+        """The number, of an object that is guarded; no container from before knows the number of a new one."""
+        owner = self.value.owner  # type: ignore[attr-defined]
+        if owner.source is not None and not isinstance(owner, TensorValue):
+            session.guard(owner.source, Kind.IDENTITY, self.object)
+            return id(self.object)
+        if owner.source is None and not owner.is_constant():
+            return self
+        raise session.unsupported(f"{self.value.describe()} is looked for in what existed before the call")

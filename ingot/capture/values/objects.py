@@ -64,6 +64,7 @@ class IdentityKey:
     """An object that hashes by identity, as a key of a captured dict."""
 
     __slots__ = ("object", "value")
+    is_number = False  # whether it is the id() of the object
 
     def __init__(self, object: Any, value: Value) -> None:
         self.object, self.value = object, value
@@ -73,6 +74,10 @@ class IdentityKey:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IdentityKey) and other.object is self.object
+
+    def outside(self, session: Session) -> Any:
+        """What a container that existed before the call holds in its place."""
+        return self
 
 
 class HashedKey(IdentityKey):

@@ -364,6 +364,8 @@ def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | 
 FUNCTIONS[torch.batch_norm] = _batch_norm
 FUNCTIONS[torch._nested_tensor_from_mask_left_aligned] = _asks_for_nested
 POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
+POLYFILLS[torch._amp_foreach_non_finite_check_and_unscale_] = polyfills.unscale_gradients
+POLYFILLS[torch._amp_update_scale_] = polyfills.update_scale
 SPECIAL_FUNCTIONS[torch._assert] = _assert
 SPECIAL_FUNCTIONS[torch.masked._ops._combine_input_and_mask] = _masked_input
 for _function in (
