@@ -20,7 +20,7 @@ from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.loops.expr import ZERO, Expr, Symbol, integer
 from ingot.schedule.kernel import AttentionBackwardKernel, Operand
 
-CHUNK = 96  # keys, a multiple of the rows of usual tiles
+CHUNK = 192  # keys, a multiple of the rows of usual tiles
 SIZE = 4  # bytes of an element
 LINE = 64
 Finish = Callable[[Value, Value, Value], Value]
@@ -81,7 +81,7 @@ class _BackwardEmitter(HeadEmitter):
         return integer(SIZE * self.scratch_end)
 
     def begin(self) -> None:
-        """Rows are read from their beginning, and no tile asks for memory that comes next: it is in scratch."""
+        """Rows are read from their beginning; tiles ask ahead for something that is there, until more is known."""
         e = self.e
         e.line(f"store i64 0, ptr {self.offsets.text}, align 8")
         with e.loop(self.number(0), self.number(self.entries), 1, sure=True) as at:
@@ -93,19 +93,16 @@ class _BackwardEmitter(HeadEmitter):
         """All gradients of one head."""
         e, kernel = self.e, self.kernel
         head, batch = e.binary("urem", point, self.heads), e.binary("udiv", point, self.heads)
-        for target, rows, width in (
-            (kernel.of_query, self.queries, self.width),
-            (kernel.of_key, self.keys, self.width),
-            (kernel.of_value, self.keys, self.value_width),
-        ):
-            self.clear(target, self.at(target, batch, head), rows, width)
         whole = self.number(self.queries)
+        if kernel.causal:  # nobody sees the keys behind the queries
+            for target, width in ((kernel.of_key, self.width), (kernel.of_value, self.value_width)):
+                self.clear(target, self.at(target, batch, head), whole, self.number(self.keys), width)
         with e.loop(self.number(0), whole, self.block, sure=True) as first:
             self.query_block(batch, head, first, self.smaller(whole - first, self.number(self.block)))
 
-    def clear(self, target: Operand, start: Value, rows: Expr, width: int) -> None:
+    def clear(self, target: Operand, start: Value, begin: Value, end: Value, width: int) -> None:
         e = self.e
-        with e.loop(self.number(0), self.number(rows), 1, sure=True) as row:
+        with e.loop(begin, end, 1, sure=False) as row:
             line = e.pointer(start, "float", row * self.number(target.strides[2]))
             for at, count in self.pieces(width):
                 pointer = self.check(target, e.pointer(line, "float", at), count)
@@ -260,7 +257,8 @@ class _BackwardEmitter(HeadEmitter):
                 score = score + self.load_scalar(self.check(kernel.mask, e.pointer(mask, "float", at)))
             power = math.exp(score - self.load(e.pointer(self.logarithms, "float", query), aligned=True))
             if kernel.causal:
-                sees = e.compare("sge", e.iota("i64") + (first + query), start + key)
+                distance = e.cast("trunc", start + key - first - query, "i32")
+                sees = e.compare("sge", e.iota("i32"), distance)
                 power = e.select(sees, power, e.constant(0.0, "float"))
             return power
 
@@ -340,10 +338,14 @@ class _BackwardEmitter(HeadEmitter):
             place = e.pointer(factors, "float", key * self.block + begin)
             rows = [e.pointer(place, "float", r * self.block) for r in range(tile.rows)]
             there = self.smaller(keys - key, self.number(tile.rows))
+            fresh = first
+            if self.kernel.causal:  # the blocks before see the keys before this one
+                fresh = first - start - key
             for at in range(0, width, tile.width):
                 panel = e.pointer(packed, "float", begin * tile.width + at * self.block)
+                self.fetch(tile, operand, target, key, at)
                 self.multiply(tile, rows, SIZE, panel, queries - begin)
-                self.add(tile, operand, target, key, there, at, width)
+                self.add(tile, operand, target, key, there, at, width, fresh)
 
     def add_to_queries(self, first: Value, queries: Value, start: Value, keys: Value, target: Value) -> None:
         """Add the products of the scores' gradients with the chunk's keys to the queries' gradient."""
@@ -360,17 +362,30 @@ class _BackwardEmitter(HeadEmitter):
             there = self.smaller(queries - query, self.number(tile.rows))
             for at in range(0, self.width, tile.width):
                 panel = e.pointer(self.packed_keys, "float", at * self.chunk)
+                self.fetch(tile, self.kernel.of_query, target, query, at)
                 self.multiply(tile, rows, self.block * SIZE, panel, count)
-                self.add(tile, self.kernel.of_query, target, query, there, at, self.width)
+                self.add(tile, self.kernel.of_query, target, query, there, at, self.width, start)
+
+    def fetch(self, tile: tiles.Tile, operand: Operand, target: Value, row: Value, column: int) -> None:
+        """Note the lines that the sums of a tile will be added to, to be asked for while it is multiplied."""
+        e, lines = self.e, range(0, tile.width * SIZE, LINE)
+        places = [(r, line) for r in range(tile.rows) for line in lines]
+        for number, (r, line) in enumerate(places[: self.entries]):
+            start = e.pointer(target, "float", (row + r) * self.number(operand.strides[2]))
+            place = e.pointer(e.pointer(start, "float", column), "i8", line)
+            e.line(f"store ptr {place.text}, ptr {e.pointer(self.soon, 'ptr', number).text}, align 8")
 
     def add(
-        self, tile: tiles.Tile, operand: Operand, target: Value, row: Value, there: Value, column: int, width: int
-    ) -> None:
-        """Add the sums of a tile to so many rows of a gradient."""
+        self, tile: tiles.Tile, operand: Operand, target: Value, row: Value, there: Value, column: int, width: int,
+        fresh: Value,
+    ) -> None:  # fmt: skip
+        """Add the sums of a tile to so many rows of a gradient, of which those from number `fresh` on hold nothing."""
         e = self.e
         with e.loop(self.number(0), there, 1, sure=True) as number:
+            empty = e.compare("sge", number, fresh)
             line = e.pointer(target, "float", (row + number) * self.number(operand.strides[2]))
             for at, count in self.pieces(min(tile.width, width - column)):
                 sums = self.load(e.pointer(self.sums, "float", number * tile.width + at), aligned=True)
                 pointer = self.check(operand, e.pointer(line, "float", column + at), count)
-                self.store_first(self.load_first(pointer, count) + sums, pointer, count)
+                before = e.select(empty, e.constant(0.0, "float"), self.load_first(pointer, count))
+                self.store_first(before + sums, pointer, count)
