@@ -15,6 +15,7 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
 from ingot.graph.schemas import bind, name_of
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
+from ingot.graph.symbols import is_decided_by_data
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -124,8 +125,9 @@ def _flip(x: Tensor, dims: Sequence[int]) -> str:
 def _pad(x: Tensor, pad: Sequence[Any], **_: Any) -> str:
     """Negative padding takes elements away at both ends before others are added."""
     for size, before, after in zip(reversed(x.shape), pad[::2], pad[1::2]):
-        numbers = (size, before, after)
-        if all(isinstance(n, int) for n in numbers) and size + min(before, 0) + min(after, 0) < 0:
+        if any(map(is_decided_by_data, (size, before, after))):
+            continue
+        if size + torch.sym_min(before, 0) + torch.sym_min(after, 0) < 0:
             return "padding that takes away more elements than there are"
     return ""
 

@@ -65,6 +65,7 @@ from ingot.graph.schemas import (
     node_name,
     written,
 )
+from ingot.graph.symbolic_views import from_start
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 
@@ -74,6 +75,7 @@ BEHIND = -1
 """The region of what a backward pass computes."""
 
 _SELECT = (aten.index.Tensor, aten.masked_select.default)
+_AT_INDEX = (aten.select.int, aten.select_scatter.default)
 _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose elements may share memory
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
@@ -228,6 +230,9 @@ class Recorder(Mode):
             args, kwargs = self._with_literals((args, kwargs))
         if is_mutable(op):
             return self._write(op, args, kwargs)
+        if op in _AT_INDEX and isinstance(args[-1], torch.SymInt):
+            *others, dim, index = args
+            args = (*others, dim, from_start(args[0].shape[dim], index))  # lowering knows no sign
         result = run_fake(op, args, kwargs, self.context.shapes)
         if meta.rule_for(op) is meta.native and args and isinstance(args[0], FakeTensor):
             self._record_views(op, args, kwargs, result)

@@ -182,12 +182,22 @@ def _transpose(t: Tensor, a: int, b: int) -> Window:
 
 def _select(t: Tensor, dim: int, index: Any) -> Window:
     dim %= t.dim()
-    index = index + t.shape[dim] if index < 0 else index
-    if (is_decided_by_data(index) or is_decided_by_data(t.shape[dim])) and not expected(index < t.shape[dim]):
-        raise EagerRaises("an index out of range: eager raises")
+    index = from_start(t.shape[dim], index)
     keep = [d for d in range(t.dim()) if d != dim]
     sizes, strides, offset = _permute(t, keep)
     return sizes, strides, offset + index * t.stride(dim)
+
+
+def from_start(size: Any, index: Any) -> Any:
+    """An index counted from the first element. Raises where it is out of range."""
+    index = index + size if index < 0 else index
+    if is_decided_by_data(index) or is_decided_by_data(size):
+        within = expected(index < size)
+    else:
+        within = 0 <= index < size
+    if not within:
+        raise EagerRaises("an index out of range: eager raises")
+    return index
 
 
 def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Window:

@@ -196,11 +196,30 @@ class _Check:
 
 
 def _range(index: Expr) -> tuple[Expr, Expr]:
-    """The first and last value of an index, where its bounds are constant; else the index itself, twice."""
+    """The first and last value of an index: constants, or in terms of sizes that vary; else the index itself, twice."""
+    if any(s.kind == "size" or s.extent.constant is None for s in index.symbols):
+        return _ends(index) or (index, index)
     low, high = index.bounds
     if low is not None and low < 0 and known_less_equal(ZERO, index):  # as u - 1 - i is for i below u
         low = 0
     return (integer(low), integer(high)) if low is not None and high is not None else (index, index)
+
+
+def _ends(index: Expr) -> tuple[Expr, Expr] | None:
+    """What an index is at the ends of its loops; None where it is not linear in them."""
+    linear = index.linear([symbol for symbol in index.symbols if symbol.kind != "size"])
+    if linear is None:
+        return None
+    first = last = linear[0]
+    for symbol, slope in linear[1].items():
+        low, high = slope.bounds
+        if low is not None and low >= 0:
+            last = last + slope * (symbol.extent - 1)
+        elif high is not None and high <= 0:
+            first = first + slope * (symbol.extent - 1)
+        else:
+            return None
+    return first, last
 
 
 def _type_problem(i: Instruction, types: Sequence[torch.dtype], graph: LoopGraph) -> str | None:

@@ -22,6 +22,7 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.numbers import tensor_of_number
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorValue
+from ingot.capture.values.tensor_data import tensor_of_numbers
 from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         array = session.realize(args[0]) if len(args) == 1 and not kwargs else None
         if not isinstance(array, ArrayValue):
-            return tensor_of_number(session, args, kwargs) or _of_known_integers(session, args, kwargs)
+            found = tensor_of_number(session, args, kwargs) or tensor_of_numbers(session, args, kwargs)
+            return found or _of_known_integers(session, args, kwargs)
         name = "clone" if copies else "detach"  # a tensor of its own
         return session.graph.call(session, "call_method", name, (array.tensor(session),), {})
 

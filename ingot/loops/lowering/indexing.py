@@ -176,7 +176,7 @@ def select_scatter(
 ) -> TensorValue:
     dim %= len(x.sizes)
     chosen = as_expr(position)
-    if chosen.bounds[0] is None or chosen.bounds[0] < 0:
+    if (chosen.constant or 0) < 0:
         chosen = chosen + x.sizes[dim]
     return overlaid(lw, out, x, source, lambda i: compare("eq", i[dim], chosen), lambda i: (*i[:dim], *i[dim + 1 :]))
 

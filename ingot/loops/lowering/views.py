@@ -151,9 +151,8 @@ def clamp(position: Expr, size: Expr) -> Expr:
 @lowers(aten.select.int)
 def select(lw: Lowering, out: Spec, x: TensorValue, dim: int, index: int | Expr) -> TensorValue:
     dim %= len(x.sizes)
-    position = as_expr(index)
-    high = position.bounds[1]
-    if high is not None and high < 0:
+    position = as_expr(index)  # one that varies counts from the start
+    if (position.constant or 0) < 0:
         position = position + x.sizes[dim]
     return lw.mapped(x, out, lambda i: (*i[:dim], position, *i[dim:]))
 

@@ -1,0 +1,98 @@
+"""`torch.tensor` and its kin of Python numbers that vary from call to call: each is filled in by the graph, so that a
+call is not compiled for every one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import ListValue, TupleValue
+from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.tensor import METHODS, SymIntValue, TensorValue
+from ingot.graph.symbols import is_decided_by_data
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_MOST = 64  # elements: of more, those that vary are compiled for
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+
+def tensor_of_numbers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary; None for all else."""
+    return _made(session, args[0], kwargs) if len(args) == 1 and kwargs.keys() <= {"dtype", "device"} else None
+
+
+def _new_tensor(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    if len(args) != 1 or kwargs or tensor.fake.device.type != "cpu":
+        return None
+    return _made(session, args[0], {"dtype": ConstantValue(tensor.fake.dtype)})
+
+
+METHODS["new_tensor"] = _new_tensor
+
+
+def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
+    leaves: list[Value] = []
+    shape = _gather(session, data, leaves)
+    if shape is None or all(isinstance(leaf, ConstantValue) for leaf in leaves):
+        return None
+    holds_floats = float in [leaf.python_type() for leaf in leaves]
+    dtype = session.known(kwargs["dtype"]) if "dtype" in kwargs else None
+    if dtype is None:
+        dtype = torch.get_default_dtype() if holds_floats else torch.int64
+    if dtype not in _FLOATS and (holds_floats or not all(_fits(leaf, dtype) for leaf in leaves)):
+        return None
+    on = {"device": kwargs["device"]} if "device" in kwargs else {}
+    if on and str(session.known(on["device"])) not in ("cpu", "None"):
+        return None
+    made = [_filled(session, leaf, dtype, on) for leaf in leaves]
+    if shape:
+        stacked = session.graph.call(session, "call_function", torch.stack, (TupleValue(made, tuple),), {})
+        sizes = [ConstantValue(size) for size in shape]
+        return session.graph.call(session, "call_method", "reshape", (stacked, *sizes), {})
+    if dtype is torch.int64 and isinstance(made[0], TensorValue):
+        session.graph.known.sizes[id(made[0].fake)] = made[0].fake, leaves[0]
+    return made[0]
+
+
+def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ...] | None:
+    """The shape of nested lists of numbers, which are added to `leaves`; None where it has none."""
+    data = session.realize(data)
+    if isinstance(data, (ListValue, TupleValue)) and data.python_type() in (list, tuple):
+        if not data.items or len(data.items) > _MOST:
+            return None
+        shapes = {_gather(session, item, leaves) for item in data.items}
+        inner = shapes.pop()
+        return None if shapes or inner is None or len(leaves) > _MOST else (len(data.items), *inner)
+    is_number = isinstance(data, ConstantValue) and type(data.object) in (int, float, bool)
+    is_size = isinstance(data, SymIntValue) and not is_decided_by_data(data.fake)
+    if not is_number and not is_size and not (isinstance(data, NumberValue) and data.cls in (int, float)):
+        return None
+    leaves.append(data)
+    return ()
+
+
+def _fits(number: Value, dtype: torch.dtype) -> bool:
+    """Whether it is one of a type of integers; for one that varies this becomes a guard. torch raises an error else."""
+    if dtype is torch.int64:
+        return True
+    value = number.fake if isinstance(number, SymIntValue) else getattr(number, "object", None)
+    return dtype is torch.int32 and value is not None and bool(-1 << 31 <= value) and bool(value < 1 << 31)
+
+
+def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, Any]) -> Value:
+    """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of floats."""
+    if isinstance(number, NumberValue):
+        made: Value = number.tensor
+    else:
+        held = torch.int64 if isinstance(number, SymIntValue) else dtype
+        named = {"dtype": ConstantValue(held), **on}
+        made = session.graph.call(session, "call_function", torch.full, (TupleValue([], tuple), number), named)
+    steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
+    for step in steps:
+        made = session.graph.call(session, "call_method", "to", (made, ConstantValue(step)), {})
+    return made

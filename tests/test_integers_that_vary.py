@@ -1,0 +1,93 @@
+"""Python integers that vary from call to call, on either side of zero: eager's results, errors and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ingot
+from tests.tracked import Tracked
+
+X = torch.randn(16, 12, generator=torch.Generator().manual_seed(0))
+INTEGERS = (3, 5, -2, 0, 30, -12, 1, -30, 11, -1)
+
+
+def row(x: Tensor, n: int) -> Any:
+    x[n] = x.sum(0)
+
+
+def row_in_place(x: Tensor, n: int) -> Any:
+    x.select(0, n).add_(1)
+
+
+def row_of_a_number(x: Tensor, n: int) -> Any:
+    x[n] = 1.0
+    return x * 2
+
+
+def part(x: Tensor, n: int) -> Any:
+    x[n : n + 3].mul_(2)
+
+
+PROGRAMS: list[Callable[[Tensor, int], Any]] = [
+    row,
+    row_in_place,
+    row_of_a_number,
+    part,
+    lambda x, n: x.select(1, n) * 2,
+    lambda x, n: x[:, n] * 2,
+    lambda x, n: torch.select_scatter(x, x[0], 0, n),
+    lambda x, n: x[:n] * 2,
+    lambda x, n: x[-n:].sum(),
+    lambda x, n: x.narrow(0, n, 2) * 2,
+    lambda x, n: x.roll(n, 0),
+    lambda x, n: x.tril(n),
+    lambda x, n: F.pad(x, (0, 0, n, -n)),
+    lambda x, n: (x * 10) // (n or 1),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_integers_of_both_signs_and_out_of_range(program: Callable[[Tensor, int], Any]) -> None:
+    compiled = ingot.compile(program)
+    with torch.no_grad():
+        for n in INTEGERS:
+            sides: list[tuple[Any, Tensor]] = []
+            for function in (program, compiled):
+                x = X.clone()
+                try:
+                    sides.append((function(x, n), x))
+                except (IndexError, RuntimeError) as error:
+                    sides.append((f"{type(error).__name__}: {error}", x))
+            (expected, written), (found, its) = sides
+            torch.testing.assert_close(its, written)
+            if isinstance(expected, Tensor):
+                torch.testing.assert_close(found, expected)
+            else:
+                assert found == expected
+
+
+WITHIN: list[Callable[[Tensor, int], Any]] = [
+    row_of_a_number,
+    lambda x, n: x.select(0, n) * 2,
+    lambda x, n: x[:n] * 2,
+    lambda x, n: x[n:].mean(0),
+    lambda x, n: x[n : n + 2].sum(),
+]
+
+
+@pytest.mark.parametrize("program", WITHIN)
+def test_places_in_a_tensor_of_known_sizes_share_a_program(program: Callable[[Tensor, int], Any]) -> None:
+    tracked = Tracked(program, fullgraph=True)
+    with torch.no_grad():
+        assert [tracked(X.clone(), n) for n in (3, 5, 9, 7)] == [1, 1, 0, 0]
+
+
+def test_a_table_is_read_up_to_a_size_that_varies() -> None:
+    tracked = Tracked(lambda x, table: table[len(x) :] * 2, fullgraph=True)
+    assert [tracked(torch.ones(n), X) for n in (3, 5, 9, 7)] == [1, 1, 0, 0]
