@@ -125,12 +125,30 @@ def with_history(
 
         tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
         targets = [node.target for node in graph.graph.nodes]
-        original = Original(compile_vjp, tensors, written, parts.draws, any(map(sees_inputs, targets)))
+        hooked = any(map(sees_inputs, targets))
+        original = Original(compile_vjp, tensors, written, _unread(joint), parts.draws, hooked)
         repeats = any(map(tells_none, targets))
         run = _training_program(run, parts, part, original, repeats, compilation, compile_program)
     windows = [(w.output, w.base, w.spec) for w in joint.windows]
     places = places_for(windows, parts.symbols, joint.results)
     return WithWindows(run, windows_of(windows, places), joint.given) if windows else run
+
+
+def _unread(joint: Joint) -> list[int]:
+    """The inputs that are written, and that neither an output with a gradient nor a gradient depends on."""
+    written, outputs = [position for position, _ in joint.aten.mutations], joint.aten.outputs
+    heads = [outputs[k] for k in joint.differentiable] + outputs[joint.outputs :]
+    if joint.written or any(head.position in written for head in heads):  # what they are then is a part of it
+        return []
+    stack = [head.node for head in heads if head.node is not None]
+    found = set(stack)
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in found:
+                found.add(node)
+                stack.append(node)
+    inputs = joint.aten.inputs
+    return [k for k in written if inputs[k] not in found]
 
 
 def _second_derivatives(

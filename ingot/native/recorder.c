@@ -13,7 +13,8 @@
 
 static PyObject *name_program, *name_call, *name_sizes, *name_left, *name_done, *name_passed, *name_saved_tensors,
     *name_to_save, *name_non_differentiable, *name_materialize_grads, *name_maybe_clear_saved_tensors, *name__version,
-    *name__is_view, *name_detach, *name_record, *name_expected, *name___of_ingots_hooks__, *name__sequence_nr;
+    *name__is_view, *name_detach, *name_record, *name_expected, *name___of_ingots_hooks__, *name__sequence_nr,
+    *name_is_inference;
 
 static PyObject *apply;        /* of torch.autograd.Function: makes a node of the results of a forward */
 static PyObject *slow_forward; /* as `forward` and `backward` below, for what is unusual */
@@ -53,9 +54,11 @@ typedef struct Way {
 typedef struct {
     PyObject_HEAD PyObject *forward; /* a Program, or a callable(*inputs) -> tuple or list */
     PyObject *leaf;                  /* None, or what requires a gradient where no input does */
+    PyObject *before;                /* None, or callable(inputs) -> State: what the call will change */
     int inputs, outputs, tensors;
-    int saved_count, untracked_count, size_count, tangent_count, spent_count, way_count;
+    int saved_count, untracked_count, unread_count, size_count, tangent_count, spent_count, way_count;
     int *saved, *untracked, *differentiable, *spent; /* among the inputs and all results; among the outputs */
+    int *unread;                                     /* inputs that no gradient depends on */
     SizePlace *places;
     Tangent *tangents;
     Way *ways;
@@ -71,6 +74,7 @@ static int recorder_traverse(PyObject *self, visitproc visit, void *arg) {
     Recorder *recorder = (Recorder *)self;
     Py_VISIT(recorder->forward);
     Py_VISIT(recorder->leaf);
+    Py_VISIT(recorder->before);
     for (Way *way = recorder->ways; way; way = way->next) {
         Py_VISIT(way->run);
         Py_VISIT(way->program);
@@ -83,6 +87,7 @@ static int recorder_clear(PyObject *self) {
     recorder->usual = recorder->usual_backward = false;
     Py_CLEAR(recorder->forward);
     Py_CLEAR(recorder->leaf);
+    Py_CLEAR(recorder->before);
     Py_CLEAR(recorder->known_sizes);
     while (recorder->ways) {
         Way *way = recorder->ways;
@@ -103,6 +108,7 @@ static void recorder_dealloc(PyObject *self) {
     PyMem_Free(recorder->untracked);
     PyMem_Free(recorder->differentiable);
     PyMem_Free(recorder->spent);
+    PyMem_Free(recorder->unread);
     PyMem_Free(recorder->places);
     PyMem_Free(recorder->tangents);
     Py_TYPE(self)->tp_free(self);
@@ -160,24 +166,26 @@ static int read_places(Recorder *recorder, PyObject *tuple) {
 }
 
 static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"forward",         "leaf",   "inputs",         "tensors", "outputs", "saved",
-                            "untracked",       "places", "differentiable", "spent",   "usual",   "usual_backward",
-                            "looks_for_hooks", NULL};
+    static char *names[] = {"forward", "leaf",           "before",          "inputs", "tensors",        "outputs",
+                            "saved",   "untracked",      "unread",          "places", "differentiable", "spent",
+                            "usual",   "usual_backward", "looks_for_hooks", NULL};
     Recorder *recorder = (Recorder *)self;
-    PyObject *forward, *leaf, *saved, *untracked, *places, *differentiable, *spent;
+    PyObject *forward, *leaf, *before, *saved, *untracked, *unread, *places, *differentiable, *spent;
     int usual, usual_backward, looks_for_hooks;
     if (recorder->forward != NULL)
         return PyErr_Format(PyExc_ValueError, "a recorder is described once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOiiiO!O!O!O!O!ppp:describe", names, &forward, &leaf,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOiiiO!O!O!O!O!O!ppp:describe", names, &forward, &leaf, &before,
                                      &recorder->inputs, &recorder->tensors, &recorder->outputs, &PyTuple_Type, &saved,
-                                     &PyTuple_Type, &untracked, &PyTuple_Type, &places, &PyTuple_Type, &differentiable,
-                                     &PyTuple_Type, &spent, &usual, &usual_backward, &looks_for_hooks))
+                                     &PyTuple_Type, &untracked, &PyTuple_Type, &unread, &PyTuple_Type, &places,
+                                     &PyTuple_Type, &differentiable, &PyTuple_Type, &spent, &usual, &usual_backward,
+                                     &looks_for_hooks))
         return NULL;
     recorder->usual_backward = usual_backward;
     recorder->looks_for_hooks = looks_for_hooks;
     if (recorder->tensors > recorder->inputs ||
         read_positions(saved, INT_MAX, &recorder->saved_count, &recorder->saved) < 0 ||
         read_positions(untracked, recorder->outputs, &recorder->untracked_count, &recorder->untracked) < 0 ||
+        read_positions(unread, recorder->tensors, &recorder->unread_count, &recorder->unread) < 0 ||
         read_positions(spent, recorder->outputs, &recorder->spent_count, &recorder->spent) < 0 ||
         read_positions(differentiable, recorder->outputs, &recorder->tangent_count, &recorder->differentiable) < 0 ||
         read_places(recorder, places) < 0)
@@ -188,6 +196,7 @@ static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
     recorder->usual_backward &= recorder->tangent_count <= 64;
     recorder->forward = Py_NewRef(forward);
     recorder->leaf = Py_NewRef(leaf);
+    recorder->before = Py_NewRef(before);
     recorder->usual = usual && joined;
     Py_RETURN_NONE;
 }
@@ -311,11 +320,15 @@ static PyObject *recorder_call(PyObject *self, PyObject *inputs, PyObject *keywo
         return result;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(inputs);
-    PyObject *arguments = PyTuple_New(3 + count);
-    if (arguments == NULL)
+    bool changes = recorder->before != Py_None;
+    PyObject *state = changes ? PyObject_CallOneArg(recorder->before, inputs) : Py_NewRef(unchanged);
+    PyObject *arguments = state ? PyTuple_New(3 + count) : NULL;
+    if (arguments == NULL) {
+        Py_XDECREF(state);
         return NULL;
+    }
     PyTuple_SET_ITEM(arguments, 0, Py_NewRef(self));
-    PyTuple_SET_ITEM(arguments, 1, Py_NewRef(unchanged));
+    PyTuple_SET_ITEM(arguments, 1, state);
     PyTuple_SET_ITEM(arguments, 2, Py_NewRef(recorder->leaf));
     for (Py_ssize_t i = 0; i < count; i++)
         PyTuple_SET_ITEM(arguments, 3 + i, Py_NewRef(PyTuple_GET_ITEM(inputs, i)));
@@ -396,19 +409,59 @@ static PyObject *read_sizes(Recorder *recorder, PyObject *const *inputs, const O
     return sizes;
 }
 
-/* A Call: the inputs, how often each tensor of them had been written, and that nothing was changed. */
-static PyObject *call_of(const Recorder *recorder, PyObject *const *inputs) {
-    PyObject *given = PyTuple_New(recorder->inputs), *versions = PyList_New(recorder->tensors), *call = NULL;
-    for (int i = 0; given && i < recorder->inputs; i++)
-        PyTuple_SET_ITEM(given, i, Py_NewRef(inputs[i]));
-    for (int i = 0; versions && i < recorder->tensors; i++) {
-        PyObject *version = PyObject_GetAttr(inputs[i], name__version);
+/* Puts the tensors of a dict by position in their places. */
+static int replace(PyObject *tuple, PyObject *others) {
+    PyObject *position, *other;
+    for (Py_ssize_t at = 0; PyDict_Next(others, &at, &position, &other);) {
+        Py_ssize_t k = PyLong_AsSsize_t(position);
+        if (k < 0 || k >= PyTuple_GET_SIZE(tuple))
+            return PyErr_Occurred() ? -1 : too_few("inputs");
+        Py_SETREF(((PyTupleObject *)tuple)->ob_item[k], Py_NewRef(other));
+    }
+    return 0;
+}
+
+/* How often a tensor was written; None for one of inference mode, which does not count that. */
+static PyObject *version_of(PyObject *tensor) {
+    PyObject *version = PyObject_GetAttr(tensor, name__version), *type, *raised, *traceback;
+    if (version != NULL)
+        return version;
+    PyErr_Fetch(&type, &raised, &traceback);
+    PyObject *answer = PyObject_CallMethodNoArgs(tensor, name_is_inference);
+    if (answer == Py_True) {
+        Py_XDECREF(type);
+        Py_XDECREF(raised);
+        Py_XDECREF(traceback);
+        version = Py_NewRef(Py_None);
+    } else
+        PyErr_Restore(type, raised, traceback);
+    Py_XDECREF(answer);
+    return version;
+}
+
+/* The versions of all; 0 for those that do not matter. */
+static PyObject *versions_of(const Recorder *recorder, PyObject *given) {
+    PyObject *versions = PyList_New(recorder->tensors);
+    for (int i = 0, skipped = 0; versions && i < recorder->tensors; i++) {
+        bool skip = skipped < recorder->unread_count && recorder->unread[skipped] == i;
+        PyObject *version = skip ? PyLong_FromLong(0) : version_of(PyTuple_GET_ITEM(given, i));
+        skipped += skip;
         if (version == NULL)
             Py_CLEAR(versions);
         else
             PyList_SET_ITEM(versions, i, version);
     }
-    if (given && versions)
+    return versions;
+}
+
+/* A Call: the inputs as they were before, how often they had been written, and the state. */
+static PyObject *call_of(const Recorder *recorder, PyObject *const *inputs, PyObject *state) {
+    PyObject *given = PyTuple_New(recorder->inputs), *versions = NULL, *call = NULL;
+    for (int i = 0; given && i < recorder->inputs; i++)
+        PyTuple_SET_ITEM(given, i, Py_NewRef(inputs[i]));
+    if (given && (state == unchanged || replace(given, PyTuple_GET_ITEM(state, 0)) == 0))
+        versions = versions_of(recorder, given);
+    if (versions)
         call = ((PyTypeObject *)call_type)->tp_alloc((PyTypeObject *)call_type, 3);
     if (call == NULL) {
         Py_XDECREF(given);
@@ -417,7 +470,7 @@ static PyObject *call_of(const Recorder *recorder, PyObject *const *inputs) {
     }
     PyTuple_SET_ITEM(call, 0, given);
     PyTuple_SET_ITEM(call, 1, versions);
-    PyTuple_SET_ITEM(call, 2, Py_NewRef(unchanged));
+    PyTuple_SET_ITEM(call, 2, Py_NewRef(state));
     return call;
 }
 
@@ -497,7 +550,7 @@ static PyObject *forward(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
              PyObject_SetAttr(node, name_program, (PyObject *)recorder) == 0 &&
              set_stolen(node, name_to_save,
                         picked(recorder->saved, recorder->saved_count, inputs, recorder->inputs, &results)) == 0 &&
-             set_stolen(node, name_call, call_of(recorder, inputs)) == 0 &&
+             set_stolen(node, name_call, call_of(recorder, inputs, args[2])) == 0 &&
              set_stolen(node, name_sizes, read_sizes(recorder, inputs, &results)) == 0 &&
              (recorder->untracked_count == 0 ||
               set_stolen(node, name_non_differentiable, without_history(recorder, &results)) == 0))
@@ -586,27 +639,33 @@ static int expect(Recorder *recorder, PyObject *sizes) {
     return status;
 }
 
-static bool is_laid_out(PyObject *given, const Tangent *expected) {
+/* Whether a gradient is a plain tensor, and whether it lies as the backward expects it. */
+static bool is_plain(PyObject *given, const Tangent *expected, bool *laid_out) {
     IngotTensorFacts facts;
     if (!ingot_is_plain_tensor(given) || ingot_tensor_facts(given, &facts) < 0)
         return false;
-    return facts.dispatch_keys == expected->keys && facts.rank == expected->rank &&
-           memcmp(facts.strides, expected->strides, (size_t)facts.rank * sizeof(int64_t)) == 0;
+    if (facts.dispatch_keys != expected->keys || facts.rank != expected->rank)
+        return false;
+    *laid_out = memcmp(facts.strides, expected->strides, (size_t)facts.rank * sizeof(int64_t)) == 0;
+    return true;
 }
 
-/* The way for the tangents that come in; NULL where there is none, or an exception is set. */
-static const Way *way_for(Recorder *recorder, PyObject *const *tangents) {
+/* The way for the tangents that come in; NULL where there is none, or an exception is set. `elsewise`: those (bits)
+   that lie in another way than is expected. */
+static const Way *way_for(Recorder *recorder, PyObject *const *tangents, uint64_t *elsewise) {
     uint64_t present = 0;
     for (int i = 0; i < recorder->spent_count; i++)
         if (tangents[recorder->spent[i]] != Py_None)
             return NULL;
     for (int i = 0; i < recorder->tangent_count; i++) {
         PyObject *given = tangents[recorder->differentiable[i]];
+        bool laid_out;
         if (given == Py_None)
             continue;
-        if (!is_laid_out(given, &recorder->tangents[i]))
+        if (!is_plain(given, &recorder->tangents[i], &laid_out))
             return NULL;
         present |= (uint64_t)1 << i;
+        *elsewise |= (uint64_t)!laid_out << i;
     }
     const Way *way = recorder->ways;
     while (way && way->present != present)
@@ -625,7 +684,7 @@ static int has(PyObject *node, PyObject *name, PyObject *value) {
 /* The way of a backward that is as usual: the first through this node, of plain gradients, which need no history. NULL
    where it is not, or an exception is set. */
 static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes, PyObject *const *tangents,
-                            Py_ssize_t count) {
+                            Py_ssize_t count, uint64_t *elsewise) {
     static PyObject *zero;
     if (zero == NULL && (zero = PyLong_FromLong(0)) == NULL)
         return NULL;
@@ -634,7 +693,7 @@ static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
         return NULL;
     if (recorder->looks_for_hooks && has_no_hooks(node) != 1)
         return NULL;
-    return expect(recorder, sizes) < 0 ? NULL : way_for(recorder, tangents);
+    return expect(recorder, sizes) < 0 ? NULL : way_for(recorder, tangents, elsewise);
 }
 
 /* Lets go of what is saved, unless the graph is kept. */
@@ -651,24 +710,35 @@ static int let_go(PyObject *node, const Way *way) {
 }
 
 /* What the backward's program is given. */
-static int collect(const Recorder *recorder, const Way *way, PyObject *node, PyObject *sizes, PyObject *const *tangents,
-                   Objects *given) {
+static int collect(Recorder *recorder, const Way *way, PyObject *node, PyObject *sizes, PyObject *const *tangents,
+                   uint64_t elsewise, Objects *given) {
     PyObject *saved = PyObject_GetAttr(node, name_saved_tensors); /* raises where they were let go, or were written */
     if (saved == NULL)
         return -1;
     Py_ssize_t saved_count = PyTuple_GET_SIZE(saved), size_count = PyTuple_GET_SIZE(sizes), at = 0;
     int status = objects_init(given, saved_count + recorder->tangent_count + size_count);
-    if (status == 0) {
-        for (Py_ssize_t i = 0; i < saved_count; i++)
-            given->items[at++] = Py_NewRef(PyTuple_GET_ITEM(saved, i));
-        for (int i = 0; i < recorder->tangent_count; i++)
-            if (way->present & (uint64_t)1 << i)
-                given->items[at++] = Py_NewRef(tangents[recorder->differentiable[i]]);
-        for (Py_ssize_t i = 0; i < size_count; i++)
-            given->items[at++] = Py_NewRef(PyTuple_GET_ITEM(sizes, i));
-        given->count = at;
+    if (status < 0) {
+        Py_DECREF(saved);
+        return -1;
     }
+    for (Py_ssize_t i = 0; i < saved_count; i++)
+        given->items[at++] = Py_NewRef(PyTuple_GET_ITEM(saved, i));
     Py_DECREF(saved);
+    for (int i = 0; i < recorder->tangent_count && status == 0; i++) {
+        PyObject *tangent = tangents[recorder->differentiable[i]];
+        if (!(way->present & (uint64_t)1 << i))
+            continue;
+        if (elsewise & (uint64_t)1 << i)
+            given->items[at] = PyObject_CallMethod((PyObject *)recorder, "laid_out", "iOO", i, sizes, tangent);
+        else
+            given->items[at] = Py_NewRef(tangent);
+        status = given->items[at++] ? 0 : -1;
+    }
+    for (Py_ssize_t i = 0; i < size_count; i++)
+        given->items[at++] = Py_NewRef(PyTuple_GET_ITEM(sizes, i));
+    given->count = at;
+    if (status < 0)
+        objects_clear(given);
     return status;
 }
 
@@ -711,14 +781,15 @@ static PyObject *backward(PyObject *Py_UNUSED(module), PyObject *const *args, Py
     PyObject *sizes = program ? PyObject_GetAttr(node, name_sizes) : NULL, *gradients = NULL;
     Recorder *recorder = (Recorder *)program;
     const Way *way = NULL;
+    uint64_t elsewise = 0;
     Objects given, results;
     if (sizes != NULL && PyObject_TypeCheck(program, &Recorder_Type))
-        way = usual_way(recorder, node, sizes, args + 1, count - 1);
+        way = usual_way(recorder, node, sizes, args + 1, count - 1, &elsewise);
     if (sizes == NULL || PyErr_Occurred())
         ;
     else if (way == NULL)
         gradients = PyObject_Vectorcall(slow_backward, args, (size_t)count, NULL);
-    else if (collect(recorder, way, node, sizes, args + 1, &given) == 0) {
+    else if (collect(recorder, way, node, sizes, args + 1, elsewise, &given) == 0) {
         if (let_go(node, way) == 0 && run_backward(way, &given, &results) == 0) {
             gradients = by_argument(recorder, way, &results);
             objects_clear(&results);
@@ -734,8 +805,8 @@ static PyObject *backward(PyObject *Py_UNUSED(module), PyObject *const *args, Py
 
 static PyMethodDef recorder_methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_VARARGS | METH_KEYWORDS,
-     "describe(*, forward, leaf, inputs, tensors, outputs, saved, untracked, places, likes, spent, usual, "
-     "usual_backward,\nlooks_for_hooks): says once what the calls are; see TrainingProgram."},
+     "describe(*, forward, leaf, before, inputs, tensors, outputs, saved, untracked, unread, places, differentiable,\n"
+     "spent, usual, usual_backward, looks_for_hooks): says once what the calls are; see TrainingProgram."},
     {"add_way", add_way, METH_VARARGS,
      "add_way(present, run, passed, wanted): from now on, where just these tangents come in (bits), `run` is what\n"
      "computes the gradients of the inputs `wanted`, and nobody may go back through the outputs `passed` again."},
@@ -800,7 +871,8 @@ int ingot_recorder_register(PyObject *module) {
                  {&name_record, "record"},
                  {&name_expected, "expected"},
                  {&name___of_ingots_hooks__, "__of_ingots_hooks__"},
-                 {&name__sequence_nr, "_sequence_nr"}};
+                 {&name__sequence_nr, "_sequence_nr"},
+                 {&name_is_inference, "is_inference"}};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++)
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL)
             return -1;

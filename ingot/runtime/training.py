@@ -216,8 +216,9 @@ class Original:
 
     `compile_vjp` is told of each tangent whether it requires a gradient, or None where there is none, and returns what
     takes the inputs, of which the first `tensors` are tensors, with the tangents behind these, and gives the gradients
-    with their history, and of which inputs. `written` are the inputs that the program writes; `draws` says that it
-    draws random numbers, `hooked` that there are hooks which eager calls once for the gradients of both orders.
+    with their history, and of which inputs. `written` are the inputs that the program writes, of which `unread` hold
+    nothing that a gradient depends on, as running statistics do; `draws` says that it draws random numbers, `hooked`
+    that there are hooks which eager calls once for the gradients of both orders.
     """
 
     def __init__(
@@ -225,24 +226,29 @@ class Original:
         compile_vjp: Callable[[tuple[bool | None, ...]], tuple[Callable[..., Sequence[Any]], Sequence[int]]],
         tensors: int,
         written: Sequence[int],
+        unread: Sequence[int],
         draws: bool,
         hooked: bool,
     ) -> None:
-        self.compile_vjp, self.tensors, self.written = compile_vjp, tensors, tuple(written)
+        self.compile_vjp, self.tensors = compile_vjp, tensors
+        self.written, self.unread = tuple(k for k in written if k not in unread), tuple(sorted(unread))
         self.draws, self.hooked = draws, hooked
+        self.changes = bool(self.written) or draws  # what `before` takes
         self._programs: dict[tuple[bool | None, ...], tuple[Callable[..., Sequence[Any]], Sequence[int]]] = {}
         self._lock = threading.Lock()
 
     def before(self, inputs: Sequence[Tensor]) -> State:
         """What is needed to run it again, taken before it runs."""
-        if not self.written and not self.draws:
+        if not self.changes:
             return UNCHANGED
-        kept = {k: inputs[k].clone() for k in self.written}
+        kept = {k: inputs[k].clone() for k in self.written} if self.written else {}
         return State(kept, torch.get_rng_state() if self.draws else None)
 
     def versions(self, inputs: Sequence[Any]) -> list[int | None]:
-        """How often each input was written; None for those of inference mode, which do not count that."""
-        return [None if t.is_inference() else t._version for t in inputs[: self.tensors]]
+        """How often each input was written; None for those of inference mode, which do not count that, and 0 for those
+        that no gradient depends on."""
+        tensors = enumerate(inputs[: self.tensors])
+        return [0 if k in self.unread else None if t.is_inference() else t._version for k, t in tensors]
 
     def gradients(
         self, inputs: Sequence[Tensor], state: State, tangents: Sequence[Tensor | None]
@@ -356,15 +362,17 @@ class TrainingProgram(_native.Recorder):
         self.describe(
             forward=forward,
             leaf=self.leaf,
+            before=original.before if original.changes else None,
             inputs=inputs,
             tensors=original.tensors,
             outputs=outputs,
             saved=self.saved,
             untracked=self.untracked,
+            unread=original.unread,
             places=tuple(tangents.places.values()),
             differentiable=self.differentiable,
             spent=tuple(spent),
-            usual=_KEEPS_AS_EXPECTED and not (written or apart or original.written or original.draws),
+            usual=_KEEPS_AS_EXPECTED and not (written or apart),
             usual_backward=not any(reentrant),
             looks_for_hooks=bool(self.passed),
         )
@@ -402,6 +410,10 @@ class TrainingProgram(_native.Recorder):
     def expected(self, sizes: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int], ...]:
         """The strides of the gradients that come in, and the dispatch keys that plain ones have."""
         return tuple([(t.strides, _plain_keys(t.device)) for t in self.tangents.at(sizes)])
+
+    def laid_out(self, number: int, sizes: tuple[int, ...], given: Tensor) -> Tensor:
+        """A gradient that comes in, as the backward expects it."""
+        return self.tangents.at(sizes)[number].laid_out(given)
 
     def learn(self, tangents: Sequence[Tensor | None]) -> None:
         """Has C take backwards where such gradients come in from now on, if nothing else is to be done than to run a

@@ -3,6 +3,7 @@ are as in eager."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import sys
 import weakref
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import ingot
 from ingot.native import _native
@@ -69,10 +70,67 @@ def test_usual_calls_run_no_python():
     assert python_frames(partial) == []
 
 
+class Normed(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.linear, self.norm, self.dropout = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.norm(self.linear(x)).tanh())
+
+
+@pytest.mark.parametrize("dropout, ran", [(0.0, []), (0.5, ["before"])])
+def test_running_statistics_and_random_numbers(dropout, ran):
+    torch.manual_seed(0)
+    model, x = Normed(dropout).double(), torch.randn(5, 4, dtype=torch.float64)
+    peer, compiled = copy.deepcopy(model), ingot.compile(model)
+    for _ in range(2):
+        compiled(x).backward(torch.ones(5, 6, dtype=torch.float64))
+        peer(x)
+    assert sorted(set(python_frames(lambda: compiled(x).backward(torch.ones(5, 6, dtype=torch.float64))))) == ran
+    peer(x)
+    found = []
+    for module, function in ((model, compiled), (peer, peer)):
+        torch.manual_seed(1)
+        parameters = [*module.parameters()]
+        first = torch.autograd.grad(function(x).sin().sum(), parameters, create_graph=True)
+        torch.manual_seed(1)
+        function(x)  # writes the statistics, which no gradient depends on
+        found.append(torch.autograd.grad([g.square().sum() for g in first[:2]], parameters[:2]))
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(peer.named_buffers()))
+
+
+def test_what_gradients_depend_on_is_kept_as_it_was():
+    def step(x: Tensor, count: Tensor) -> Tensor:
+        y = (x * (2 * count)).sin()
+        count.add_(1)
+        return y
+
+    found = []
+    for function in (ingot.compile(step), step):
+        x, count = torch.arange(4.0, requires_grad=True), torch.full((4,), 2.0)
+        for _ in range(2):
+            (first,) = torch.autograd.grad(function(x, count.clone()).sum(), x, create_graph=True)
+            found.append(torch.autograd.grad(first.sum(), x)[0])
+    torch.testing.assert_close(found[:2], found[2:])
+
+
+def test_inputs_of_inference_mode():
+    with torch.inference_mode():
+        h = torch.randn(3, 8)
+    compiled, (x, _, w), tangents = compiled_gates(), operands(), [torch.randn(3, 4)] * 2
+    for _ in range(2):
+        outputs = compiled(x, h, w), gates(x, h.clone(), w)
+        torch.testing.assert_close(*(torch.autograd.grad(these, (x, w), tangents) for these in outputs))
+
+
 def test_what_is_unusual_is_left_to_python():
     compiled, given = compiled_gates(), operands()
-    outputs, tangents = compiled(*given), [torch.randn(4, 3).t(), torch.randn(3, 4)]
+    outputs, tangents = compiled(*given), [torch._efficientzerotensor((3, 4)), torch.randn(3, 4)]
     assert "_backward" in python_frames(lambda: torch.autograd.grad(outputs, given, tangents))
+    outputs, tangents = compiled(*given), [torch.randn(4, 3).t(), torch.randn(3, 4)]
+    assert python_frames(lambda: torch.autograd.grad(outputs, given, tangents))[0] == "laid_out"
 
 
 @pytest.mark.parametrize(
@@ -171,9 +229,9 @@ def test_recorders_are_collected():
 )
 def test_descriptions_are_checked(changed):
     described: dict[str, Any] = {
-        "forward": lambda *inputs: inputs, "leaf": None, "inputs": 2, "tensors": 2, "outputs": 1, "saved": (0,),
-        "untracked": (), "places": (), "differentiable": (0,), "spent": (), "usual": True, "usual_backward": True,
-        "looks_for_hooks": False,
+        "forward": lambda *inputs: inputs, "leaf": None, "before": None, "inputs": 2, "tensors": 2, "outputs": 1,
+        "saved": (0,), "untracked": (), "unread": (), "places": (), "differentiable": (0,), "spent": (), "usual": True,
+        "usual_backward": True, "looks_for_hooks": False,
     }  # fmt: skip
     recorder = _native.Recorder()
     with pytest.raises(ValueError):
