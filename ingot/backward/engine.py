@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import torch
-from torch.autograd.graph import _engine_run_backward
+from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from ingot.backward.hooks import Hooks
 from ingot.backward.structure import IDENTITY, PROGRAM, Structure, read
@@ -260,6 +261,7 @@ def _run(
         step.saved = ()
     with torch.no_grad():
         results = entry.program.consume(arguments)
+    _retain(structure, entry, results)
     if not structure.accumulates:
         remaining = iter(results)
         return tuple([next(remaining) if present else None for present in traced.present])
@@ -277,8 +279,6 @@ def _release(
 ) -> None:
     """Has autograd let go of what the nodes keep: its engine passes them with no gradients, past which no hook is
     called."""
-    silent = [*structure.tables(), *(step.accumulated_hooks for step in structure.steps)]
-    tables = [(table, dict(table)) for table in silent if table]
     for position, passed in entry.traced.passed.items():
         step = structure.steps[position]
         assert step.kind == PROGRAM
@@ -286,19 +286,40 @@ def _release(
     zeros = [s.node for s in structure.steps if s.kind == IDENTITY]
     for node in zeros:  # else there would be gradients
         node.set_materialize_grads(False)
+    try:
+        with _without_hooks(structure), torch.enable_grad():
+            end = _End.apply(*heads)
+            aims, tangent = tuple(targets), torch.ones_like(end)
+            _engine_run_backward((end,), (tangent,), False, False, aims, True, accumulate_grad=structure.accumulates)
+    finally:
+        for node in zeros:
+            node.set_materialize_grads(True)
+
+
+def _retain(structure: Structure, entry: Entry, results: Sequence[torch.Tensor]) -> None:
+    """Has autograd store gradients in the tensors that retain them, which only it knows: its engine is asked for the
+    gradient of what has just that gradient."""
+    retained = entry.traced.retained
+    if not retained:
+        return
+    with _without_hooks(structure):
+        for (position, number), gradient in zip(retained, results[-len(retained) :]):
+            edge = (GradientEdge(structure.steps[position].node, number),)
+            _engine_run_backward(edge, (gradient,), True, False, edge, True, accumulate_grad=False)
+
+
+@contextmanager
+def _without_hooks(structure: Structure) -> Iterator[None]:
+    """No hook of the user's runs inside."""
+    silent = [*structure.tables(), *(step.accumulated_hooks for step in structure.steps)]
+    tables = [(table, dict(table)) for table in silent if table]
     for table, _ in tables:
         table.clear()
     try:
-        with torch.enable_grad():
-            end = _End.apply(*heads)
-        _engine_run_backward(
-            (end,), (torch.ones_like(end),), False, False, tuple(targets), True, accumulate_grad=structure.accumulates
-        )
+        yield
     finally:
         for table, content in tables:
             table.update(content)
-        for node in zeros:
-            node.set_materialize_grads(True)
 
 
 class _End(torch.autograd.Function):

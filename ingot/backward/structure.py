@@ -88,6 +88,7 @@ class Structure:
                 parts.append(tuple([(hook_kinds(t), position) for t, position in step.hooks.tensor]))
                 parts.append(tuple([hook_kinds(table) for table in step.hooks.before]))
                 parts.append(tuple([hook_kinds(table) for table in step.hooks.behind]))
+                parts.append(step.hooks.retained)
             variable = step.variable
             if variable is not None:
                 grad = variable.grad if self.accumulates else None
@@ -191,15 +192,13 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
     if not needed:
         return Step(node, FORMULA, edges, (), (name,), NO_HOOKS, needed=False)
     hooks = hooks_of(node)
-    if hooks.retained:
-        raise Unsupported("a result retains its gradient (retain_grad)")
     if name == "AccumulateGrad":
         variable = node.variable
         if getattr(variable, "grad_dtype", variable.dtype) is not variable.dtype:
             raise Unsupported("a gradient of another type than what it is one of (grad_dtype)")
         return Step(node, ACCUMULATE, edges, (), (), hooks, variable)
     if is_of_program(node):
-        if any(number in node.program.passed for _, number in hooks.tensor):
+        if any(number in node.program.passed for number in (*hooks.retained, *(k for _, k in hooks.tensor))):
             raise Unsupported("a hook on a result that another one is computed from")
         return Step(node, PROGRAM, edges, *_of_program(node), hooks)
     if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]

@@ -32,14 +32,16 @@ aten = torch.ops.aten
 class Traced:
     """The graph of a backward. Its inputs are the tangents, what the steps keep, the gradients that are there, and what
     `conditions` load; its outputs the gradients of `leaves` that had none (positions of steps), or of the targets, None
-    for those that have none. `into` are the steps with a gradient that is written; `conditions` have to hold of the
-    hooks; `order` is that in which leaves get their gradients."""
+    for those that have none, and then those that are `retained`, by step and which of its inputs. `into` are the steps
+    with a gradient that is written; `conditions` have to hold of the hooks; `order` is that in which leaves get their
+    gradients."""
 
     graph: AtenGraph
     leaves: list[int] = field(default_factory=list)
     into: list[int] = field(default_factory=list)
     present: list[bool] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
+    retained: list[tuple[int, int]] = field(default_factory=list)
     passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)  # by step of a program: tangents that came in
 
 
@@ -97,6 +99,7 @@ class _Trace:
         self.captured: dict[tuple[int, int], Any] = {}
         self.results: dict[int, Any] = {}  # by step that accumulates
         self.order: list[int] = []
+        self.retained: dict[tuple[int, int], Any] = {}
         self.passed: dict[int, tuple[bool, ...]] = {}
 
     def run(self, tangents: Sequence[torch.Tensor]) -> tuple[Traced, list[Any]]:
@@ -165,6 +168,9 @@ class _Trace:
             buffer[number] = self.hooks.on_gradient(self.recorder, table, buffer.get(number))
         if step.leaf_hooks:
             buffer[0] = self.hooks.on_gradient(self.recorder, step.leaf_hooks, buffer.get(0))
+        for number in step.hooks.retained:
+            if buffer.get(number) is not None:
+                self.retained[position, number] = buffer[number]
         for aim in self.structure.targets or ():
             if aim is not None and aim[0] == position:
                 self.captured[aim] = buffer.get(aim[1])
@@ -297,6 +303,9 @@ class _Trace:
                 traced.present.append(gradient is not None)
                 if gradient is not None:
                     outputs.append(self._own(gradient, None))
+        for place, gradient in self.retained.items():
+            outputs.append(self._own(gradient, None))
+            traced.retained.append(place)
         return traced, outputs
 
     def _own(self, gradient: FakeTensor, variable: torch.Tensor | None) -> Any:
