@@ -4,6 +4,7 @@ cells of recurrent layers on a GPU, where torch has them in one piece, which a g
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from ingot.errors import Unsupported
 from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
+from ingot.graph.matmul import attention_written_out, matmul
 from ingot.graph.meta import tensors_in
 
 aten = torch.ops.aten
@@ -196,18 +198,30 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 _instead_of(torch.einsum)(einsum)
+for _product in (torch.matmul, torch.linalg.matmul, operator.matmul, Tensor.matmul, Tensor.__matmul__):
+    _instead_of(_product)(lambda input, other: matmul(input, other))
 
 
 @_instead_of(F.scaled_dot_product_attention)
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
     """A mask that is one for all of a batch, or for all queries, is one for each: torch asks whether there is one."""
     mask = attn_mask
+    of_known_kind = query.dtype is key.dtype is value.dtype and not query.dim() == key.dim() == value.dim() == 4
+    if (
+        of_known_kind and query.dtype in (torch.float32, torch.float64) and min(query.dim(), key.dim(), value.dim()) > 1
+        and not (dropout_p or enable_gqa or (is_causal and mask is not None))
+        and not torch.is_autocast_enabled(query.device.type)
+    ):  # fmt: skip
+        return attention_written_out(query, key, value, mask, is_causal, scale)
     if mask is not None and mask.dim() == query.dim() == 4 and mask.dtype is not torch.bool and not mask.requires_grad:
         sizes = (query.shape[0], mask.shape[1], query.shape[2], key.shape[2])
         mask = mask.expand([size if geometry.is_one(own) else own for own, size in zip(mask.shape, sizes)])
-    return F.scaled_dot_product_attention(query, key, value, mask, *rest, **named)
+    return F.scaled_dot_product_attention(
+        query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,92 @@
+"""`torch.matmul` of tensors whose sizes are symbols, by the same products as torch's, which asks for plain sizes before
+torch 2.13; and attention that torch writes out with it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ingot.graph import geometry
+from ingot.graph.symbolic_views import reshaped
+
+aten = torch.ops.aten
+
+
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    ranks = left.dim(), right.dim()
+    if 0 in ranks or max(ranks) <= 2:
+        return torch.matmul(left, right)
+    if _folds(left, right):
+        return _folded(left, right)
+    if ranks == (3, 3) and not geometry.surely_same(left.shape[0], right.shape[0]):
+        if left.requires_grad and _is_one_of_many(left, right):
+            return matmul(left.squeeze(0), right)
+        if right.requires_grad and _is_one_of_many(right, left):
+            return matmul(left, right.squeeze(0))
+    return _batched(left, right)
+
+
+def _is_one_of_many(t: Tensor, other: Tensor) -> bool:
+    """Whether a batch of one is broadcast."""
+    return geometry.at_hand(t.shape[0]) == 1 != geometry.at_hand(other.shape[0]) and bool(t.shape[0] == 1)
+
+
+def _folds(left: Tensor, right: Tensor) -> bool:
+    """Whether all matrices of one operand are one tall matrix: so it is without a copy, or where the other's gradient
+    would be as large as the result."""
+    many, other = (left, right) if left.dim() >= right.dim() else (right.mT, left)
+    if other.dim() > 2:
+        return False
+    if other.requires_grad:
+        return True
+    if left.dim() == 2:
+        return False
+    sizes, strides = many.shape, many.stride()
+    if geometry.surely_plain(many):
+        return True
+    return geometry.is_empty(many) or all(strides[d] == strides[d + 1] * sizes[d + 1] for d in range(many.dim() - 2))
+
+
+def _folded(left: Tensor, right: Tensor) -> Tensor:
+    turned = right.dim() > left.dim()
+    many, other = (right.mT, left.mT if left.dim() == 2 else left) if turned else (left, right)
+    *sizes, last = many.shape
+    rows = reshaped(many, [math.prod(sizes), last])
+    if other.dim() == 1:
+        return aten._unsafe_view.default(rows.mv(other), sizes)
+    result = aten._unsafe_view.default(rows.mm(other), [*sizes, other.shape[1]])
+    return result.mT.contiguous() if turned else result
+
+
+def _batched(left: Tensor, right: Tensor) -> Tensor:
+    batch = list(geometry.broadcast(left.shape[:-2], right.shape[:-2]))
+    count = math.prod(batch)
+    matrices = [
+        reshaped(t.expand([*batch, *t.shape[-rank:]]), [count, *t.shape[-rank:]], certain=True)
+        for t, rank in ((left, min(left.dim(), 2)), (right, min(right.dim(), 2)))
+    ]
+    rows = list(left.shape[-2:-1]) if left.dim() > 1 else []
+    columns = list(right.shape[-1:]) if right.dim() > 1 else []
+    above = matrices[0] if rows else matrices[0].unsqueeze(1)
+    result = above.bmm(matrices[1] if columns else matrices[1].unsqueeze(2))
+    result = result if columns else result.squeeze(-1)
+    return aten._unsafe_view.default(result, [*batch, *rows, *columns])
+
+
+def attention_written_out(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+) -> Tensor:
+    """Attention of float32 and float64 without heads, or with more dimensions, written out as torch does. Its width is
+    compiled for if it decides the scale."""
+    if causal:
+        mask = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).tril()
+    if mask is not None and mask.dtype is torch.bool:
+        zero, never = (torch.scalar_tensor(x, dtype=query.dtype, device=mask.device) for x in (0.0, -math.inf))
+        mask = torch.where(mask, zero, never)
+    factor = 1 / math.sqrt(int(query.shape[-1])) if scale is None else scale
+    root = math.sqrt(abs(factor))
+    scores = matmul(query * math.copysign(root, factor), key.mT * root)
+    scores = scores if mask is None else scores + mask
+    return matmul(aten._safe_softmax.default(scores, -1), value)
