@@ -730,8 +730,8 @@ class TestThreads:
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(4)
-            assert _native.threads_wanted(1000, 1, 19e3) == 1
-            assert _native.threads_wanted(1000, 1, 31e3) == 3
+            assert _native.threads_wanted(1000, 1, 13e3) == 1
+            assert _native.threads_wanted(1000, 1, 22e3) == 3
             assert _native.threads_wanted(1000, 1, 1e9) == 4
         finally:
             torch.set_num_threads(before)
