@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+import ingot
 from ingot.errors import Unsupported
 from ingot.graph import FakeContext, FakeTensor, storage_key
+from ingot.graph.meta import trials, untried
 
 torch.manual_seed(0)
 INPUTS = {
@@ -206,3 +209,17 @@ def test_what_eager_refuses_is_unsupported(call: str) -> None:
 def test_exotic_tensors_are_unsupported(make) -> None:
     with pytest.raises(Unsupported, match="cannot be traced"):
         FakeContext().fake(make())
+
+
+def test_what_has_a_rule_is_not_tried_out_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the logits of a large vocabulary, whose loss was left to eager for that."""
+    monkeypatch.setattr(trials, "_WORTH_PROBING", 8)
+    monkeypatch.setattr(untried, "probe", None)
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.MaxPool2d(2), nn.Conv2d(8, 4, 2), nn.Flatten(), nn.Linear(16, 5)
+    network, labels = nn.Sequential(*layers), torch.tensor([0, 4])
+    fn = ingot.compile(lambda x: F.cross_entropy(network(x), labels), fullgraph=True)
+    x = torch.randn(2, 3, 8, 8)
+    gradients = [torch.autograd.grad(call(x), list(network.parameters())) for call in (fn, fn.__wrapped__)]
+    for ours, eagers in zip(*gradients):
+        torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-5)
+        assert ours.stride() == eagers.stride()

@@ -4,7 +4,7 @@ and, for an op of no known family, their geometry, from real tensors of the real
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,8 @@ from ingot.graph.schemas import bind, is_random
 aten = torch.ops.aten
 
 _COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
-_PROBE_LIMIT = 1 << 24  # elements that a real run for the sake of its result's geometry may take
+_PROBE_LIMIT = 1 << 28  # elements that a real run for the sake of its result's geometry may take
+_WORTH_PROBING = 1 << 24  # where there is a rule as well, which knows less of the layout
 _dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
 
 
@@ -92,6 +93,14 @@ def probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return map_tensors(lambda t: fresh(t.shape, t.dtype, t.stride()), tried_out(op, args, kwargs))
 
 
+def is_worth_probing(tensors: Iterable[Tensor]) -> bool:
+    return _elements(tensors) <= _WORTH_PROBING
+
+
+def _elements(tensors: Iterable[Tensor]) -> int:
+    return sum(math.prod(all_at_hand(t.shape)) for t in tensors)
+
+
 def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the op gives for made-up values; symbolic sizes are what they are in the present call."""
     tensors, returns = tensors_in((args, kwargs)), [str(result.type) for result in op._schema.returns]
@@ -99,7 +108,7 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         data_dependent(op, args, kwargs)
     if op._schema.name.startswith("aten::_nested_"):
         raise Unsupported(f"{op} has to do with nested tensors", skip=True)
-    if sum(math.prod(all_at_hand(t.shape)) for t in tensors) > _PROBE_LIMIT:
+    if _elements(tensors) > _PROBE_LIMIT:
         raise Unsupported(f"{op} has no shape rule and is too large to be tried out")
 
     bound = bind(op, args, kwargs)

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, like, tensors_in
-from ingot.graph.meta.trials import probe, tried_out
+from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
 from ingot.graph.schemas import bind
 from ingot.graph.symbolic_views import is_symbolic
 
@@ -20,12 +20,14 @@ KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that do
 
 
 def unless_known(rule: Rule) -> Rule:
-    """A rule for symbolic sizes, and for GPUs: on a CPU, where all are known, a real run tells more of the layout."""
+    """A rule for symbolic sizes, for large ones, and for GPUs: on a CPU, where all are known, a real run tells more of
+    the layout."""
 
     @wraps(rule)
     def chosen(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        symbolic = has_symbols(args) or any(map(is_symbolic, tensors_in((args, kwargs))))
-        return (rule if symbolic else probe)(op, args, kwargs)
+        tensors = list(tensors_in((args, kwargs)))
+        by_rule = has_symbols(args) or any(map(is_symbolic, tensors)) or not is_worth_probing(tensors)
+        return (rule if by_rule else probe)(op, args, kwargs)
 
     KNOWN_TO_CPUS[chosen] = rule
     return chosen
