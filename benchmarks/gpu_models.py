@@ -17,7 +17,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -302,12 +302,15 @@ def main() -> None:
         return work(options.names[0], options.rounds, options.worker, options.modes)
     compilers = [name for name in COMPILERS if not (options.without_compile and name == "torch.compile")]
     found: dict[str, dict[str, Any]] = {}
-    for begin in range(0, len(options.names), options.jobs):
-        together = options.names[begin : begin + options.jobs]
-        workers = {name: start(name, options.rounds, compilers, options.modes) for name in together}
-        for worker in workers.values():
-            wait(worker)
-        found |= {name: figures for name, worker in workers.items() if (figures := measured(worker))}
+    with suppress(KeyboardInterrupt):  # what was measured is shown
+        for begin in range(0, len(options.names), options.jobs):
+            together = options.names[begin : begin + options.jobs]
+            workers = {name: start(name, options.rounds, compilers, options.modes) for name in together}
+            for worker in workers.values():
+                wait(worker)
+            for name, worker in workers.items():
+                if figures := measured(worker):
+                    found[name] = figures
     console().print(show(found), width=WIDTH)
     for mode in options.modes:
         names = peer_name("Ingot", mode), peer_name("torch.compile", mode)

@@ -184,17 +184,18 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     before: dict[Node, int] = {}
     after: dict[Node, int] = {}
     candidates = [n for n in whole.graph.nodes if n in wanted and n not in late and n.op != "get_attr"]
+    stored = _stored(whole.graph, late)
     for node in candidates:
         before[node], after[node] = network.node(), network.node()
         inside = _is_checkpointed(node) and not (node in varying and _leaves_region(node))
         if inside or is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
             network.edge(before[node], after[node])
         else:
-            size = _bytes(node) * (8 if _is_stored(node, late) else 9) // 8
+            size = _bytes(node) * (8 if node in stored else 9) // 8
             network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
         if not inside and not (checkpoints and node.meta.get("region") == BEHIND):
             is_kept = node.op == "placeholder" or not _repeats(node) or (_is_checkpointed(node) and not is_view(node))
-            network.edge(source, before[node], INFINITE if is_kept else _work(node))
+            network.edge(source, before[node], INFINITE if is_kept else _work(node, node in stored))
         for argument in _read_by(node):
             if argument in after:
                 network.edge(after[argument], before[node])
@@ -237,11 +238,20 @@ def _repeats(node: Node) -> bool:
     return torch.Tag.pointwise in node.target.tags or node.target in _CHEAP
 
 
-def _is_stored(node: Node, late: set[Node]) -> bool:
-    """Whether the forward has a value in memory in any case: a product or a library reads it, or makes it for several
-    readers, or a library makes it."""
-    readers = list(_readers(node, late))
-    return any(map(_reads_memory, readers)) or (not _repeats(node) and (len(readers) > 1 or _is_of_library(node)))
+def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
+    """The values that the forward has in memory in any case: a product or a library reads them, or makes them for
+    several readers, or stands between them and a reader, or a library makes them."""
+    calls: dict[Node, int] = {}  # how many products and library calls are one behind the other up to a node
+    for node in graph.nodes:
+        if node not in late and node.op != "output":
+            calls[node] = max((calls[a] for a in node.all_input_nodes if a in calls), default=0) + _reads_memory(node)
+    found = set()
+    for node in calls:
+        readers = list(_readers(node, late))
+        several = not _repeats(node) and (len(readers) > 1 or _is_of_library(node))
+        if several or any(calls.get(reader, 0) > calls[node] for reader in readers):
+            found.add(node)
+    return found
 
 
 def _is_of_library(node: Node) -> bool:
@@ -293,10 +303,13 @@ _LIGHT = {
 """Ops that take no longer than reading what they give."""
 
 
-def _work(node: Node) -> int:
-    """What computing a value again costs, beside the bytes of what is kept."""
+def _work(node: Node, stored: bool) -> int:
+    """What computing a value again costs, beside the bytes of what is kept. One that was in memory in the forward will
+    be in the backward: a chain of such sums, of what halves add to float32, costs more than to keep them."""
     if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
         return 0
+    if stored:
+        return _bytes(node) * 5 // 8
     return _bytes(node) // (256 if node.target in _LIGHT else 32)
 
 

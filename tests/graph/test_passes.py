@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import ingot
 from ingot.errors import CompilerBug
 from ingot.graph.passes.verify import verify
 from tests.graph.tracing import same
@@ -134,3 +137,20 @@ def test_linear_layers_over_rows_that_lie_apart(biased) -> None:
 def test_a_batched_product_with_one_matrix_is_a_linear_layer() -> None:
     graph = same(lambda x, w: torch.bmm(x, w.t().expand(3, 6, 5)), torch.randn(3, 4, 6), W)
     assert len(graph.nodes_of(aten.linear.default)) == 1 and calls(graph) == 1
+
+
+def test_one_hot_rows_are_not_summed() -> None:
+    """The gradient of a loss by classes: each row's sum is known."""
+    targets = torch.tensor([0, 4, 3, 2])
+
+    def gradient(x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return torch.autograd.grad(F.cross_entropy(x, targets, **kwargs), x)[0]
+
+    for kwargs in ({}, {"ignore_index": 4}, {"reduction": "sum"}, {"weight": torch.rand(5)}):
+        fn = ingot.compile(lambda x, kwargs=kwargs: F.cross_entropy(x, targets, **kwargs))
+        x = torch.randn(4, 5, requires_grad=True)
+        (slope,) = torch.autograd.grad(fn(x), x)
+        torch.testing.assert_close(slope, gradient(x, **kwargs))
+        backward = ingot.explain(fn)(x).compilations[0].backward
+        sums = [n for n in backward.aten.graph.nodes if n.target is torch.ops.aten.sum.dim_IntList]
+        assert len(sums) == ("weight" in kwargs)  # whose weights vary along the row

@@ -19,6 +19,7 @@ from ingot.loops import ops
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction
 from ingot.loops.lowering import lower
 from ingot.loops.show import show
+from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 
 f32, bf16, i64 = torch.float32, torch.bfloat16, torch.int64
@@ -604,3 +605,15 @@ def test_divisors_of_long_integers() -> None:
     common = numbers[torch.randperm(len(numbers), generator=generator)]
     for x, y in ((numbers, common), (numbers * 6, common * 21), (numbers, torch.tensor(-1 << 63))):
         assert torch.equal(ingot.compile(torch.gcd, fullgraph=True)(x, y), torch.gcd(x, y))
+
+
+def test_what_is_added_to_few_elements_of_float32_is_no_part_of_a_gpus_product() -> None:
+    x, weight, bias = torch.randn(197, 64), torch.randn(128, 64), torch.randn(128)
+    graph = lower(traced(F.linear, x, weight, bias), target=GPU)
+    (product,) = (node for node in graph.nodes if isinstance(node, Library))
+    assert product.function is torch.mm
+    halves = lower(traced(F.linear, x.half(), weight.half(), bias.half()), target=GPU)
+    (product,) = (node for node in halves.nodes if isinstance(node, Library))
+    assert product.function is torch.addmm
+    (result,) = run_graph(graph, copies([x, weight, bias]))
+    torch.testing.assert_close(result, F.linear(x, weight, bias))

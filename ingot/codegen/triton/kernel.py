@@ -24,6 +24,7 @@ from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store
 
 SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
+FEW = 16  # one in so many elements may be loaded for nothing
 _TAKEN = {"tl", "triton", "libdevice", "helpers"}
 _NO_AXES: frozenset[str] = frozenset()
 Body = tuple[str, tuple[tuple[str, int], ...], int, int]
@@ -372,6 +373,8 @@ class Writer:
             return self.scalars[i.attrs[0]]
         if i.op == "load" and i.attrs[0] in self.rows:
             return self.row_values[i.attrs[0]]
+        if i.op == "load" and arguments and self.may_be_read(i, stage):
+            arguments = []
         attrs: tuple[object, ...] = (repr(i.attrs[0]),) if i.op == "constant" else i.attrs
         loops: tuple[Symbol, ...] = ()
         if i.op in ("load", "index") and not i.attrs[-1].symbols.isdisjoint(stage.loops):
@@ -441,6 +444,16 @@ class Writer:
         if end is not None:
             mask = self.joined_mask(axes - {"r"}, [self.before(end), *conditions])
         return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes)
+
+    def may_be_read(self, i: Instruction, stage: Stage) -> bool:
+        """Whether a load needs no conditions: there is memory for all points, and these rule out none or few of them.
+        Loads are as wide as they can be then, and those that do not depend on a loop leave it."""
+        buffer, offset = i.attrs
+        length, (low, high) = self.lengths[buffer], offset.bounds
+        inside = length is not None and low is not None and high is not None and low >= 0 and high < length
+        if not inside or not offset.symbols.issubset((*self.kernel.loops, *stage.loops)):
+            return False
+        return all(_holds_mostly(stage.body.instructions, k, offset.symbols) for k in i.args)
 
     def end_with_margin(self, buffer: str, offset: Expr, itemsize: int) -> int | None:
         """Where loads along the axis r may end instead, at a multiple of 16 bytes, so that they can be as wide: where
@@ -521,6 +534,28 @@ class Writer:
             return Value(f"helpers.{function}({left.text}, {right.text})", axes)
         sign = "//" if isinstance(atom, FloorDiv) else "%"
         return Value(f"({_factor(left.text)} {sign} {_factor(right.text)})", axes)
+
+
+def _holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozenset[Symbol]) -> bool:
+    """Whether a condition is known to be about an index alone, and to hold for most of its values, or not to be about
+    any of the symbols."""
+    i = instructions[at]
+    if i.op == "logical_and":
+        return all(_holds_mostly(instructions, k, symbols) for k in i.args)
+    if i.op == "constant":
+        return True
+    left, right = ([instructions[k] for k in i.args] + [None, None])[:2]
+    if left is None or right is None or left.op != "index" or right.op not in ("constant", "index"):
+        return False
+    index, limit = left.attrs[0], right.attrs[0]
+    limit = limit if right.op == "constant" else limit.constant
+    if index.symbols.isdisjoint(symbols):
+        return True
+    low, high = index.bounds
+    if limit is None or low is None or high is None:
+        return False
+    left_out = {"ge": limit - low, "lt": high + 1 - limit}.get(i.op)
+    return left_out is not None and left_out * FEW <= high + 1 - low
 
 
 def _identifier(name: str) -> str:

@@ -14,7 +14,9 @@ from ingot.graph.passes.cse import share_common_subexpressions
 from ingot.graph.passes.dead_code import ask_for_less, remove_dead_code
 from ingot.graph.passes.layouts import choose_layouts
 from ingot.graph.passes.linear import recognize_linear
+from ingot.graph.passes.margins import give_margins
 from ingot.graph.passes.no_ops import remove_no_ops
+from ingot.graph.passes.one_hot import sum_one_hot
 from ingot.graph.passes.ownership import own_outputs
 from ingot.graph.passes.products import join_products
 from ingot.graph.passes.steps import join_steps
@@ -34,6 +36,7 @@ SIMPLIFICATIONS: Passes = (
     ("remove no-ops", remove_no_ops),
     ("fold constants", fold_constants),
     ("share common subexpressions", share_common_subexpressions),
+    ("sum one-hot rows", sum_one_hot),
 )
 _RECOGNITION: Passes = (
     ("join steps", join_steps),
@@ -45,9 +48,10 @@ _ENDING: Passes = (
     ("give outputs memory of their own", own_outputs),
     ("verify", verify),
 )
+_MARGINS: Passes = (("give margins", give_margins), ("remove what became dead", remove_dead_code))
 # Of a joint graph. Layouts are chosen for forward and backward together: what is kept lies as both want it.
-JOINT_PASSES: Passes = (*SIMPLIFICATIONS, ("choose layouts", choose_layouts))
-PASSES: Passes = (*SIMPLIFICATIONS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
+JOINT_PASSES: Passes = (*SIMPLIFICATIONS, ("choose layouts", choose_layouts), *_MARGINS)
+PASSES: Passes = (*SIMPLIFICATIONS, *_MARGINS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
 
 # Of a forward and a backward that a joint graph was cut into.
 TRAINING_PASSES: Passes = (

@@ -9,7 +9,6 @@ import torch
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
 from ingot.loops.ir import Access, Contraction, View
-from ingot.loops.lowering.alignment import aligned
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
@@ -141,14 +140,12 @@ def _product(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: Tens
         raise NotLowered("a product in another layout")
     if bias is not None and adds_apart(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
-    wide = None if lw.target.contracts else aligned(lw, out, x, y, bias)
-    x, y, bias, made = wide or (x, y, bias, out)
     if bias is None:
-        (called,) = lw.call(torch.mm if len(out.sizes) == 2 else torch.bmm, [made], [x, y], out="out")
+        (called,) = lw.call(torch.mm if len(out.sizes) == 2 else torch.bmm, [out], [x, y], out="out")
     else:
-        (called,) = lw.call(torch.addmm, [made], [bias, x, y], out="out")
+        (called,) = lw.call(torch.addmm, [out], [bias, x, y], out="out")
     assert called is not None
-    return called if made is out else lw.mapped(called, out, lambda index: index)
+    return called
 
 
 def _scaled(lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue, beta: Any, alpha: Any) -> TensorValue:

@@ -1,0 +1,84 @@
+"""Sums of rows of which all elements but one are zero: the gradient of a loss by classes, summed for the softmax's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeTensor
+
+aten = torch.ops.aten
+
+_VIEWS = {aten.view.default, aten.unsqueeze.default, aten.expand.default}
+
+
+def sum_one_hot(graph: AtenGraph) -> None:
+    """sum(where(arange(n) == i, x, 0), dim, keepdim=True), for i and x of size 1 along dim, is x where i is one of
+    0, ..., n - 1, and else 0. The condition may ask more that does not vary along dim."""
+    for node in list(graph.graph.nodes):
+        found = _match(node) if node.target is aten.sum.dim_IntList else None
+        if found is not None:
+            _replace(graph.graph, node, *found)
+
+
+def _match(node: Node) -> tuple[Node, int, list[Node], Node, Node] | None:
+    """(i, n, what else is asked, x, the zero) of such a sum."""
+    chosen: Any = node.args[0]
+    dims: Any = node.args[1]
+    same = chosen.target is aten.where.self and chosen.meta["val"].dtype == node.meta["val"].dtype
+    if not same or len(dims) != 1 or len(node.args) < 3 or not node.args[2]:
+        return None
+    condition, x, otherwise = chosen.args
+    dim = dims[0] % chosen.meta["val"].dim() - chosen.meta["val"].dim()
+    hit, *more = condition.args if condition.target is aten.logical_and.default else (condition,)
+    if hit.target is not aten.eq.Tensor or not _is_zero(otherwise):
+        return None
+    classes, index = hit.args
+    count = _counted(classes, dim)
+    if count is None or not all(_is_one_along(value, dim) for value in (index, x, *more)):
+        return None
+    sizes = torch.broadcast_shapes(*(value.meta["val"].shape for value in (index, x, otherwise, *more)))
+    return (index, count, more, x, otherwise) if tuple(sizes) == tuple(node.meta["val"].shape) else None
+
+
+def _counted(node: Node, dim: int) -> int | None:
+    """n, if a node is 0, ..., n - 1 along a dimension."""
+    value: torch.Tensor = node.meta["val"]
+    while node.target in _VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    count = node.args[0] if node.target is aten.arange.default else None
+    known = isinstance(count, int) and all(isinstance(size, int) for size in value.shape)
+    return count if known and value.dim() >= -dim and value.shape[dim] == value.numel() == count else None  # type: ignore[return-value]
+
+
+def _is_one_along(node: Node, dim: int) -> bool:
+    value: torch.Tensor = node.meta["val"]
+    known = all(isinstance(size, int) for size in value.shape)
+    return known and (value.dim() < -dim or value.shape[dim] == 1)
+
+
+def _is_zero(node: Any) -> bool:
+    return node.target in (aten.scalar_tensor.default, aten.full.default) and node.args[-1] == 0
+
+
+def _replace(
+    graph: torch.fx.Graph, node: Node, index: Node, count: int, more: list[Node], x: Node, otherwise: Node
+) -> None:
+    def call(op: Any, *args: Any) -> Node:
+        made = graph.call_function(op, args)
+        sizes = torch.broadcast_shapes(*(arg.meta["val"].shape for arg in args if isinstance(arg, Node)))
+        meta = torch.empty(sizes, dtype=torch.bool, device="meta")
+        made.meta.update(val=FakeTensor(meta, node.meta["val"].device), where=node.meta["where"])
+        return made
+
+    with graph.inserting_before(node):
+        holds = call(aten.ge.Scalar, index, 0)
+        for asked in (call(aten.lt.Scalar, index, count), *more):
+            holds = call(aten.logical_and.default, holds, asked)
+        result = call(aten.where.self, holds, x, otherwise)
+    result.meta.update(node.meta)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
