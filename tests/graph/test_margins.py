@@ -125,7 +125,7 @@ def test_what_is_computed_is_made_with_its_margin(always: None) -> None:
 
     args = [torch.randn(8, 13).bfloat16(), torch.randn(13, 16).bfloat16()]
     graph = lowered(fn, *args)
-    made = [buffer for buffer in graph.buffers.values() if tuple(s.constant for s in buffer.sizes) in ((8, 13), (8, 16))]
-    assert [b.role for b in made].count("temporary") == 2  # the sigmoid with its margin, and the result
+    made = [tuple(s.constant for s in b.sizes) for b in graph.buffers.values() if b.role == "temporary"]
+    assert (8, 13) not in made and made.count((8, 16)) == 2  # the sigmoid with its margin, and the result
     for result, expected in zip(run_graph(graph, copies(args)), fn(*args), strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)

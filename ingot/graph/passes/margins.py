@@ -1,8 +1,8 @@
 """Products on a GPU whose rows do not begin at multiples of 16 bytes: tensor cores take them in pieces, many times more
 slowly. Where it pays, they are products of matrices whose rows do, with zeros at their ends; the result is a part.
 
-That is said in the graph, before it is cut in two, so that what is kept for the backward keeps its margin, and a gradient
-is made with it.
+That is said in the graph, before it is cut in two, so that what is kept for the backward keeps its margin, and a
+gradient is made with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROW = 16  # bytes
 SLOW, FAST = 95e6, 600e6  # multiply-adds twice in a microsecond, of rows that are not aligned and of rows that are
 TRAFFIC, LAUNCH = 2e6, 4.0  # bytes in a microsecond, and microseconds
 
-_OPERANDS = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}  # where the matrices begin
+_OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}  # where the matrices begin
 
 
 def give_margins(graph: AtenGraph) -> None:
@@ -49,7 +49,7 @@ class _Wide(NamedTuple):
 
 def _widened(node: Node) -> _Wide | None:
     """What the sizes of a product should be; None where it stays as it is."""
-    first = _OPERANDS.get(node.target)  # type: ignore[arg-type]
+    first = _OPERANDS.get(node.target)
     if first is None or node.kwargs:
         return None
     value: FakeTensor = node.meta["val"]
@@ -93,7 +93,7 @@ class _Margins:
 
     def widen(self, node: Node, wide: _Wide) -> None:
         """Make a product a wider one; what read it reads a part of that."""
-        first = _OPERANDS[node.target]  # type: ignore[index]
+        first = _OPERANDS[node.target]
         x, y = node.args[first : first + 2]
         assert isinstance(x, Node) and isinstance(y, Node)
         args = [self.matrix(node, x, wide.rows, wide.depth), self.matrix(node, y, wide.depth, wide.columns)]
