@@ -154,3 +154,12 @@ def test_one_hot_rows_are_not_summed() -> None:
         backward = ingot.explain(fn)(x).compilations[0].backward
         sums = [n for n in backward.aten.graph.nodes if n.target is torch.ops.aten.sum.dim_IntList]
         assert len(sums) == ("weight" in kwargs)  # whose weights vary along the row
+
+
+def test_one_hot_rows_of_halves_are_not_summed() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(7) == i, x, 0).float().sum(1, keepdim=True)
+
+    x, i = torch.randn(3, 1).bfloat16(), torch.tensor([[0], [7], [6]])
+    graph = same(fn, x, i)
+    assert "sum" not in str(graph.graph)

@@ -17,7 +17,8 @@ _VIEWS = {aten.view.default, aten.unsqueeze.default, aten.expand.default}
 
 def sum_one_hot(graph: AtenGraph) -> None:
     """sum(where(arange(n) == i, x, 0), dim, keepdim=True), for i and x of size 1 along dim, is x where i is one of
-    0, ..., n - 1, and else 0. The condition may ask more that does not vary along dim."""
+    0, ..., n - 1, and else 0. The condition may ask more that does not vary along dim, and what is summed be of a wider
+    type."""
     for node in list(graph.graph.nodes):
         found = _match(node) if node.target is aten.sum.dim_IntList else None
         if found is not None:
@@ -28,8 +29,10 @@ def _match(node: Node) -> tuple[Node, int, list[Node], Node, Node] | None:
     """(i, n, what else is asked, x, the zero) of such a sum."""
     chosen: Any = node.args[0]
     dims: Any = node.args[1]
-    same = chosen.target is aten.where.self and chosen.meta["val"].dtype == node.meta["val"].dtype
-    if not same or len(dims) != 1 or len(node.args) < 3 or not node.args[2]:
+    same = chosen.meta["val"].dtype == node.meta["val"].dtype
+    if chosen.target is aten._to_copy.default and chosen.kwargs.get("dtype") is not None:
+        chosen = chosen.args[0]
+    if not same or chosen.target is not aten.where.self or len(dims) != 1 or len(node.args) < 3 or not node.args[2]:
         return None
     condition, x, otherwise = chosen.args
     dim = dims[0] % chosen.meta["val"].dim() - chosen.meta["val"].dim()
@@ -70,7 +73,8 @@ def _replace(
     def call(op: Any, *args: Any) -> Node:
         made = graph.call_function(op, args)
         sizes = torch.broadcast_shapes(*(arg.meta["val"].shape for arg in args if isinstance(arg, Node)))
-        meta = torch.empty(sizes, dtype=torch.bool, device="meta")
+        dtype = x.meta["val"].dtype if op is aten.where.self else torch.bool
+        meta = torch.empty(sizes, dtype=dtype, device="meta")
         made.meta.update(val=FakeTensor(meta, node.meta["val"].device), where=node.meta["where"])
         return made
 
@@ -79,6 +83,8 @@ def _replace(
         for asked in (call(aten.lt.Scalar, index, count), *more):
             holds = call(aten.logical_and.default, holds, asked)
         result = call(aten.where.self, holds, x, otherwise)
+        if x.meta["val"].dtype != node.meta["val"].dtype:
+            result = graph.call_function(aten._to_copy.default, (result,), {"dtype": node.meta["val"].dtype})
     result.meta.update(node.meta)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
