@@ -16,6 +16,7 @@ from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.modules import compiled_module, disabled_module
+from ingot.native import _native
 from ingot.options import Options, shown
 
 
@@ -184,7 +185,9 @@ def _dimensions(what: str, tensor: Any, dim: Any) -> list[int]:
 
 
 def reset() -> None:
-    """Forget everything compiled so far: each compiled callable starts over at its next call."""
+    """Forget everything compiled so far: each compiled callable starts over at its next call. Memory that was kept for
+    further results goes back to the system."""
     backward.reset()
     for compiler in list(Compiler.alive):
         compiler.reset()
+    _native.trim_heap()

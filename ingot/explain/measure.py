@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from ingot.native import _native
+
 BATCH_SECONDS = {"cpu": 2e-4, "cuda": 2e-3}
 """How long one timed batch of calls lasts at least: far above the clock's grain, and on a GPU above its wait."""
 
@@ -159,7 +161,7 @@ def bytes_of(tree: Any) -> int:
 def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device, before: int = 0) -> int:
     """Peak bytes of one call: what `inputs` hold, and the most that torch's allocator has handed out beside it.
 
-    What so many calls `before` it have left behind counts as well.
+    What so many calls `before` it have left behind counts as well, and so does what Ingot holds for further results.
     """
     for _ in range(before if device.type == "cuda" else 0):
         call()
@@ -170,6 +172,7 @@ def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device, befor
         call()
         synchronize(device)
         return bytes_of(inputs) + torch.cuda.max_memory_allocated(device) - before
+    _native.trim_heap()  # what is held from here on is seen by the profiler
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # the profiler announces itself on stderr otherwise
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         for _ in range(before):

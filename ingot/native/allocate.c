@@ -1,6 +1,8 @@
 #include "allocate.h"
 
+#include "heap.h"
 #include "tensor.h"
+#include "torch_allocator.h"
 
 #include <string.h>
 
@@ -8,10 +10,9 @@
 #include <sys/mman.h>
 #endif
 
-/* Below, the allocator has warm memory at hand; above, it is not worth holding on to. Bytes. */
-static const int64_t POOLED_FROM = 4 << 20, POOLED_TO = 64 << 20;
+static const int64_t HUGE_PAGES_FROM = 4 << 20; /* bytes */
 
-static PyObject *empty_strided, *set_, *use_count, *cpu, *keywords; /* of torch */
+static PyObject *empty_strided, *cpu, *keywords; /* of torch */
 
 /* torch's C ABI, and the function that gives a C++ tensor its Python object. */
 static int32_t (*native_empty)(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype,
@@ -22,7 +23,8 @@ static PyObject *(*native_wrap)(void *handle);
 static int32_t (*native_window)(void *handle, int64_t rank, const int64_t *sizes, const int64_t *strides,
                                 int64_t offset, void **made);
 
-static bool verified, window_verified, forced_slow;
+static bool verified, heap_verified, window_verified, forced_slow;
+static uint64_t plain_keys; /* the dispatch keys of a tensor on the CPU */
 
 int64_t ingot_layout_bytes(const IngotLayout *layout) {
     int64_t last = 0;
@@ -60,17 +62,22 @@ static PyObject *allocate_slowly(const IngotLayout *layout, void **data) {
     return tensor;
 }
 
+/* The tensor behind a handle of torch's C ABI, which is let go. */
+static PyObject *python_tensor(void *handle, void **data) {
+    PyObject *tensor = native_data(handle, data) == 0 ? native_wrap(handle) : NULL;
+    native_delete(handle);
+    if (tensor == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "torch could not make a tensor");
+    return tensor;
+}
+
 static PyObject *allocate_fresh(const IngotLayout *layout, void **data) {
     void *handle;
     int type = layout->device ? layout->device->type : 0, index = layout->device ? layout->device->index : -1;
     if (!verified || forced_slow ||
         native_empty(layout->rank, layout->sizes, layout->strides, layout->number, type, index, &handle) != 0)
         return allocate_slowly(layout, data); /* which also raises what torch raises */
-    PyObject *tensor = native_data(handle, data) == 0 ? native_wrap(handle) : NULL;
-    native_delete(handle);
-    if (tensor == NULL && !PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, "torch could not make a tensor");
-    return tensor;
+    return python_tensor(handle, data);
 }
 
 PyObject *ingot_window(PyObject *tensor, const IngotLayout *layout, int64_t offset) {
@@ -80,81 +87,6 @@ PyObject *ingot_window(PyObject *tensor, const IngotLayout *layout, int64_t offs
     PyObject *window = native_wrap(made);
     native_delete(made);
     return window;
-}
-
-/* -- memory used again --------------------------------------------------------------------------------------------- */
-
-/* A tensor of this layout on the storage of `owner`. Not a view: nothing but the storage is shared. */
-static PyObject *on_storage_of(PyObject *owner, const IngotLayout *layout) {
-    const int64_t none[] = {0}, one[] = {1};
-    const IngotLayout nothing = {layout->dtype, layout->number, layout->itemsize, 1, none, one, NULL};
-    void *ignored;
-    PyObject *shell = allocate_fresh(&nothing, &ignored), *offset = PyLong_FromLong(0);
-    PyObject *sizes = tuple_of(layout->sizes, layout->rank), *strides = tuple_of(layout->strides, layout->rank);
-    PyObject *arguments[] = {shell, owner, offset, sizes, strides}, *same = NULL;
-    if (shell && offset && sizes && strides)
-        same = PyObject_Vectorcall(set_, arguments, 5, NULL);
-    Py_XDECREF(same);
-    Py_XDECREF(offset);
-    Py_XDECREF(sizes);
-    Py_XDECREF(strides);
-    if (same == NULL)
-        Py_CLEAR(shell);
-    return shell;
-}
-
-/* How many tensors and storages hold the storage; -1 where torch does not say. */
-static long holders(uintptr_t storage) {
-    PyObject *address = PyLong_FromSize_t(storage), *count = address ? PyObject_CallOneArg(use_count, address) : NULL;
-    long result = count ? PyLong_AsLong(count) : -1;
-    Py_XDECREF(address);
-    Py_XDECREF(count);
-    PyErr_Clear();
-    return result;
-}
-
-/* Only the pool holds the storage, and its memory is where it was: resizing, sharing with another process and torch's
-   lazy copies all move it. */
-static bool is_idle(const struct IngotSpare *spare) {
-    void *data = NULL;
-    if (holders(spare->storage) != 1)
-        return false;
-    if (ingot_tensor_data(spare->tensor, &data) < 0)
-        PyErr_Clear();
-    return data == spare->data;
-}
-
-/* Torch may let another thread run while it is called, which may use the same pool. So a spare is taken out before it
-   is looked at, and every change of the pool is made in one piece. */
-static void put(struct IngotSpare *place, struct IngotSpare spare) {
-    PyObject *before = place->tensor;
-    *place = spare;
-    Py_XDECREF(before);
-}
-
-/* A tensor in the memory of the spare at `place`; NULL without an exception where that is not to be had. */
-static PyObject *use_again(struct IngotSpare *place, const IngotLayout *layout, int64_t bytes, void **data) {
-    struct IngotSpare spare = *place;
-    if (spare.tensor == NULL || spare.bytes != bytes)
-        return NULL;
-    place->tensor = NULL;
-    PyObject *tensor = is_idle(&spare) ? on_storage_of(spare.tensor, layout) : NULL;
-    *data = spare.data;
-    put(place, spare);
-    return tensor;
-}
-
-/* Keeps the storage of a fresh result, in place of the older spare. */
-static void keep(IngotPool *pool, PyObject *tensor, const IngotLayout *layout, void *data, int64_t bytes) {
-    struct IngotSpare fresh = {.tensor = on_storage_of(tensor, layout), .data = data, .bytes = bytes};
-    if (fresh.tensor == NULL || ingot_tensor_storage(tensor, &fresh.storage) < 0 || holders(fresh.storage) != 2) {
-        PyErr_Clear();
-        Py_XDECREF(fresh.tensor);
-        return;
-    }
-    struct IngotSpare newer = pool->spares[0];
-    pool->spares[0] = fresh;
-    put(&pool->spares[1], newer);
 }
 
 /* Fewer, larger pages for memory that is new: each costs one fault. */
@@ -171,66 +103,71 @@ static void ask_for_huge_pages(void *data, int64_t bytes) {
 #endif
 }
 
-static PyObject *allocate_pooled(const IngotLayout *layout, IngotPool *pool, int64_t bytes, void **data) {
-    PyObject *tensor = NULL;
-    for (int i = 0; i < 2 && tensor == NULL; i++) {
-        tensor = use_again(&pool->spares[i], layout, bytes, data);
-        if (tensor == NULL && PyErr_Occurred())
-            return NULL;
-    }
-    if (tensor != NULL || (tensor = allocate_fresh(layout, data)) == NULL)
-        return tensor;
-    ask_for_huge_pages(*data, bytes);
-    keep(pool, tensor, layout, *data, bytes);
-    return tensor;
+/* NULL, without an exception, where the heap has no memory. */
+static PyObject *allocate_in_heap(const IngotLayout *layout, int64_t bytes, void **data) {
+    void *handle =
+        ingot_torch_allocate((size_t)bytes, layout->sizes, layout->strides, layout->rank, layout->number, plain_keys);
+    return handle ? python_tensor(handle, data) : NULL;
 }
 
-PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data) {
-    const int64_t bytes = ingot_layout_bytes(layout);
+PyObject *ingot_allocate(const IngotLayout *layout, bool held, void **data) {
     const bool on_cpu = layout->device == NULL || layout->device->type == 0;
-    if (pool && bytes >= POOLED_FROM && bytes <= POOLED_TO)
-        return allocate_pooled(layout, pool, bytes, data);
-    PyObject *tensor = allocate_fresh(layout, data);
-    if (tensor != NULL && on_cpu && bytes >= POOLED_FROM)
+    const int64_t bytes = on_cpu ? ingot_layout_bytes(layout) : 0;
+    PyObject *tensor = NULL;
+    if (held && bytes >= INGOT_HEAP_FROM && heap_verified && !forced_slow)
+        tensor = allocate_in_heap(layout, bytes, data);
+    if (tensor != NULL || PyErr_Occurred())
+        return tensor;
+    tensor = allocate_fresh(layout, data);
+    if (tensor != NULL && bytes >= HUGE_PAGES_FROM)
         ask_for_huge_pages(*data, bytes);
     return tensor;
-}
-
-void ingot_pool_clear(IngotPool *pool) {
-    for (int i = 0; i < 2; i++)
-        Py_CLEAR(pool->spares[i].tensor);
 }
 
 /* -- set-up -------------------------------------------------------------------------------------------------------- */
 
 void ingot_force_slow_allocation(bool slow) { forced_slow = slow; }
 
-/* Whether torch's C ABI makes the same tensor as torch.empty_strided: same type, facts and number of owners. */
-static bool same_both_ways(PyObject *float32) {
+/* Whether a tensor is as one of torch.empty_strided: same type, facts and number of owners. */
+static bool same_tensor(PyObject *tensor, PyObject *expected, const void *data) {
+    IngotTensorFacts facts, wanted;
+    if (tensor == NULL || Py_TYPE(tensor) != Py_TYPE(expected) || Py_REFCNT(tensor) != 1 ||
+        ingot_tensor_facts(tensor, &facts) < 0 || ingot_tensor_facts(expected, &wanted) < 0)
+        return false;
+    PyObject *uses = PyObject_CallMethod(tensor, "_use_count", NULL),
+             *wanted_uses = PyObject_CallMethod(expected, "_use_count", NULL);
+    const bool same = uses && wanted_uses && PyObject_RichCompareBool(uses, wanted_uses, Py_EQ) == 1 &&
+                      facts.dtype == wanted.dtype && facts.dispatch_keys == wanted.dispatch_keys && facts.rank == 2 &&
+                      memcmp(facts.sizes, wanted.sizes, 2 * sizeof(int64_t)) == 0 &&
+                      memcmp(facts.strides, wanted.strides, 2 * sizeof(int64_t)) == 0 && !facts.requires_grad &&
+                      facts.device_type == wanted.device_type && facts.device_index == wanted.device_index &&
+                      data != NULL;
+    Py_XDECREF(uses);
+    Py_XDECREF(wanted_uses);
+    return same;
+}
+
+/* Whether torch's C ABI, and our allocator, make the same tensors as torch.empty_strided. */
+static void verify(PyObject *float32) {
     const int64_t sizes[] = {3, 5}, strides[] = {7, 1};
     IngotLayout layout = {.dtype = float32, .number = ingot_dtype_number(float32), .itemsize = 4, .rank = 2};
     layout.sizes = sizes;
     layout.strides = strides;
-    void *data, *expected_data;
-    IngotTensorFacts facts, expected_facts;
-    bool same = false;
-    PyObject *expected = allocate_slowly(&layout, &expected_data);
-    verified = true;
-    PyObject *tensor = expected ? allocate_fresh(&layout, &data) : NULL;
-    if (tensor && Py_TYPE(tensor) == Py_TYPE(expected) && Py_REFCNT(tensor) == 1 &&
-        ingot_tensor_facts(tensor, &facts) == 0 && ingot_tensor_facts(expected, &expected_facts) == 0) {
-        PyObject *uses = PyObject_CallMethod(tensor, "_use_count", NULL),
-                 *wanted = PyObject_CallMethod(expected, "_use_count", NULL);
-        same = uses && wanted && PyObject_RichCompareBool(uses, wanted, Py_EQ) == 1 &&
-               facts.dtype == expected_facts.dtype && facts.dispatch_keys == expected_facts.dispatch_keys &&
-               facts.rank == 2 && facts.sizes[1] == 5 && facts.strides[0] == 7 && !facts.requires_grad && data != NULL;
-        Py_XDECREF(uses);
-        Py_XDECREF(wanted);
+    void *data = NULL;
+    IngotTensorFacts facts;
+    PyObject *expected = allocate_slowly(&layout, &data), *tensor = NULL;
+    if (expected != NULL && ingot_tensor_facts(expected, &facts) == 0) {
+        plain_keys = facts.dispatch_keys;
+        verified = true;
+        tensor = allocate_fresh(&layout, &data);
+        verified = same_tensor(tensor, expected, data);
+        Py_CLEAR(tensor);
+        if (verified && ingot_torch_allocator_init() && (tensor = allocate_in_heap(&layout, 128, &data)) != NULL)
+            heap_verified = same_tensor(tensor, expected, data);
     }
     Py_XDECREF(tensor);
     Py_XDECREF(expected);
     PyErr_Clear();
-    return same;
 }
 
 /* Whether a window of a window begins where it should, is no view to autograd, and is otherwise like its base. */
@@ -283,24 +220,19 @@ static bool find_native_allocation(void) {
 }
 
 int ingot_allocate_init(void) {
-    PyObject *torch = PyImport_ImportModule("torch"), *core = PyImport_ImportModule("torch._C"), *tensor_type = NULL,
-             *float32 = NULL;
-    if (torch && core && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) &&
-        (float32 = PyObject_GetAttrString(torch, "float32"))) {
+    PyObject *torch = PyImport_ImportModule("torch"),
+             *float32 = torch ? PyObject_GetAttrString(torch, "float32") : NULL;
+    if (float32) {
         empty_strided = PyObject_GetAttrString(torch, "empty_strided");
-        set_ = PyObject_GetAttrString(tensor_type, "set_");
-        use_count = PyObject_GetAttrString(core, "_storage_Use_Count");
         cpu = PyObject_CallMethod(torch, "device", "s", "cpu");
         keywords = Py_BuildValue("(ss)", "dtype", "device");
     }
-    bool ready = empty_strided && set_ && use_count && cpu && keywords;
-    if (ready)
-        verified = find_native_allocation() && same_both_ways(float32);
+    bool ready = empty_strided && cpu && keywords;
+    if (ready && find_native_allocation())
+        verify(float32);
     if (ready)
         window_verified = verified && native_window && same_window(float32);
     Py_XDECREF(float32);
-    Py_XDECREF(tensor_type);
-    Py_XDECREF(core);
     Py_XDECREF(torch);
     return ready ? 0 : -1;
 }

@@ -22,34 +22,20 @@ typedef struct {
     const IngotDevice *device; /* NULL: the CPU */
 } IngotLayout;
 
-/* Memory of earlier results of one place in a program, to be used again once nobody else holds the storage. Fresh
-   memory costs a page fault for every page touched: for large results that is most of a kernel's time. Zero-initialize
-   before the first use. */
-typedef struct {
-    struct IngotSpare {
-        PyObject *tensor; /* holds the storage; NULL in an empty spare */
-        uintptr_t storage;
-        void *data;
-        int64_t bytes;
-    } spares[2]; /* two, for `y = f(x)` in a loop holds the last result while the next is made */
-} IngotPool;
-
 int ingot_allocate_init(void);
 
 /* The bytes that a tensor of this layout spans. */
 int64_t ingot_layout_bytes(const IngotLayout *layout);
 
-/* A new tensor with uninitialized elements, resizable storage and no gradient; *data is its first element. `pool` may
-   be NULL; on other devices than the CPU it must be, for they have an allocator that keeps memory warm. NULL with an
-   exception set when there is no memory. */
-PyObject *ingot_allocate(const IngotLayout *layout, IngotPool *pool, void **data);
+/* A new tensor with uninitialized elements, resizable storage and no gradient; *data is its first element. Once it
+   dies its memory is `held` for others, if it is enough of it on the CPU. NULL with an exception set when there is no
+   memory. */
+PyObject *ingot_allocate(const IngotLayout *layout, bool held, void **data);
 
 /* A new reference to a tensor of this layout, of the same dtype, in the storage of `tensor` from the element `offset`
    on: neither a view to autograd nor with the version of the other. NULL where that is not to be had; without an
    exception where torch's C ABI does not do it. */
 PyObject *ingot_window(PyObject *tensor, const IngotLayout *layout, int64_t offset);
-
-void ingot_pool_clear(IngotPool *pool);
 
 /* Tests take the way through Python on purpose. */
 void ingot_force_slow_allocation(bool slow);

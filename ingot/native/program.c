@@ -1,4 +1,5 @@
 /* The type `Program`: frames, and the run through the steps. */
+#include "heap.h"
 #include "program.h"
 #include "grad_mode.h"
 #include "program_parts.h"
@@ -131,7 +132,7 @@ static int prepare_arena(Program *program, Frame *frame) {
         IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
                               &program->device};
         Py_CLEAR(frame->arena);
-        if ((frame->arena = ingot_allocate(&layout, NULL, &base)) == NULL)
+        if ((frame->arena = ingot_allocate(&layout, program->holds, &base)) == NULL)
             return -1;
         frame->arena_bytes = bytes;
     }
@@ -167,7 +168,7 @@ static int prepare(Program *program, Frame *frame) {
 static int align_input(Program *program, Frame *frame, int number) {
     int64_t room[2 * INGOT_MAX_RANK];
     IngotLayout layout = ingot_program_layout(program, frame, &program->buffers[number].geometry, room);
-    PyObject *copy = ingot_allocate(&layout, NULL, &frame->data[number]);
+    PyObject *copy = ingot_allocate(&layout, false, &frame->data[number]);
     PyObject *same = copy ? PyObject_CallMethod(copy, "copy_", "O", frame->tensors[number]) : NULL;
     Py_XDECREF(same);
     if (same == NULL)
@@ -212,7 +213,7 @@ static int allocate(Program *program, Frame *frame, const Step *step) {
     const Buffer *buffer = &program->buffers[step->buffer];
     int64_t room[2 * INGOT_MAX_RANK];
     IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
-    PyObject *tensor = ingot_allocate(&layout, buffer->pool, &frame->data[step->buffer]);
+    PyObject *tensor = ingot_allocate(&layout, program->holds, &frame->data[step->buffer]);
     Py_XSETREF(frame->tensors[step->buffer], tensor);
     return tensor ? 0 : -1;
 }
@@ -348,7 +349,7 @@ static int launch_parts(Program *program, Frame *frame, const Step *step) {
     int64_t blocks = fill_table(program, frame, parts, table);
     IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride, &program->device};
     void *address;
-    PyObject *memory = blocks ? ingot_allocate(&layout, NULL, &address) : NULL;
+    PyObject *memory = blocks ? ingot_allocate(&layout, false, &address) : NULL;
     int status = blocks && memory == NULL ? -1 : 0;
     if (memory != NULL)
         status = ingot_cuda_copy(address, table, (size_t)bytes, frame->stream);
@@ -594,6 +595,7 @@ static void program_dealloc(PyObject *self) {
     if (((Program *)self)->weak_references)
         PyObject_ClearWeakRefs(self);
     program_clear(self);
+    ingot_heap_trim(); /* of what it made */
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -663,7 +665,19 @@ static PyObject *force_slow_allocation(PyObject *Py_UNUSED(module), PyObject *sl
     Py_RETURN_NONE;
 }
 
+static PyObject *trim_heap(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    ingot_heap_trim();
+    Py_RETURN_NONE;
+}
+
+static PyObject *heap_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    IngotHeapUse use = ingot_heap_use();
+    return Py_BuildValue("(nn)", (Py_ssize_t)use.used, (Py_ssize_t)use.held);
+}
+
 static PyMethodDef methods[] = {
+    {"trim_heap", trim_heap, METH_NOARGS, "trim_heap(): give the system the memory of results that have died."},
+    {"heap_use", heap_use, METH_NOARGS, "heap_use() -> (bytes of results that live, bytes held for results)."},
     {"_force_slow_allocation", force_slow_allocation, METH_O,
      "_force_slow_allocation(slow): allocate through Python (for tests)."},
     {NULL, NULL, 0, NULL},

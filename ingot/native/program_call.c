@@ -131,7 +131,7 @@ static bool is_plain(Program *program, const Buffer *buffer, PyObject *tensor) {
                                     &program->device};
         void *data;
         IngotTensorFacts plain;
-        PyObject *made = ingot_allocate(&layout, NULL, &data);
+        PyObject *made = ingot_allocate(&layout, false, &data);
         if (made != NULL && ingot_tensor_facts(made, &plain) == 0)
             program->plain_keys = plain.dispatch_keys;
         Py_XDECREF(made);
@@ -272,7 +272,7 @@ static int take_result(Program *program, Frame *frame, const CallStep *step, int
              (fits = as_predicted(step, &facts, &layout, buffer->needs_data)) >= 0)
         shared = shares_memory_of_argument(frame, result);
     if (fits == 0 || shared == 1) {
-        PyObject *copy = ingot_allocate(&layout, NULL, &frame->data[number]);
+        PyObject *copy = ingot_allocate(&layout, false, &frame->data[number]);
         PyObject *same = copy ? PyObject_CallMethodOneArg(copy, name_copy_, result) : NULL;
         Py_XDECREF(same);
         if (same == NULL)

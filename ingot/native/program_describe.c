@@ -21,9 +21,6 @@ void *ingot_program_memory(Program *program, size_t count, size_t size) {
 void ingot_program_free_parts(Program *program) {
     for (int i = 0; i < program->expression_count; i++)
         ingot_expression_free(program->expressions[i]);
-    for (int i = 0; i < program->buffer_count; i++)
-        if (program->buffers[i].pool)
-            ingot_pool_clear(program->buffers[i].pool);
     program->expression_count = program->buffer_count = 0;
     while (program->blocks) {
         struct Block *block = program->blocks;
@@ -155,8 +152,6 @@ static int read_buffer(Program *program, PyObject *object, void *part) {
         return -1;
     const int limits[PLACES] = {program->input_count, program->constant_count, value_count(program), 1, 1, 1};
     buffer->place = (Place)kind;
-    if (kind == OUTPUT && (buffer->pool = ingot_program_memory(program, 1, sizeof(IngotPool))) == NULL)
-        return -1;
     return read_position(position, limits[kind], "position of a buffer", &buffer->position);
 }
 
@@ -451,9 +446,10 @@ static int read_output(Program *program, PyObject *object, void *part) {
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
         *device = Py_None, *stages = NULL;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOp", &program->input_count, &symbols, &expressions, &constants,
+    program->holds = 1;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpp", &program->input_count, &symbols, &expressions, &constants,
                           &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages,
-                          &program->frugal))
+                          &program->frugal, &program->holds))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)

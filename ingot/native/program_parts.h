@@ -27,7 +27,6 @@ typedef struct {
     int position;    /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
     int needs_data;  /* a kernel or a product reads or writes it ... */
     int in_kernel;   /* ... a kernel */
-    IngotPool *pool; /* OUTPUT only */
     int aligned;     /* INPUT only: kernels rely on its alignment */
 } Buffer;
 
@@ -192,6 +191,7 @@ typedef struct {
     int arena_bytes; /* position in values */
     Geometry bytes;  /* dtype of the arena */
     int frugal;      /* the arena lives as long as a call */
+    int holds;       /* what it makes lies in the heap: see heap.h */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;

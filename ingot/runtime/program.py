@@ -33,6 +33,7 @@ device       the torch.device of all tensors
 stages       (number, ...) of each expression: 0 where it follows from the inputs, else that of the call that binds
              the last of its symbols
 frugal       whether the arena is made anew for each call
+held         whether memory of what dies is held for further results: see native/heap.h
 ===========  =====================================================================================================
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
@@ -108,6 +109,9 @@ _SUMS_AS_USUAL: Mapping[torch.dtype, tuple[tuple[Callable[[], Any], Any], ...]] 
 }
 
 _RELEASED = ("library", "own", "input")  # places whose tensors are let go when they are dead
+
+# Programs that take this much at once hold memory for the next call; for others malloc has enough at hand.
+_HELD_FROM = 8 << 20  # bytes
 
 # Points that make a whole cache line of every element type; two threads then never write to one.
 _POINTWISE_UNIT = 16
@@ -257,6 +261,7 @@ class _Description:
             self.device,
             tuple(map(self.stage, self.expressions)),
             self.plan.frugal,
+            self.plan.peak_bytes.constant is None or self.plan.peak_bytes.constant >= _HELD_FROM,
         )
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
@@ -290,7 +295,7 @@ class _Description:
             elif kind == "arena":
                 position = self.value(self.plan.places[name].offset or integer(0))
             geometry = self.values(buffer.sizes), self.values(buffer.strides)
-            place = "own" if kind == "output" and self.plan.frugal else kind  # an output's memory is kept otherwise
+            place = kind
             self.buffer_rows.append((place, buffer.dtype, *geometry, position, *self.alignment(name)))
         return self.buffers[name]
 

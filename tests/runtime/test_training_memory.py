@@ -1,4 +1,4 @@
-"""What a training step holds: at most what eager's holds, and nothing between steps but the gradients."""
+"""What a training step holds: at most what eager's holds. (What is held between steps: tests/native/test_heap.py.)"""
 
 from __future__ import annotations
 
