@@ -112,7 +112,7 @@ class Measurement:
             if code is None:
                 continue
             try:
-                program = Program(plan, code, self.device).native
+                program = Program(plan, code, self.device, lasting=False).native
                 results = _results(program, plan, inputs)
             except (RuntimeError, Unsupported):
                 if k == 0:

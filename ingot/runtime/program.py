@@ -98,6 +98,10 @@ _FASTER = {
 
 _CPU = torch.device("cpu")
 
+# What is in the memory of which GPU. A user's CUDA graph may launch it when its program is long gone; and while one is
+# recorded, nothing may be unloaded.
+_LOADED: dict[tuple[Binary, int], Any] = {}
+
 # Products that cuBLAS is asked for without torch in between, which tells it with each call how it may sum halves.
 _SUMS_AS_USUAL: Mapping[torch.dtype, tuple[tuple[Callable[[], Any], Any], ...]] = {
     torch.float32: (),
@@ -129,13 +133,19 @@ class Program:
     """A compiled graph: `program(inputs)` returns its outputs, tensors and ints, in a list.
 
     `native` is what the dispatcher runs. The inputs must be as the guards promise: only their number is checked here.
+    What is loaded into a GPU stays there, if it is to be `lasting`.
     """
 
     def __init__(
-        self, plan: Plan, compiled: MachineCode | CompiledKernels, device: torch.device = _CPU
+        self,
+        plan: Plan,
+        compiled: MachineCode | CompiledKernels,
+        device: torch.device = _CPU,
+        lasting: bool = True,
     ) -> None:
         self.plan = plan
-        description = (_Description if device.type == "cpu" else _OnGpu)(plan, compiled, device)
+        on_cpu = device.type == "cpu"
+        description = _Description(plan, compiled, device) if on_cpu else _OnGpu(plan, compiled, device, lasting)
         self._errors = description.errors
         self.native = _native.Program(description.build())
         self._plan_steps = description.plan_steps
@@ -439,10 +449,10 @@ class _OnGpu(_Description):
     """Of a GPU's program: kernels run on torch's current stream, and memory is its caching allocator's, which knows of
     streams. So nothing is kept between calls, which may be on another stream: the plan is frugal."""
 
-    def __init__(self, plan: Plan, compiled: Any, device: torch.device) -> None:
+    def __init__(self, plan: Plan, compiled: Any, device: torch.device, lasting: bool) -> None:
         super().__init__(plan, compiled, device)
         self.unaligned = unaligned_inputs(plan)
-        self.loaded: dict[Binary, Any] = {}
+        self.loaded: dict[tuple[Binary, int], Any] = _LOADED if lasting else {}
         constants = plan.graph.constants
         ours = {name: c for name, c in constants.items() if not plan.graph.buffers[name].on_host}
         constants.update((name, tensor.to(device)) for name, tensor in ours.items())  # tables of lowering's own
@@ -484,9 +494,10 @@ class _OnGpu(_Description):
         return "launch parts", buffers, self.offsets(step), self.values(step.parts), written.table, points, *form
 
     def form(self, binary: Binary) -> tuple[Any, ...]:
-        if binary not in self.loaded:
-            self.loaded[binary] = _native.load_cuda(binary.image, binary.function, binary.shared, self.device.index)
-        return self.loaded[binary], binary.threads, binary.shared, binary.hidden
+        key = binary, self.device.index
+        if key not in self.loaded:
+            self.loaded[key] = _native.load_cuda(binary.image, binary.function, binary.shared, self.device.index)
+        return self.loaded[key], binary.threads, binary.shared, binary.hidden
 
 
 def unaligned_inputs(plan: Plan) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -51,6 +52,26 @@ def test_replays() -> None:
         x.copy_(draw(64, 64, seed=k))
         close(fn(x, w), layers(x, w))
     assert replayed(fn).replays == 8
+
+
+def test_a_recording_of_the_users_outlives_the_function() -> None:
+    """Nor does a function that dies while something is recorded spoil that."""
+    x, w = draw(64, 64), draw(64, 64, seed=1)
+    expected, fn, other = layers(x, w), ingot.compile(layers), ingot.compile(lambda x: x.sin() * 3)
+    fn(x, w)
+    other(x)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        out = fn(x, w)
+        del other
+        gc.collect()
+    del fn
+    ingot.reset()
+    gc.collect()
+    torch.cuda.synchronize()
+    graph.replay()
+    close(out, expected)
 
 
 def test_numbers_that_are_drawn_on_the_cpu() -> None:
