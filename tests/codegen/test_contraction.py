@@ -127,6 +127,15 @@ def test_columns_that_are_not_there_are_zero(columns, cleared):
     assert ("store <16 x float> zeroinitializer" in text) == cleared
 
 
+@pytest.mark.parametrize("columns, packed", [(64, False), (63, True), (128, True)])
+def test_a_right_operand_that_lies_as_it_would_be_packed_is_read_where_it_lies(columns, packed):
+    case = Case((100, DEPTH + 20, columns))
+    kernel = case.kernel()
+    text = compile_kernels([kernel], (), named("avx512")).ir(kernel)
+    assert ("call void @pack_rows" in text) == packed
+    case.check()
+
+
 def test_operands_may_lie_apart_or_be_one():
     case = Case((12, 30, 20))
     row, inner, column = case.loops.values()

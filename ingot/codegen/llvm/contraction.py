@@ -1,10 +1,11 @@
 """A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on each finished tile.
 
 A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's columns lies in
-adjacent memory, and reads the left one where it is, or copies that as well (`Product.copies`): once for all blocks of
-the same rows in turn, where its copies of all depths are small. Sums are kept in the thread's scratch memory between
-the depths. Within a depth a sum is one chain of multiply-adds; the chains are added in order. So each element's
-rounding depends on the sizes alone, neither on the tile it falls in nor on the number of threads.
+adjacent memory (or reads it where it lies like that), and reads the left one where it is, or copies that as well
+(`Product.copies`): once for all blocks of the same rows in turn, where its copies of all depths are small. Sums are
+kept in the thread's scratch memory between the depths. Within a depth a sum is one chain of multiply-adds; the chains
+are added in order. So each element's rounding depends on the sizes alone, neither on the tile it falls in nor on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class _ContractionEmitter(KernelEmitter):
         self.soon = self.e.pointer(scratch, "i8", packed + sums + copied + 8 * self.offset_count)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
         packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
-        self.direct = rows <= FEW_ROWS and packs_rows
+        as_packed = _coefficient(product.right, self.inner) is self.column.extent is integer(tile.width)
+        self.direct = packs_rows and (rows <= FEW_ROWS or as_packed)
         in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
         packs = in_one_loop and not product.panel and not self.direct
         self.fetches = packs and ONE in (_coefficient(product.right, symbol) for symbol in (self.column, self.inner))
