@@ -19,6 +19,7 @@ from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.memory import plan_memory
 from ingot.schedule.offsets import begun_at_offsets
+from ingot.schedule.placement import placed
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.reuse import write_in_place
 from ingot.schedule.split import split_reductions
@@ -36,7 +37,7 @@ def schedule(
 ) -> Plan:
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`.
     `choose` says which products of a GPU's are kernels rather than calls (see `templates`)."""
-    nodes, graph = split_reductions(used_nodes(graph), graph, target)
+    nodes, graph = split_reductions(placed(used_nodes(graph), graph), graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
         found = sites(groups, graph, target)

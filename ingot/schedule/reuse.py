@@ -47,13 +47,22 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in returned or dead in replaced:
                     continue
-                if _same_layout(graph, dead, target) and _overwritable(group, dead, target):
+                if not _same_layout(graph, dead, target) or _meets(dead, target, k, groups):
+                    continue
+                if _overwritable(group, dead, target):
                     replaced[dead] = target
                     last_reader[dead] = -1
                     break
     if replaced:
         for group in groups:
             _rename(group, replaced)
+
+
+def _meets(dead: str, target: str, here: int, groups: Sequence[Group]) -> bool:
+    """Whether another group writes its part of `target` while `dead` is in use."""
+    others = [k for k, group in enumerate(groups) if target in group.writes and k != here]
+    last = max((k for k, group in enumerate(groups) if dead in group.touches and k != here), default=-1)
+    return any(k <= last for k in others)
 
 
 _LAYOUT = ("dtype", "sizes", "strides", "device", "on_host")

@@ -76,7 +76,10 @@ class _ContractionEmitter(KernelEmitter):
         self.depth = -(-self.steps * of_step // tile.lanes) * tile.lanes
         self.offset_count = self.tap_count if self.run is None else self.steps
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
-        packed = 0 if product.panel else self.depth * product.column_block * tile.size
+        packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
+        as_packed = _coefficient(product.right, self.inner) is self.column.extent is integer(tile.width)
+        self.in_panels = bool(product.panel) or (packs_rows and as_packed)  # the right operand already lies like that
+        packed = 0 if self.in_panels else self.depth * product.column_block * tile.size
         sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
         self.copies = product.copies
         self.apart = self.depth * tile.rows + 64 // tile.size  # from tile to tile: not all in the same set of a cache
@@ -92,11 +95,9 @@ class _ContractionEmitter(KernelEmitter):
         self.offsets = self.e.pointer(scratch, "i8", packed + sums + copied)
         self.soon = self.e.pointer(scratch, "i8", packed + sums + copied + 8 * self.offset_count)
         rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
-        packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
-        as_packed = _coefficient(product.right, self.inner) is self.column.extent is integer(tile.width)
-        self.direct = packs_rows and (rows <= FEW_ROWS or as_packed)
+        self.direct = rows <= FEW_ROWS and packs_rows and not self.in_panels
         in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
-        packs = in_one_loop and not product.panel and not self.direct
+        packs = in_one_loop and not self.in_panels and not self.direct
         self.fetches = packs and ONE in (_coefficient(product.right, symbol) for symbol in (self.column, self.inner))
         self.copies_anew: Value | None = None  # whether the present block has other rows than the one before
         self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
@@ -196,7 +197,7 @@ class _ContractionEmitter(KernelEmitter):
         """Pack the block's columns, tile width by tile width, then multiply and, after the last depth, finish tiles."""
         e, tile = self.e, self.tile
         start = last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
-        if not self.product.panel:
+        if not self.in_panels:
             with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
                 self._pack(column, first[1], last[1], amount)
         if self.copies:
@@ -282,12 +283,12 @@ class _ContractionEmitter(KernelEmitter):
         row = e.constant(tile.width * tile.size, "i64")
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
         steps = (row * self.tap_count, row) if self.run is None else (row, amount.steps * row)
-        if not self.product.panel and not self.direct:
+        if not self.in_panels and not self.direct:
             return packed, *steps
         self.memory.bound[self.column] = column
         there, along = self._element(right), self._stride(right, self.inner)
         apart = row if self.run is None else self._stride(right, self.run)
-        if self.product.panel:
+        if self.in_panels:
             self._check(right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size))
             return there, along, apart
         whole = e.compare("sle", column + tile.width, last)
