@@ -19,10 +19,11 @@ static PyObject *name_program, *name_call, *name_sizes, *name_left, *name_done, 
 static PyObject *apply;        /* of torch.autograd.Function: makes a node of the results of a forward */
 static PyObject *slow_forward; /* as `forward` and `backward` below, for what is unusual */
 static PyObject *slow_backward;
-static PyObject *call_type;   /* Call, a NamedTuple (inputs, versions, state) */
-static PyObject *unchanged;   /* the state of a call that changes nothing */
-static PyObject *keeps_graph; /* whether the backward that runs keeps what is saved */
-static PyObject *find_places; /* where nodes keep their hooks, see ingot.runtime.node_hooks; NULL once it is known */
+static PyObject *call_type;    /* Call, a NamedTuple (inputs, versions, state) */
+static PyObject *unchanged;    /* the state of a call that changes nothing */
+static PyObject *keeps_graph;  /* whether the backward that runs keeps what is saved */
+static PyObject *find_places;  /* where nodes keep their hooks, see ingot.runtime.node_hooks; NULL once it is known */
+static PyObject *tensor_class; /* torch.Tensor */
 static bool joined;
 
 /* -- the type ------------------------------------------------------------------------------------------------------ */
@@ -361,8 +362,13 @@ static int read_size(const SizePlace *place, PyObject *given, int64_t *value) {
         return *value == -1 && PyErr_Occurred() ? -1 : 0;
     }
     if (!ingot_is_plain_tensor(given)) {
-        PyErr_Format(PyExc_TypeError, "a size of %R is wanted", (PyObject *)Py_TYPE(given));
-        return -1;
+        PyObject *all =
+            place->kind == SIZE ? PyObject_GetAttrString(given, "shape") : PyObject_CallMethod(given, "stride", NULL);
+        PyObject *one = all ? PySequence_GetItem(all, place->dim) : NULL;
+        *value = one ? PyLong_AsLongLong(one) : -1;
+        Py_XDECREF(all);
+        Py_XDECREF(one);
+        return *value == -1 && PyErr_Occurred() ? -1 : 0;
     }
     if (ingot_tensor_facts(given, &facts) < 0)
         return -1;
@@ -495,12 +501,20 @@ static PyObject *picked(const int *positions, int count, PyObject *const *inputs
     return tuple;
 }
 
+/* Whether a result is a tensor, of a subclass maybe, as another backend gives them. -1: error. */
+static int is_tensor(PyObject *result) {
+    if (PyLong_Check(result) || result == Py_None)
+        return 0;
+    return ingot_is_plain_tensor(result) ? 1 : PyObject_IsInstance(result, tensor_class);
+}
+
 /* The results that have no history; what is no tensor has none anyway. */
 static PyObject *without_history(const Recorder *recorder, const Objects *results) {
     PyObject *found = PyList_New(0), *tuple;
     for (int i = 0; found && i < recorder->untracked_count; i++) {
         PyObject *result = results->items[recorder->untracked[i]];
-        if (ingot_is_plain_tensor(result) && PyList_Append(found, result) < 0)
+        int answer = is_tensor(result);
+        if (answer < 0 || (answer && PyList_Append(found, result) < 0))
             Py_CLEAR(found);
     }
     tuple = found ? PyList_AsTuple(found) : NULL;
@@ -510,8 +524,9 @@ static PyObject *without_history(const Recorder *recorder, const Objects *result
 
 /* A result that autograd lets be written: it refuses views that a Function makes. */
 static PyObject *no_view(PyObject *result) {
-    if (!ingot_is_plain_tensor(result))
-        return Py_NewRef(result);
+    int tensor = is_tensor(result);
+    if (tensor <= 0)
+        return tensor < 0 ? NULL : Py_NewRef(result);
     PyObject *answer = PyObject_CallMethodNoArgs(result, name__is_view);
     PyObject *alone = answer == NULL      ? NULL
                       : answer == Py_True ? PyObject_CallMethodNoArgs(result, name_detach)
@@ -879,7 +894,10 @@ int ingot_recorder_register(PyObject *module) {
     PyObject *autograd = PyImport_ImportModule("torch._C._autograd");
     keeps_graph = autograd ? PyObject_GetAttrString(autograd, "_get_current_graph_task_keep_graph") : NULL;
     Py_XDECREF(autograd);
-    PyObject *function = keeps_graph ? PyCFunction_New(&backward_function, NULL) : NULL;
+    PyObject *torch = PyImport_ImportModule("torch");
+    tensor_class = torch ? PyObject_GetAttrString(torch, "Tensor") : NULL;
+    Py_XDECREF(torch);
+    PyObject *function = keeps_graph && tensor_class ? PyCFunction_New(&backward_function, NULL) : NULL;
     PyObject *method = function ? PyInstanceMethod_New(function) : NULL; /* binds to the node, unlike a function of C */
     Py_XDECREF(function);
     if (method == NULL || PyModule_AddFunctions(module, functions) < 0) {

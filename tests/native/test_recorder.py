@@ -125,6 +125,25 @@ def test_inputs_of_inference_mode():
         torch.testing.assert_close(*(torch.autograd.grad(these, (x, w), tangents) for these in outputs))
 
 
+class Marked(Tensor):
+    pass
+
+
+def test_results_of_another_type():
+    """Which other backends may give."""
+
+    def backend(graph: Any, _: Any) -> Callable[..., Any]:
+        return lambda *inputs: [t.as_subclass(Marked) if isinstance(t, Tensor) else t for t in graph(*inputs)]
+
+    compiled = ingot.compile(lambda x: (x.sin(), x.detach().cos(), x.shape[0]), backend=backend, dynamic=True)
+    for rows in (4, 5, 4):
+        x = torch.randn(rows, requires_grad=True)
+        sine, cosine, count = compiled(x)
+        assert sine.requires_grad and not cosine.requires_grad and count == rows
+        (gradient,) = torch.autograd.grad(sine.sum(), x)
+        torch.testing.assert_close(gradient.as_subclass(Tensor), x.detach().cos())
+
+
 def test_what_is_unusual_is_left_to_python():
     compiled, given = compiled_gates(), operands()
     outputs, tangents = compiled(*given), [torch._efficientzerotensor((3, 4)), torch.randn(3, 4)]
