@@ -106,7 +106,7 @@ def mark_of_hooks(error: BaseException) -> None:
     setattr(error, _OF_HOOKS, True)
 
 
-_OF_HOOKS = "__of_ingots_hooks__"  # `native/dispatch.c` looks for it as well
+_OF_HOOKS = "__of_ingots_hooks__"  # `native/dispatch.c` looks for it, `native/recorder_forward.c` sets it
 
 
 class CompilerBug(IngotError):
