@@ -287,3 +287,35 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
 
 
 _APART.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss, F.ctc_loss)})
+
+
+# -- what draws as many numbers as the data say ------------------------------------------------------------------------
+
+
+def _slopes(x: Tensor, lower: float, upper: float, generator: Any) -> Tensor:
+    """The factor of each element: drawn, in order, for those that are not positive."""
+    if upper - lower <= 1e-6 or generator is not None:
+        raise Unsupported("rrelu of one slope, or with a generator")
+    flat = x.detach().reshape(-1)  # the kernel draws in this order however the elements lie
+    return aten.rrelu_with_noise_functional.default(flat, torch.empty_like(flat), lower, upper, True)[1].view(x.shape)
+
+
+def _rrelu(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Tensor:
+    return x * _slopes(x, lower, upper, generator) if training else F.leaky_relu(x, (lower + upper) / 2)
+
+
+def _rrelu_(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Tensor:
+    return x.mul_(_slopes(x, lower, upper, generator)) if training else F.leaky_relu_(x, (lower + upper) / 2)
+
+
+def _rrelu_of_module(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    return (_rrelu_ if inplace else _rrelu)(input, lower, upper, training)
+
+
+_APART.update({torch.rrelu: _rrelu, torch.rrelu_: _rrelu_, F.rrelu: _rrelu_of_module})

@@ -256,9 +256,10 @@ def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
 
 def _is_of_library(node: Node) -> bool:
     """Whether a value is a product that is no code of ours, with what comes next: on a GPU, or of halves."""
+    if node.target not in _PRODUCTS:
+        return False
     value: torch.Tensor = node.meta["val"]
-    ours = value.device.type == "cpu" and value.dtype in (torch.float32, torch.float64)
-    return node.target in _PRODUCTS and not ours
+    return value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64)
 
 
 def _readers(node: Node, late: set[Node]) -> Iterator[Node]:

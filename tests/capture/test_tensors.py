@@ -268,6 +268,16 @@ def hook_on_a_tensor(x: Tensor, y: Tensor) -> Any:
 
 
 @whole
+def tensors_like_another(x: Tensor, y: Tensor) -> Any:
+    return x.new(2, 3).fill_(1), x.double().new(y.shape).zero_(), x.new().shape, x.new(torch.Size([2])).zero_()
+
+
+@broken("more than sizes")
+def tensors_like_another_with_data(x: Tensor, y: Tensor) -> Any:
+    return x.new([1.0, 2.0]), x.new((3, 4))
+
+
+@whole
 def factories(x: Tensor, y: Tensor) -> Any:
     return (
         torch.tensor([1, 2, 3]), torch.tensor(2.5), torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([]),

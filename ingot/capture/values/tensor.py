@@ -34,7 +34,7 @@ _REFUSED = frozenset(
     retain_grad set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_
     swapaxes_ swapdims_
     detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
-    __dlpack__ new map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
+    __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
     """.split()
 )
 """Methods that change the tensor object itself, or that have no place in a graph."""
@@ -506,3 +506,15 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise session.unsupported("an operation that gives a symbolic number")
     return session.wrap_constant(result)
+
+
+def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
+    """Tensor.new of sizes: an empty tensor."""
+    given = [session.realize(arg) for arg in args]
+    sizes = given[0] if len(given) == 1 and given[0].python_type() is torch.Size else TupleValue(given, tuple)
+    if kwargs or not all(v.python_type() is int for v in session.unpacked(sizes)):
+        raise session.unsupported(f"Tensor.new of {tensor.describe()} is given more than sizes")
+    return tensor.call_named(session, "new_empty", [sizes if given else TupleValue([ConstantValue(0)], tuple)], {})
+
+
+METHODS["new"] = _new
