@@ -34,11 +34,29 @@ def part(x: Tensor, n: int) -> Any:
     x[n : n + 3].mul_(2)
 
 
+def column(x: Tensor, n: int) -> Any:
+    x[..., n] += 1
+
+
+def element(x: Tensor, n: int) -> Any:
+    x[n, n] = 2.0
+    return x[None, :, n]
+
+
+def cached(x: Tensor, n: int) -> Any:
+    x[:, n : n + 2] = x[:, :2] * 2
+    return x[:, : n + 2].sum(1)
+
+
 PROGRAMS: list[Callable[[Tensor, int], Any]] = [
     row,
     row_in_place,
     row_of_a_number,
     part,
+    column,
+    element,
+    lambda x, n: x[n] * 2,
+    lambda x, n: x[n, 1:],
     lambda x, n: x.select(1, n) * 2,
     lambda x, n: x[:, n] * 2,
     lambda x, n: torch.select_scatter(x, x[0], 0, n),
@@ -74,6 +92,11 @@ def test_integers_of_both_signs_and_out_of_range(program: Callable[[Tensor, int]
 
 WITHIN: list[Callable[[Tensor, int], Any]] = [
     row_of_a_number,
+    column,
+    element,
+    cached,
+    lambda x, n: x[n] * 2,
+    lambda x, n: x[n - 1, 1:],
     lambda x, n: x.select(0, n) * 2,
     lambda x, n: x[:n] * 2,
     lambda x, n: x[n:].mean(0),

@@ -98,7 +98,9 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
     def test(x: Tensor, src: Tensor, **where: Any) -> str:
         if x.device.type != "meta":
             return ""
-        part = view_symbolically(view, x, tuple(where.values()), {}) if is_symbolic(x) else view(x, *where.values())
+        at = tuple(where.values())
+        varies = is_symbolic(x) or any(isinstance(number, torch.SymInt) for number in at)
+        part = view_symbolically(view, x, at, {}) if varies else view(x, *at)
         return "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"
 
     return test

@@ -65,7 +65,7 @@ from ingot.graph.schemas import (
     node_name,
     written,
 )
-from ingot.graph.symbolic_views import from_start
+from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 
@@ -75,9 +75,21 @@ BEHIND = -1
 """The region of what a backward pass computes."""
 
 _SELECT = (aten.index.Tensor, aten.masked_select.default)
-_AT_INDEX = (aten.select.int, aten.select_scatter.default)
+_AT_INDEX = {  # of views and scatters: which argument is the index, and how it is counted from the start
+    aten.select.int: (2, from_start), aten.select_scatter.default: (3, from_start),
+    aten.slice.Tensor: (2, slice_from_start), aten.slice_scatter.default: (3, slice_from_start),
+}  # fmt: skip
 _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose elements may share memory
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
+
+
+def _from_start(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, with an index that varies counted from the start: no later stage knows its sign."""
+    position, counted = _AT_INDEX[op]
+    if len(args) <= position or not isinstance(args[position], torch.SymInt):
+        return args
+    index = counted(args[0].shape[args[position - 1]], args[position])
+    return *args[:position], index, *args[position + 1 :]
 
 
 def trace(
@@ -230,9 +242,8 @@ class Recorder(Mode):
             args, kwargs = self._with_literals((args, kwargs))
         if is_mutable(op):
             return self._write(op, args, kwargs)
-        if op in _AT_INDEX and isinstance(args[-1], torch.SymInt):
-            *others, dim, index = args
-            args = (*others, dim, from_start(args[0].shape[dim], index))  # lowering knows no sign
+        if op in _AT_INDEX:
+            args = _from_start(op, args)
         result = run_fake(op, args, kwargs, self.context.shapes)
         if meta.rule_for(op) is meta.native and args and isinstance(args[0], FakeTensor):
             self._record_views(op, args, kwargs, result)

@@ -200,6 +200,13 @@ def from_start(size: Any, index: Any) -> Any:
     return index
 
 
+def slice_from_start(size: Any, start: Any) -> Any:
+    """The first element of a slice, counted from the start, such that its bounds say so; as it is where data decide."""
+    if is_decided_by_data(start) or is_decided_by_data(size):
+        return start
+    return torch.sym_max(start + size if start < 0 else start, 0)
+
+
 def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Window:
     dim %= t.dim()
     size = t.shape[dim]

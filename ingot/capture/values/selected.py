@@ -53,8 +53,12 @@ def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Key
     unknown = [part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)]
     if unknown:
         raise session.unsupported(f"the value of {unknown[0].describe()}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+        return None
+    if (view := _at_integers(session, tensor, parts)) is not None:
+        return view.get_item(session, TupleValue(parts, tuple)) if parts else view
     numbers = [k for k, part in enumerate(parts) if _is_number(session, part, tensor)]
-    if not numbers or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+    if not numbers:
         return None
     taken = [_consumed(part) for part in parts]
     if None in taken or sum(taken) > tensor.fake.dim():  # type: ignore[arg-type]
@@ -65,6 +69,41 @@ def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Key
         result = _select(session, result, dim, parts.pop(k))
     session.graph.note_selection(session.step_of_outermost, base, result)
     return result.get_item(session, TupleValue(parts, tuple)) if parts else result
+
+
+def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> TensorValue | None:
+    """The view that integers which vary choose, of which the parts that are left over are an index; None where there
+    are no such integers, or parts that are more than a view."""
+    if not any(isinstance(part, SymIntValue) for part in parts):
+        return None
+    wide = [k for k, part in enumerate(parts) if isinstance(part, ConstantValue) and part.object is Ellipsis]
+    taken = [1 if isinstance(p, SymIntValue) else 0 if k in wide else _consumed(p) for k, p in enumerate(parts)]
+    counts = [count for part, count in zip(parts, taken) if not isinstance(part, TensorValue) and count is not None]
+    if len(counts) != len(parts) or len(wide) > 1 or sum(counts) > tensor.fake.dim():
+        return None
+    rank = tensor.fake.dim()
+    for k in reversed(range(len(parts))):
+        if isinstance(parts[k], SymIntValue):
+            behind_all = bool(wide) and wide[0] < k
+            dim = rank - sum(counts[k:]) if behind_all else sum(counts[:k])
+            made = session.graph.call(session, "call_method", "select", (tensor, ConstantValue(dim), parts.pop(k)), {})
+            assert isinstance(made, TensorValue)
+            tensor = made
+    return tensor
+
+
+def _setitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    key = session.realize(args[0])
+    if not isinstance(key, TupleValue) or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+        return None
+    parts = [_plain(session, part) for part in key.items]
+    if any(isinstance(part, SymIntValue) and is_decided_by_data(part.fake) for part in parts):
+        return None
+    view = _at_integers(session, tensor, parts)
+    if view is None:
+        return None
+    view.set_item(session, TupleValue(parts, tuple) if parts else ConstantValue(Ellipsis), args[1])
+    return NONE
 
 
 def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> TensorValue:
@@ -81,3 +120,4 @@ def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> T
 
 
 METHODS["__getitem__"] = _getitem
+METHODS["__setitem__"] = _setitem

@@ -213,9 +213,9 @@ class TensorValue(Value):
         return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
-        session.graph.call(
-            session, "call_function", operator.setitem, (self, session.deep(key), session.realize(value)), {}
-        )
+        if METHODS["__setitem__"](session, self, [key, value], {}) is None:
+            pair = session.deep(key), session.realize(value)
+            session.graph.call(session, "call_function", operator.setitem, (self, *pair), {})
 
     def contains(self, session: Session, item: Value) -> bool:
         raise session.unsupported(f"a membership test on the values of {self.describe()}")
