@@ -169,9 +169,9 @@ def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
 
 
 def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
-    """Raises Unsupported where hooks of the user's see the gradient of a tensor, or sizes are symbolic."""
-    if session.graph.context.shapes.hints:
-        raise session.unsupported("gradients are taken, and sizes are symbolic")
+    """Raises Unsupported where hooks of the user's see the gradient of a tensor, or the data decide sizes."""
+    if session.graph.context.shapes.unbacked.roots:
+        raise session.unsupported("gradients are taken, and the data decide sizes")
     for tensor in tensors:
         if tensor.source is None:
             continue
