@@ -175,26 +175,31 @@ static Block *grow(size_t bytes) {
     return first ? first : fresh;
 }
 
-/* Cuts what is too much off an idle block, where it is enough to be worth a block. */
-static void cut(Block *block, size_t bytes) {
+/* Cuts what is too much off an idle block, where it is enough to be worth a block: whether it is. */
+static bool cut(Block *block, size_t bytes) {
     if (block->bytes < bytes + LEAST)
-        return;
+        return false;
     Block *rest = insert(block, block->begin + bytes, block->bytes - bytes);
     if (rest == NULL)
-        return;
+        return false;
     block->bytes = bytes;
     rest->returned = block->returned;
     list(rest);
+    return true;
 }
 
-/* Gives the system the pages of idle blocks, those at the highest addresses first, until no more than this is held. */
-static void trim_to(size_t bytes) {
+/* Gives the system the pages of idle blocks, the ends of those at the highest addresses first, until no more than this
+   is held. Those that are wanted again soon it may take when it needs them, which costs no fault if it does not. */
+static void trim_to(size_t bytes, bool wanted_soon) {
     for (Block *block = heap.last; block && heap.use.held > bytes; block = block->before) {
         if (!block->idle || block->returned)
             continue;
+        const size_t excess = rounded(heap.use.held - bytes, heap.page) + heap.page;
+        if (excess < block->bytes && cut(block, block->bytes - excess))
+            block = block->after;
         const size_t from = rounded((size_t)(block->begin - heap.begin), heap.page),
                      to = (size_t)(block->begin + block->bytes - heap.begin) / heap.page * heap.page;
-        if (from < to)
+        if (from < to && !(wanted_soon && madvise(heap.begin + from, to - from, MADV_FREE) == 0))
             madvise(heap.begin + from, to - from, MADV_DONTNEED);
         count_held(block->begin, block->bytes, false);
         block->returned = true;
@@ -203,16 +208,19 @@ static void trim_to(size_t bytes) {
     }
 }
 
+static size_t most_used(void) { return heap.most_used > heap.most_before ? heap.most_used : heap.most_before; }
+
 /* So many bytes are about to be used, of which the system has `returned`. No more is held than was in use at once, in
    this period or the one before it: gaps between blocks that live are not to add to it. */
 static void use(size_t bytes, size_t returned) {
     heap.use.used += bytes;
     if (heap.use.used > heap.most_used)
         heap.most_used = heap.use.used;
-    trim_to((heap.most_used > heap.most_before ? heap.most_used : heap.most_before) - returned);
+    trim_to(most_used() - returned, true);
     if (++heap.taken % PERIOD == 0) {
         heap.most_before = heap.most_used;
         heap.most_used = heap.use.used;
+        trim_to(most_used() - returned, false);
     }
 }
 
@@ -261,7 +269,7 @@ void ingot_heap_give_back(void *memory) {
 
 void ingot_heap_trim(void) {
     lock();
-    trim_to(0);
+    trim_to(0, false);
     heap.most_before = heap.most_used = heap.use.used;
     unlock();
 }
