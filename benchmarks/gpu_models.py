@@ -5,8 +5,8 @@
 Times are of a call as the caller sees it, many in a row; a training step is a forward and a backward. Ratios are to
 eager and to torch.compile in the same mode. Each row runs in a process of its own: `--jobs` of them compile at a time
 (so first calls are fair only with `--jobs 1`), and measure one after the other. `peak` is what a call holds at most,
-inputs included, as torch's allocator counts it; what `reduce-overhead` replayed, and what `max-autotune` chose, is
-printed below the table. Modes are by default "default" and "reduce-overhead".
+inputs included, as torch's allocator counts it; what `reduce-overhead` replayed, what `max-autotune` chose, and why
+anything is left to eager, is printed below the table. Modes are by default "default" and "reduce-overhead".
 """
 
 from __future__ import annotations
@@ -232,7 +232,9 @@ def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None
             found[peer]["peak"] = peak_bytes(call, [*tensors(args), *leaves], device, before=2)
         with subject.context():
             reports = [ingot.explain(made[peer_name("Ingot", mode)])(*args) for mode in modes]
-            found["notes"] = [line for report in reports for line in (*report.cuda_graphs, *report.tuned)]
+            found["notes"] = [
+                line for r in reports for line in (*(b.reason for b in r.breaks), *r.cuda_graphs, *r.tuned)
+            ]
         synchronize(device)
     print(json.dumps(found))
 

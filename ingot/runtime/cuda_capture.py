@@ -5,12 +5,29 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from ingot.collection import paused_collection
 from ingot.runtime.cuda_graphs import Machine
+
+
+class Replay:
+    """Replays a graph. What dies while something else is recorded, as garbage or with its function, is kept until the
+    next recording: to destroy it then would spoil that."""
+
+    kept: ClassVar[list[torch.cuda.CUDAGraph]] = []
+
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self.graph = graph
+
+    def __call__(self) -> None:
+        torch._C._CUDAGraph.replay(self.graph)
+
+    def __del__(self, is_recording: Callable[[], bool] = torch.cuda.is_current_stream_capturing) -> None:
+        if is_recording():
+            self.kept.append(self.graph)
 
 
 class Cuda:
@@ -30,6 +47,7 @@ class Cuda:
         return torch.cuda.graph_pool_handle()
 
     def capture(self, run: Callable[[], Sequence[Any]], pool: Any) -> tuple[Callable[[], None], Sequence[Any]]:
+        Replay.kept.clear()
         if self._side is None:  # one for all: memory of a pool serves the stream that it was allocated on
             self._side = torch.cuda.Stream(self.device)
         graph, side, current = torch.cuda.CUDAGraph(), self._side, torch.cuda.current_stream(self.device)
@@ -50,7 +68,7 @@ class Cuda:
                 self._mend(pool)
                 raise
         current.wait_stream(side)
-        return functools.partial(torch._C._CUDAGraph.replay, graph), outputs
+        return Replay(graph), outputs
 
     def _mend(self, pool: Any) -> None:
         """A recording that failed leaves the allocator waiting for its end, and the random numbers' state marked as
