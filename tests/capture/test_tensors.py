@@ -523,3 +523,13 @@ def test_modes_of_the_users_see_every_operation() -> None:
             assert seen == wanted
             assert_same(result, expected)
         assert_same(compiled(x), expected)
+
+
+def test_an_attribute_in_a_methods_place_is_called_instead() -> None:
+    def totals(x: Tensor) -> Any:
+        return x.sum() * 2, x.mean()
+
+    shadowed = torch.ones(3)
+    shadowed.sum = lambda: torch.tensor(7.0)  # type: ignore[method-assign]
+    compiled = ingot.compile(totals)
+    assert compiled(shadowed) == totals(shadowed) == (14, 1)

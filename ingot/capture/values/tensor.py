@@ -107,7 +107,7 @@ class TensorValue(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in _OPERATIONS:
-            return TensorMethod(self, name)
+            return self._method(session, name)
         if name == "shape":
             return self.shape(session)
         if self.source is None and name in ("requires_grad", "is_leaf", "grad_fn"):
@@ -125,7 +125,7 @@ class TensorValue(Value):
         if find_missing(torch.Tensor, name):
             return self._own_attribute(session, name)
         if callable(getattr(torch.Tensor, name)):
-            return TensorMethod(self, name)
+            return self._method(session, name)
         raise session.unsupported(f"Tensor.{name}")
 
     def _gradient(self, session: Session, name: str) -> Value:
@@ -177,6 +177,12 @@ class TensorValue(Value):
         if found is None:
             raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return found
+
+    def _method(self, session: Session, name: str) -> Value:
+        """The tensor's method, or what the user has set on this one in its place."""
+        if self.source is not None and name in vars(session.graph.value_of(self)):
+            return self._own_attribute(session, name)
+        return TensorMethod(self, name)
 
     def _find_own(self, session: Session, name: str) -> Value | None:
         if self.source is None:
