@@ -142,6 +142,7 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
     compiled = {body: kept for body, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
     missing = {body: given for body, given in different.items() if body not in compiled}
     if missing:
+        import_triton()
         # CPython counts the depth of all the syntax trees being made together: a collection in the midst lets them mix.
         with paused_collection(), ThreadPoolExecutor(max(1, min(len(missing), os.cpu_count() or 1))) as pool:
             built = pool.map(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values())
@@ -164,6 +165,19 @@ def _forms(kernel: Kernel) -> list[TritonKernel]:
 def available() -> bool:
     """Whether Triton is installed."""
     return find_spec("triton") is not None
+
+
+def import_triton() -> None:
+    """Import what is used of Triton, before several threads do, to whom its modules, which import each other, may seem
+    to be only half there. Raises Unsupported where that fails."""
+    try:
+        import triton._C.libtriton
+        import triton.backends.compiler
+        import triton.compiler.compiler  # noqa: F401
+
+        exec(HEADER, {})
+    except ImportError as problem:
+        raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
 
 
 # -- what was compiled before ------------------------------------------------------------------------------------------
@@ -214,11 +228,8 @@ def compiler_digest() -> str:
 
 def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binary:
     """Compile one kernel, whose parameters are `aligned` (by default all)."""
-    try:
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
-    except ImportError as problem:
-        raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
     pointers = {p.name: f"{'' if p.on_host else '*'}{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
     integer = "i32" if kernel.short else "i64"  # the native core gives addresses of 64 bits, of which these are the low

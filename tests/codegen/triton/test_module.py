@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +127,36 @@ def test_no_collection_while_threads_make_syntax_trees(functions: list[KernelSte
     assert gc.isenabled()
     compile_kernels(functions, HOPPER)
     assert seen == [False] * 4 and gc.isenabled()
+
+
+FIRST_KERNELS = """
+import sys, torch
+from ingot.codegen.triton import Gpu, compile_kernels, module, supported
+from ingot.loops.lowering import lower
+from ingot.loops.target import GPU
+from ingot.schedule import schedule
+from tests.loops.test_lowering import traced
+
+seen, build = [], module.build
+module.build = lambda *given: (seen.append("triton.compiler.compiler" in sys.modules), build(*given))[1]
+assert "triton" not in sys.modules
+
+
+def several(x):
+    return x.sin().sum(), x.softmax(0), x.softmax(1), x.t() * 2
+
+
+plan = schedule(lower(traced(several, torch.randn(40, 24)), supported, target=GPU), target=GPU)
+compile_kernels([step for step in plan.steps if hasattr(step, "kernel")], Gpu("cuda", 90))
+print(len(seen) > 2 and all(seen))
+"""
+
+
+def test_triton_is_imported_before_threads_compile(tmp_path: Path) -> None:
+    """Several threads that import it at once find parts of it missing: the whole program was left to eager."""
+    environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", FIRST_KERNELS], env=environment, capture_output=True, text=True)
+    assert ran.stdout == "True\n", ran.stderr
 
 
 def test_accesses_are_as_wide_as_the_alignment_allows() -> None:
