@@ -67,6 +67,8 @@ PROGRAMS: list[Callable[[Tensor, int], Any]] = [
     lambda x, n: x.tril(n),
     lambda x, n: F.pad(x, (0, 0, n, -n)),
     lambda x, n: (x * 10) // (n or 1),
+    lambda x, n: x.split([n, 16 - n])[1] * 2,
+    lambda x, n: x.split([3, n])[1] * 2,
 ]
 
 

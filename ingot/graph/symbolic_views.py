@@ -290,6 +290,8 @@ def _split(t: Tensor, size: Any, dim: int = 0) -> list[Window]:
 
 
 def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Window]:
+    if not all(expected(size >= 0) for size in sizes) or not expected(sum(sizes) == t.shape[dim]):
+        raise EagerRaises("parts of negative sizes, or of other sizes than the whole: eager raises")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return [_slice(t, dim, end - size, end) for size, end in zip(sizes, ends)]
 
