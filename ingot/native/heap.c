@@ -7,6 +7,7 @@
 #ifdef __linux__
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Blocks tile the heap from `begin` on, in the order of their addresses; idle neighbours are one, but where the system
@@ -42,14 +43,18 @@ static void lock(void) { pthread_mutex_lock(&heap.lock); }
 
 static void unlock(void) { pthread_mutex_unlock(&heap.lock); }
 
-/* Addresses for as much memory as the machine has, so that the heap is one piece however it grows. */
+/* Addresses for as much memory as the machine has, so that the heap is one piece however it grows. Where they are
+   limited, others need them. */
 static void reserve(void) {
     heap.tried = true;
+    struct rlimit addresses;
+    if (getrlimit(RLIMIT_AS, &addresses) != 0 || addresses.rlim_cur != RLIM_INFINITY)
+        return;
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     heap.page = (size_t)page;
     const size_t bytes = pages > 0 && page > 0 ? rounded((size_t)pages * heap.page, STEP) : 0;
-    char *begin = bytes ? mmap(NULL, bytes + STEP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-                        : MAP_FAILED;
+    char *begin =
+        bytes ? mmap(NULL, bytes + STEP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
     if (begin == MAP_FAILED || pthread_atfork(lock, unlock, unlock) != 0)
         return;
     heap.begin = heap.accessible = (char *)rounded((uintptr_t)begin, STEP);
@@ -135,10 +140,9 @@ static void join(Block *block) {
 static Block *find(size_t bytes) {
     Block *best = NULL;
     for (Block *block = heap.idle; block; block = block->next)
-        if (block->bytes >= bytes &&
-            (best == NULL || (block->returned != best->returned  ? best->returned
-                              : block->bytes != best->bytes      ? block->bytes < best->bytes
-                                                                 : block->begin < best->begin)))
+        if (block->bytes >= bytes && (best == NULL || (block->returned != best->returned ? best->returned
+                                                       : block->bytes != best->bytes     ? block->bytes < best->bytes
+                                                                                         : block->begin < best->begin)))
             best = block;
     return best;
 }

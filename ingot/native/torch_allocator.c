@@ -1,3 +1,5 @@
+#define _GNU_SOURCE /* for dladdr1 */
+
 #include "torch_allocator.h"
 
 #include "heap.h"
@@ -5,7 +7,9 @@
 
 #include <string.h>
 
-#if defined(__linux__) && defined(__LP64__)
+#if defined(__linux__) && defined(__GLIBC__) && defined(__LP64__)
+#include <dlfcn.h>
+#include <link.h>
 
 /* C++ objects as they lie in memory under the Itanium ABI, with libstdc++, whose unique_ptr has its deleter first. What
    is larger than two words, or no plain data, is returned in memory that the caller gives. */
@@ -87,6 +91,20 @@ void *ingot_torch_allocate(size_t bytes, const int64_t *sizes, const int64_t *st
     return handle;
 }
 
+/* `operator new` as torch's libraries see it, since they delete: a program may have put its own before that of the
+   library that they come with. */
+static void *found_operator_new(void) {
+    void *found = dlsym(RTLD_DEFAULT, "_Znwm");
+    return found ? found : ingot_torch_symbol("_Znwm");
+}
+
+/* A later torch may have further virtual functions, which it would call. */
+static bool has_size(const void *table, size_t bytes) {
+    Dl_info info;
+    const ElfW(Sym) *symbol = NULL;
+    return dladdr1(table, &info, (void **)&symbol, RTLD_DL_SYMENT) != 0 && symbol && symbol->st_size == bytes;
+}
+
 /* That virtual functions are in the order known here is seen by torch's own table: two of them are pure, and one has a
    name. How a DataPtr lies is seen by one that torch makes. */
 bool ingot_torch_allocator_init(void) {
@@ -96,12 +114,12 @@ bool ingot_torch_allocator_init(void) {
     Allocator *(*cpu_allocator)(void);
     *(void **)&cpu_allocator = ingot_torch_symbol("_ZN3c1015GetCPUAllocatorEv");
     *(void **)&report_memory = ingot_torch_symbol("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-    *(void **)&operator_new = ingot_torch_symbol("_Znwm");
+    *(void **)&operator_new = found_operator_new();
     void *found = ingot_torch_symbol("_ZN2at6detail21empty_strided_genericEN3c108ArrayRefIlEES3_PNS1_9AllocatorENS1_"
                                      "14DispatchKeySetENS1_10ScalarTypeE");
     if (!its || !pure || !simple || !cpu_allocator || !report_memory || !operator_new || !found ||
         memcmp(&its->allocate, &pure, sizeof pure) != 0 || memcmp(&its->copy_data, &pure, sizeof pure) != 0 ||
-        its->is_simple_data_ptr != simple || (torchs = cpu_allocator()) == NULL)
+        its->is_simple_data_ptr != simple || !has_size(its, sizeof *its) || (torchs = cpu_allocator()) == NULL)
         return false;
     DataPtr made = by_torch(1);
     const bool known = made.data != NULL && made.context == made.data && made.deleter != NULL &&

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,6 +228,20 @@ def test_a_forked_child_has_a_heap_of_its_own() -> None:
     mine = make()[0][first].fill_(2)
     assert os.waitpid(child, 0)[1] == 0
     assert (kept == 1).all() and (mine == 2).all()
+
+
+def test_limited_addresses_are_left_to_others() -> None:
+    check = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1 << 45, resource.RLIM_INFINITY))
+from ingot.native import _native
+from tests.native.test_heap import result
+y = result(1 << 20).fill_(3)
+assert _native.heap_use() == (0, 0) and (y == 3).all(), _native.heap_use()
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", check], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_profile_counts_what_is_held() -> None:
