@@ -772,3 +772,16 @@ def test_inference_mode_that_is_not_left(backend: str) -> None:
         assert torch.is_inference_mode_enabled() and result.is_inference()
         context.__exit__(None, None, None)
         assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+
+
+@pytest.mark.skipif(torch.backends.cudnn.is_available(), reason="a graph break where there is cuDNN")
+def test_flags_of_a_library_that_is_not_there():
+    """Around the loss of transformers' speech models."""
+
+    def fn(x):
+        with torch.backends.cudnn.flags(enabled=False):
+            y = x.sin()
+        return y * 2
+
+    x = torch.randn(4)
+    assert torch.equal(ingot.compile(fn, fullgraph=True)(x), fn(x))

@@ -8,6 +8,7 @@ that the operations behind them are captured under it, and `ModeTracker` tells t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,15 @@ def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 SPECIAL_FUNCTIONS[record_function.__init__] = _make_label  # type: ignore[index]
 SPECIAL_FUNCTIONS[record_function.__enter__] = _enter_label  # type: ignore[index]
+
+
+def _no_flags(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """Flags of a library that this torch is made without: nothing asks for them."""
+    return session.call(session.wrap_constant(nullcontext), [], {})
+
+
+if not torch.backends.cudnn.is_available():
+    SPECIAL_FUNCTIONS[torch.backends.cudnn.flags] = _no_flags
 
 
 class DeviceValue(ConstantValue):
