@@ -69,6 +69,7 @@ PROGRAMS: list[Callable[[Tensor, int], Any]] = [
     lambda x, n: (x * 10) // (n or 1),
     lambda x, n: x.split([n, 16 - n])[1] * 2,
     lambda x, n: x.split([3, n])[1] * 2,
+    lambda x, n: F.one_hot(torch.tensor([0, 1]), n if n < 0 else n + 2),
 ]
 
 

@@ -483,8 +483,10 @@ def masked_input(op: Any, input: Any, mask: Any, *args: Any) -> Any:
 
 def one_hot(input: Any, num_classes: Any = -1) -> Any:
     """torch's own does not look at the classes when it is traced."""
-    if num_classes < 0:
+    if num_classes == -1:
         num_classes = int(input.max()) + 1
+    elif num_classes < 0:
+        raise RuntimeError("Class values must be smaller than num_classes.")
     classes = torch.arange(num_classes, device=input.device)
     known = classes.gather(0, input.reshape(-1)).reshape(input.shape)  # an error where it is no class
     return (known.unsqueeze(-1) == classes).long()
