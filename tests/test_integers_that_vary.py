@@ -117,3 +117,13 @@ def test_places_in_a_tensor_of_known_sizes_share_a_program(program: Callable[[Te
 def test_a_table_is_read_up_to_a_size_that_varies() -> None:
     tracked = Tracked(lambda x, table: table[len(x) :] * 2, fullgraph=True)
     assert [tracked(torch.ones(n), X) for n in (3, 5, 9, 7)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.bfloat16])
+def test_a_number_that_the_type_cannot_hold_fills_nothing(dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    for number in (torch.finfo(dtype).min * 2, 1e300):
+        with pytest.raises(RuntimeError, match="overflow"):
+            ingot.compile(lambda x, number=number: x.masked_fill(x > 0, number))(x)
+    filled = ingot.compile(lambda x: x.masked_fill(x > 0, -torch.inf))(x)
+    torch.testing.assert_close(filled, x.masked_fill(x > 0, -torch.inf))

@@ -5,6 +5,7 @@ An op without a row is tried out, or checked by its rule, or by the library that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,9 +140,11 @@ def _repeat(x: Tensor, repeats: Sequence[Any]) -> str:
 
 
 def _overflows(dtype: torch.dtype, value: Any) -> bool:
-    """Whether eager refuses a Python number for a tensor of integers."""
-    if not isinstance(value, (int, float)) or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
+    """Whether eager refuses a Python number for a tensor of a narrower type."""
+    if not isinstance(value, (int, float)) or dtype.is_complex or dtype is torch.bool:
         return False
+    if dtype.is_floating_point:
+        return math.isfinite(value) and abs(value) > torch.finfo(dtype).max
     info = torch.iinfo(dtype)
     return not (info.min if info.min else -info.max) <= value <= info.max
 
