@@ -163,3 +163,20 @@ def test_one_hot_rows_of_halves_are_not_summed() -> None:
     x, i = torch.randn(3, 1).bfloat16(), torch.tensor([[0], [7], [6]])
     graph = same(fn, x, i)
     assert "sum" not in str(graph.graph)
+
+
+@pytest.mark.parametrize(
+    "count, classes, index",
+    [
+        (5, torch.int64, torch.tensor([[0.0], [0.5], [7.0]])),
+        (300, torch.int64, torch.tensor([[0], [44], [255]], dtype=torch.uint8)),
+        (300, torch.bfloat16, torch.tensor([[256], [257], [299]])),
+    ],
+)
+def test_rows_that_are_not_one_hot_are_summed(count: int, classes: torch.dtype, index: torch.Tensor) -> None:
+    """Where an index lies between two classes, or several classes are rounded to one."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(count, dtype=classes) == index, x, 0).sum(1, keepdim=True)
+
+    same(fn, torch.randn(3, 1))

@@ -41,7 +41,8 @@ def _match(node: Node) -> tuple[Node, int, list[Node], Node, Node] | None:
         return None
     classes, index = hit.args
     count = _counted(classes, dim)
-    if count is None or not all(_is_one_along(value, dim) for value in (index, x, *more)):
+    exact = {value.meta["val"].dtype for value in hit.args} == {torch.int64}  # nothing is rounded
+    if count is None or not exact or not all(_is_one_along(value, dim) for value in (index, x, *more)):
         return None
     sizes = torch.broadcast_shapes(*(value.meta["val"].shape for value in (index, x, otherwise, *more)))
     return (index, count, more, x, otherwise) if tuple(sizes) == tuple(node.meta["val"].shape) else None
