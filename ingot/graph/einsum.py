@@ -42,7 +42,7 @@ def einsum(*args: Any) -> Tensor:
         left, right = (_spread(equation.kept, *pair) for pair in zip(equation[:2], tensors))
         return left * right
     if not equation.kept:
-        return torch.dot(*(_flat(equation.summed, *pair) for pair in zip(equation[:2], tensors)))
+        return torch.matmul(*(_flat(equation.summed, *pair) for pair in zip(equation[:2], tensors)))
     asked = _decisive(equation)
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     if (recorded or not all(map(geometry.surely_plain, tensors))) and not {*asked} & {*equation.summed}:

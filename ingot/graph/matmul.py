@@ -55,7 +55,7 @@ def _folded(left: Tensor, right: Tensor) -> Tensor:
     *sizes, last = many.shape
     rows = reshaped(many, [math.prod(sizes), last])
     if other.dim() == 1:
-        return aten._unsafe_view.default(rows.mv(other), sizes)
+        return aten._unsafe_view.default(torch.matmul(rows, other), sizes)  # autocast does not know all of mv
     result = aten._unsafe_view.default(rows.mm(other), [*sizes, other.shape[1]])
     return result.mT.contiguous() if turned else result
 

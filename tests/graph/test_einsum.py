@@ -85,3 +85,15 @@ def test_transposed_operands_and_halves() -> None:
             found, expected = compiled(x, y), torch.einsum("ij,kj->ik", x.t(), y[::2])
             torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
             assert laid_out_alike(found, expected)
+
+
+@pytest.mark.parametrize("equation", ["i,i->", "ij,ij->", "ij,kj->"])
+def test_sums_of_all_within_autocast(equation: str) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.einsum(equation, x, y)
+
+    compiled = ingot.compile(function, dynamic=True, fullgraph=True)
+    for n in (3, 5):
+        given = operands(equation, {"i": n, "j": 4, "k": 2}, False)
+        torch.testing.assert_close(compiled(*given), function(*given), rtol=2e-2, atol=2e-2)

@@ -89,3 +89,14 @@ def test_sizes_that_vary(name: str, requires_grad: bool) -> None:
     compiler = Compiler.of(compiled)
     assert compiler is not None and len(compiler.compilations) <= 3  # where sizes of 1 decide what is copied
     assert not any(text.startswith("all sizes") for text in compiler.compilations[0].fixed_sizes)
+
+
+def test_a_vector_within_autocast() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ y
+
+    compiled = ingot.compile(function, dynamic=True, fullgraph=True)
+    for n in (3, 5):
+        x, y = torch.randn(n, 2, 4), torch.randn(4)
+        torch.testing.assert_close(compiled(x, y), function(x, y), rtol=2e-2, atol=2e-2)
