@@ -306,12 +306,6 @@ def views_and_writes(x: Tensor, mask: Tensor) -> Tensor:
     return (row * rest).sum() + flat.exp().sum()
 
 
-def of_results(x: Tensor, mask: Tensor) -> Any:
-    h = x.sin()
-    h.register_hook(clamped)
-    return h.square().sum(), h
-
-
 def differentiated_inside(x: Tensor, mask: Tensor) -> Tensor:
     h = x.sin()
     h.register_hook(lambda g: g / g.norm())
@@ -346,8 +340,8 @@ def refused_by_torch(x: Tensor, mask: Tensor) -> Any:
 
 
 TENSOR_HOOKS = (
-    several_hooks, variables_around, defaults, taken_off, views_and_writes, of_results, differentiated_inside,
-    backward_inside, checkpointed, refused_by_torch,
+    several_hooks, variables_around, defaults, taken_off, views_and_writes, differentiated_inside, backward_inside,
+    checkpointed, refused_by_torch,
 )  # fmt: skip
 
 
@@ -404,8 +398,29 @@ def asking(x: Tensor, mask: Tensor) -> Tensor:
     return h.square().sum()
 
 
+def of_results(x: Tensor, mask: Tensor) -> Any:
+    h = x.sin()
+    h.register_hook(clamped)
+    return h.square().sum(), h
+
+
+def of_windows(x: Tensor, mask: Tensor) -> Any:
+    h = x.sin()
+    h.register_hook(lambda g: g + 1)
+    row, rest = h.unbind()
+    row.register_hook(lambda g: g * 5)
+    return row, rest.sum(), h.detach()
+
+
+def writes_the_gradient(x: Tensor, mask: Tensor) -> Tensor:
+    h = x.sin()
+    h.register_hook(lambda g: g.mul_(3))
+    return (h + 1).square().sum() + (h + mask).sum()
+
+
 LEFT_TO_EAGER = (
-    set_behind, set_by_another, set_behind_a_break, handle_is_returned, object_around, random_hook, asking
+    set_behind, set_by_another, set_behind_a_break, handle_is_returned, object_around, random_hook, asking, of_results,
+    of_windows, writes_the_gradient,
 )  # fmt: skip
 
 
@@ -447,6 +462,22 @@ class TestOfTensors:
         both(program, ingot.compile)
         with pytest.raises(ingot.GraphBreakError, match="hook"):
             self.gradients(ingot.compile(function, fullgraph=True))
+
+    def test_hooks_from_outside_come_behind(self):
+        def function(x: Tensor) -> Tensor:
+            h = x * 2
+            h.register_hook(lambda g: g + 1)
+            return h
+
+        def program(wrap: Any) -> Any:
+            x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+            h = wrap(function)(x)
+            h.register_hook(lambda g: g * 10)
+            h.retain_grad()
+            h.sum().backward()
+            return x.grad, h.grad
+
+        both(program, ingot.compile)
 
     def test_a_number_that_varies(self):
         def function(x: Tensor, factor: float) -> Tensor:

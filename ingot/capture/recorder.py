@@ -85,6 +85,7 @@ class GraphRecorder:
         self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
         self.hooked: dict[int, Any] = {}  # by id of what stands for a call of a module with hooks on its backward
         self.read_by_hooks: list[Any] = []  # see values/tensor_hooks.py
+        self.hooked_tensors: list[tuple[Any, Any]] = []  # fakes with hooks, and the handles of these
         self.asks = 0  # how often the program has asked whether gradients are recorded
         self.in_one_piece = False  # whether it may not be broken
         self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive

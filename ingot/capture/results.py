@@ -52,7 +52,7 @@ from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
-from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive
+from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
 from ingot.capture.values.unread import UnreadNumber
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
@@ -151,6 +151,7 @@ class Results:
             raise reason
         if value.fake.shown_in_inference:  # type: ignore[attr-defined]
             raise self.session.unsupported("a view made in inference mode is alive at the end of a graph", skip=True)
+        refuse_result(self.session, value)
         output: Recipe = self._output(value)
         if value.fake.is_inference() and not self.session.graph.context.in_inference:
             output = Call(as_inference, (output,))

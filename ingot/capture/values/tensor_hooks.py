@@ -83,7 +83,11 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     asks, draws = recorder.asks, recorder.context.draws
 
     def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
-        found = session.realize(session.call(hook, [tangents[id(tensor)]], {}))
+        gradient = tangents[id(tensor)]
+        written = gradient.fake._version
+        found = session.realize(session.call(hook, [gradient], {}))
+        if gradient.fake._version != written:  # others may read the same memory
+            raise session.unsupported(f"{what} that writes the gradient")
         if is_none(found):
             return [None]
         if not isinstance(found, TensorValue):
@@ -104,10 +108,19 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     recorder.modes.reach(recorder.graph, session.where)
     node = recorder.switch(session, TensorHook(graph), tensor.fx_node, read)
     node.meta["val"] = node.target(tensor.fake, [n.meta["val"] for n in read])  # type: ignore[operator]
-    return HookHandle(node, step)
+    handle = HookHandle(node, step)
+    recorder.hooked_tensors.append((tensor.fake, handle))
+    return handle
 
 
 METHODS["register_hook"] = _register
+
+
+def refuse_result(session: Session, tensor: TensorValue) -> None:
+    """Breaks the graph where a hook is registered on what becomes a result: hooks from outside come behind it."""
+    for hooked, handle in session.graph.hooked_tensors:
+        if hooked is tensor.fake and handle.node is not None:
+            _break_at(session, handle.step, "a hook on a tensor that is alive at the end of a graph")
 
 
 def refuse_changed(session: Session) -> None:
