@@ -271,8 +271,16 @@ class _Description:
             self.device,
             tuple(map(self.stage, self.expressions)),
             self.plan.frugal,
-            self.plan.peak_bytes.constant is None or self.plan.peak_bytes.constant >= _HELD_FROM,
+            self.is_held(),
         )
+
+    def is_held(self) -> bool:
+        """Whether memory is held for the next call. Sizes that are symbols may be large; those that the data decide are
+        as a rule parts of what there is, and are not counted."""
+        peak = self.plan.peak_bytes
+        if peak.constant is None and self.plan.graph.bound.isdisjoint(peak.symbols):
+            return True
+        return (peak.bounds[0] or 0) >= _HELD_FROM
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
 

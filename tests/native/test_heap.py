@@ -160,6 +160,13 @@ def test_small_results_are_left_to_torch() -> None:
     assert held.start == _native.heap_use() and len(kept) == 3
 
 
+def test_little_of_which_the_data_decide_a_part_is_left_to_torch() -> None:
+    chosen = ingot.compile(lambda x: x[x > 0] * 2, fullgraph=True)
+    before = _native.heap_use()
+    results = [chosen(torch.ones(40_000)) for _ in range(3)]  # of 160 KB each
+    assert _native.heap_use() == before and len(results) == 3
+
+
 @pytest.mark.parametrize("size", [32 << 10, 3 * MB])
 def test_a_result_is_an_ordinary_tensor(size: int) -> None:
     held = Held()
