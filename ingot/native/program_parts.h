@@ -24,10 +24,10 @@ typedef struct {
 typedef struct {
     Place place;
     Geometry geometry;
-    int position;    /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
-    int needs_data;  /* a kernel or a product reads or writes it ... */
-    int in_kernel;   /* ... a kernel */
-    int aligned;     /* INPUT only: kernels rely on its alignment */
+    int position;   /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
+    int needs_data; /* a kernel or a product reads or writes it ... */
+    int in_kernel;  /* ... a kernel */
+    int aligned;    /* INPUT only: kernels rely on its alignment */
 } Buffer;
 
 /* A window on a buffer, made with as_strided; in an arena or a constant it is made once per frame. */
