@@ -275,8 +275,8 @@ class _Description:
         )
 
     def is_held(self) -> bool:
-        """Whether memory is held for the next call. Sizes that are symbols may be large; those that the data decide are
-        as a rule parts of what there is, and are not counted."""
+        """Whether memory is held for the next call. Sizes that are symbols may be large; those that the program finds
+        in the data are as a rule parts of what there is, and count as the least that they can be."""
         peak = self.plan.peak_bytes
         if peak.constant is None and self.plan.graph.bound.isdisjoint(peak.symbols):
             return True

@@ -101,12 +101,11 @@ class _Margins:
             bias = node.args[0]
             assert isinstance(bias, Node)
             args.insert(0, bias if bias.meta["val"].shape[0] == 1 else self.padded(node, bias, (wide.columns,)))
-        readers, eagers = list(node.users), dict(node.meta)
-        value: FakeTensor = node.meta["val"]
+        readers, value = list(node.users), node.meta["val"]
         sizes = (*value.shape[:-2], wide.rows, wide.columns)
         node.args = tuple(args)
         node.meta["val"] = FakeTensor(torch.empty(sizes, dtype=value.dtype, device="meta"), value.device)
-        self.read_part(node, node, eagers, readers)
+        self.read_part(node, node, value, readers)
 
     def matrix(self, before: Node, x: Node, rows: int, columns: int) -> Node:
         """Matrices with margins, that lie as they lay."""
@@ -131,20 +130,20 @@ class _Margins:
             readers, source = (list(x.users), x) if computed else ([], before)
             place = x.next if computed else before
             made = self.made[x, sizes] = self.call(place, aten.constant_pad_nd.default, (x, amounts), meta, source)
-            self.read_part(made, x, dict(x.meta), [reader for reader in readers if reader.op != "output"])
+            self.read_part(made, x, value, [reader for reader in readers if reader.op != "output"])
         return self.made[x, sizes]
 
-    def read_part(self, wide: Node, node: Node, eagers: dict[str, Any], readers: Sequence[Node]) -> None:
-        """Let the readers of `node` read the beginning of each dimension of `wide` instead. It has the values that
-        eager has, and is taken to lie as these do."""
+    def read_part(self, wide: Node, node: Node, value: FakeTensor, readers: Sequence[Node]) -> None:
+        """Let the readers of `node` read the beginning of each dimension of `wide` instead, which is taken to lie as
+        `value` does, in eager."""
         if not readers:
             return
-        place, part, value = wide.next, wide, eagers["val"]
+        place, part = wide.next, wide
         for dim, size in enumerate(value.shape):
             if part.meta["val"].shape[dim] != size:
                 meta = part.meta["val"].meta.narrow(dim, 0, size)
                 part = self.call(place, aten.slice.Tensor, (part, dim, 0, size), meta, wide)
-        part.meta.update(eagers)
+        part.meta["val"] = value
         for reader in readers:
             reader.replace_input_with(node, part)
 
