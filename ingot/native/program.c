@@ -13,6 +13,9 @@
 /* While a kernel takes longer than this, other threads may have the GIL. */
 static const double RELEASE_GIL_NANOSECONDS = 50e3;
 
+/* Bytes. What calls make that take so much at once lies in the heap (heap.h); for others malloc has enough at hand. */
+static const int64_t HELD_FROM = 8 << 20;
+
 enum { ALIGNMENT = 64, INPUT_ALIGNMENT = 16 };
 
 /* -- frames -------------------------------------------------------------------------------------------------------- */
@@ -91,6 +94,10 @@ static void give_back_frame(Program *program, Frame *frame) {
 
 /* -- sizes and places ---------------------------------------------------------------------------------------------- */
 
+static bool holds(const Program *program, const Frame *frame) {
+    return program->peak_bytes < 0 || frame->values[program->peak_bytes] >= HELD_FROM;
+}
+
 static int read_symbol(const SymbolSource *symbol, PyObject *input, int64_t *value) {
     IngotTensorFacts facts;
     if (symbol->what == SYMBOL_VALUE) {
@@ -132,7 +139,7 @@ static int prepare_arena(Program *program, Frame *frame) {
         IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
                               &program->device};
         Py_CLEAR(frame->arena);
-        if ((frame->arena = ingot_allocate(&layout, program->holds, &base)) == NULL)
+        if ((frame->arena = ingot_allocate(&layout, holds(program, frame), &base)) == NULL)
             return -1;
         frame->arena_bytes = bytes;
     }
@@ -213,7 +220,7 @@ static int allocate(Program *program, Frame *frame, const Step *step) {
     const Buffer *buffer = &program->buffers[step->buffer];
     int64_t room[2 * INGOT_MAX_RANK];
     IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
-    PyObject *tensor = ingot_allocate(&layout, program->holds, &frame->data[step->buffer]);
+    PyObject *tensor = ingot_allocate(&layout, holds(program, frame), &frame->data[step->buffer]);
     Py_XSETREF(frame->tensors[step->buffer], tensor);
     return tensor ? 0 : -1;
 }

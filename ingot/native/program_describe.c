@@ -445,11 +445,11 @@ static int read_output(Program *program, PyObject *object, void *part) {
 
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
-        *device = Py_None, *stages = NULL;
-    program->holds = 1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpp", &program->input_count, &symbols, &expressions, &constants,
+        *device = Py_None, *stages = NULL, *peak = Py_None;
+    program->peak_bytes = -1;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpO", &program->input_count, &symbols, &expressions, &constants,
                           &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages,
-                          &program->frugal, &program->holds))
+                          &program->frugal, &peak))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
@@ -470,6 +470,8 @@ int ingot_program_describe(Program *program, PyObject *description) {
 #undef READ
     if (status == 0)
         status = read_position(arena, value_count(program), "arena", &program->arena_bytes);
+    if (status == 0 && peak != Py_None)
+        status = read_position(peak, value_count(program), "peak", &program->peak_bytes);
     if (status == 0)
         status = read_geometry(program, bytes, none, none, &program->bytes);
     Py_XDECREF(none);

@@ -189,9 +189,9 @@ typedef struct {
     Step *steps;
     Output *outputs;
     int arena_bytes; /* position in values */
+    int peak_bytes;  /* position in values of what a call takes at once; -1: much */
     Geometry bytes;  /* dtype of the arena */
     int frugal;      /* the arena lives as long as a call */
-    int holds;       /* what it makes lies in the heap: see heap.h */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;

@@ -33,7 +33,8 @@ device       the torch.device of all tensors
 stages       (number, ...) of each expression: 0 where it follows from the inputs, else that of the call that binds
              the last of its symbols
 frugal       whether the arena is made anew for each call
-held         whether memory of what dies is held for further results: see native/heap.h
+peak         the position of the bytes that a call takes at once: where they are many, memory of what dies is held for
+             further results (see native/heap.h)
 ===========  =====================================================================================================
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
@@ -113,9 +114,6 @@ _SUMS_AS_USUAL: Mapping[torch.dtype, tuple[tuple[Callable[[], Any], Any], ...]] 
 }
 
 _RELEASED = ("library", "own", "input")  # places whose tensors are let go when they are dead
-
-# Programs that take this much at once hold memory for the next call; for others malloc has enough at hand.
-_HELD_FROM = 8 << 20  # bytes
 
 # Points that make a whole cache line of every element type; two threads then never write to one.
 _POINTWISE_UNIT = 16
@@ -244,7 +242,7 @@ class _Description:
         graph = self.plan.graph
         for name in graph.inputs:
             self.buffer(name)
-        arena = self.value(self.plan.arena_bytes)
+        arena, peak = self.value(self.plan.arena_bytes), self.peak()
         steps: list[tuple[Any, ...]] = []
         for position in range(len(self.plan.steps)):
             described = self.steps(position)
@@ -271,16 +269,14 @@ class _Description:
             self.device,
             tuple(map(self.stage, self.expressions)),
             self.plan.frugal,
-            self.is_held(),
+            peak,
         )
 
-    def is_held(self) -> bool:
-        """Whether memory is held for the next call. Sizes that are symbols may be large; those that the program finds
+    def peak(self) -> int:
+        """The position of the bytes that a call takes at once, as far as its inputs tell: sizes that the program finds
         in the data are as a rule parts of what there is, and count as the least that they can be."""
-        peak = self.plan.peak_bytes
-        if peak.constant is None and self.plan.graph.bound.isdisjoint(peak.symbols):
-            return True
-        return (peak.bounds[0] or 0) >= _HELD_FROM
+        unknown = {symbol: symbol.bounds[0] or 0 for symbol in self.plan.graph.bound}
+        return self.value(self.plan.peak_bytes.substitute(unknown))
 
     # -- values, buffers, views ------------------------------------------------------------------------------------
 

@@ -167,6 +167,22 @@ def test_little_of_which_the_data_decide_a_part_is_left_to_torch() -> None:
     assert _native.heap_use() == before and len(results) == 3
 
 
+def test_a_backward_of_little_of_which_the_data_decide_a_part_is_left_to_torch() -> None:
+    chosen = ingot.compile(lambda x: (x[x > 0] * 2).sin().sum(), fullgraph=True)
+    x, before = torch.ones(40_000, requires_grad=True), _native.heap_use()
+    gradients = [torch.autograd.grad(chosen(x), x)[0] for _ in range(3)]
+    assert _native.heap_use() == before and len(gradients) == 3
+
+
+def test_sizes_that_vary_decide_by_the_call() -> None:
+    grown = ingot.compile(lambda x: x + 1, dynamic=True)
+    before = _native.heap_use()
+    little = [grown(torch.ones(size)) for size in (40_000, 50_000)]
+    assert _native.heap_use() == before
+    much = [grown(torch.ones(size)) for size in (4 << 20, 3 << 20)]
+    assert _native.heap_use()[0] >= before[0] + (28 << 20) and len(little) == len(much)
+
+
 @pytest.mark.parametrize("size", [32 << 10, 3 * MB])
 def test_a_result_is_an_ordinary_tensor(size: int) -> None:
     held = Held()
