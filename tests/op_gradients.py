@@ -35,6 +35,8 @@ _ROUNDING = "rounding of the same formula in another order", 2.5
 EXCEPTIONS = {
     "nn.functional.scaled_dot_product_attention": _ROUNDING,
     "nn.functional.softmin": _ROUNDING,
+    "masked.softmax": _ROUNDING,
+    "masked.softmin": _ROUNDING,
     "nn.functional.group_norm": _ROUNDING,  # groups of two or three elements
     "nn.functional.linear_cross_entropy": _ROUNDING,
     "pca_lowrank": _ROUNDING,

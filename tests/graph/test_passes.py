@@ -165,6 +165,11 @@ def test_one_hot_rows_of_halves_are_not_summed() -> None:
     assert "sum" not in str(graph.graph)
 
 
+def test_a_number_is_no_one_hot_row() -> None:
+    x, mask = torch.tensor(-8.0), torch.tensor(True)
+    same(lambda x, mask: torch.where(mask, x, 0).sum(0, keepdim=True), x, mask)
+
+
 @pytest.mark.parametrize(
     "count, classes, index",
     [

@@ -35,7 +35,10 @@ def _match(node: Node) -> tuple[Node, int, list[Node], Node, Node] | None:
     if not same or chosen.target is not aten.where.self or len(dims) != 1 or len(node.args) < 3 or not node.args[2]:
         return None
     condition, x, otherwise = chosen.args
-    dim = dims[0] % chosen.meta["val"].dim() - chosen.meta["val"].dim()
+    rank = chosen.meta["val"].dim()
+    if rank == 0:  # which may be summed along a dimension all the same
+        return None
+    dim = dims[0] % rank - rank
     hit, *more = condition.args if condition.target is aten.logical_and.default else (condition,)
     if hit.target is not aten.eq.Tensor or not _is_zero(otherwise):
         return None
