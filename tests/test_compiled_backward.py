@@ -237,24 +237,12 @@ def test_same_tensor_twice_in_a_node():
 
 def test_what_is_left_to_eager():
     x = torch.randn(4, requires_grad=True)
-
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 2
-
     with ingot.compiled_backward():
-        Double.apply(x).sum().backward()
-        assert torch.equal(x.grad, torch.full((4,), 2.0))
         (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
         assert g.requires_grad
         torch.as_strided(x, (2,), (2,)).sum().backward()
     text = " ".join(reasons())
-    for part in ("torch.autograd.Function", "create_graph", "AsStrided"):
+    for part in ("create_graph", "AsStrided"):
         assert part in text
     assert all(isinstance(c.skipped, Unsupported) for c in ingot.compiled_backward.report().compilations)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
+from ingot.backward import functions
 from ingot.backward.hooks import Hooks
 from ingot.backward.structure import IDENTITY, PROGRAM, Structure, read
 from ingot.backward.tracing import Traced, trace_backward
@@ -79,8 +80,11 @@ class Entry:
     program: Any
     hooks: Hooks
 
-    def holds(self, hooks: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether what it relied on of its hooks holds of others."""
+    def holds(self, hooks: Sequence[tuple[Any, ...]], structure: Structure) -> bool:
+        """Whether what it relied on of its hooks and functions holds of others."""
+        asked = self.traced.materialized.items()
+        if any(functions.materialized(structure.steps[position].node) != zeros for position, zeros in asked):
+            return False
         return not any(condition.fails(hooks) for condition in self.hooks.conditions)
 
 
@@ -162,12 +166,12 @@ def _prepared(
     structure = read(heads, targets, accumulates)
     key = (structure.key(tangents), read_global_state()._replace(grad_mode=False))
     hooks = structure.hooks()
-    found = _served(key, hooks)
+    found = _served(key, hooks, structure)
     if found is None:
         if _count[0] >= MAX_PROGRAMS:
             raise Unsupported(f"more than {MAX_PROGRAMS} different backward passes")
         with compiling(), undisturbed(), paused_collection():
-            found = _served(key, hooks) or _compile(structure, tangents)
+            found = _served(key, hooks, structure) or _compile(structure, tangents)
             _entries.setdefault(key, []).append(found)
             _count[0] += 1
     if isinstance(found, Unsupported):
@@ -175,11 +179,13 @@ def _prepared(
     return structure, found
 
 
-def _served(key: tuple[Any, ...], hooks: Sequence[tuple[Any, ...]]) -> Entry | Unsupported | None:
+def _served(
+    key: tuple[Any, ...], hooks: Sequence[tuple[Any, ...]], structure: Structure
+) -> Entry | Unsupported | None:
     """What was compiled for such a graph with such hooks."""
     with torch.no_grad():  # in which hooks were captured
         for entry in _entries.get(key, ()):
-            if isinstance(entry, Unsupported) or entry.holds(hooks):
+            if isinstance(entry, Unsupported) or entry.holds(hooks, structure):
                 return entry
     return None
 
@@ -188,7 +194,7 @@ def _compile(structure: Structure, tangents: Sequence[torch.Tensor]) -> Entry | 
     from ingot.pipeline import compile_aten
 
     compilation = Compilation("backward", _place(), recompiled=_recompiled())
-    hooks = Hooks(structure.tables())
+    hooks = Hooks(structure.tables(), structure.functions())
     try:
         with stage(compilation, "trace"):
             traced = trace_backward(structure, tangents, hooks)
@@ -258,7 +264,7 @@ def _run(
     if not keep_graph:
         _release(structure, entry, heads, targets)
     for step in structure.steps:
-        step.saved = ()
+        step.saved = step.call = ()
     with torch.no_grad():
         results = entry.program.consume(arguments)
     _retain(structure, entry, results)
@@ -286,6 +292,9 @@ def _release(
     zeros = [s.node for s in structure.steps if s.kind == IDENTITY]
     for node in zeros:  # else there would be gradients
         node.set_materialize_grads(False)
+    silent = [structure.steps[k].node for k in structure.functions()]
+    for node in silent:
+        functions.silence(node)
     try:
         with _without_hooks(structure), torch.enable_grad():
             end = _End.apply(*heads)
@@ -294,6 +303,8 @@ def _release(
     finally:
         for node in zeros:
             node.set_materialize_grads(True)
+        for node in silent:
+            functions.unsilence(node)
 
 
 def _retain(structure: Structure, entry: Entry, results: Sequence[torch.Tensor]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import BackwardHook
 
@@ -37,6 +39,13 @@ def called_by(hook: Any) -> list[tuple[Any, ...]]:
     return [(own, parts.module) for own in (*parts.user_pre_hooks, *parts.user_hooks)]
 
 
+def kind_of(hook: Any) -> Any:
+    """What tells a function of the user's from others at once: its code, as programs make functions anew."""
+    if isinstance(hook, MethodType):
+        hook = hook.__func__
+    return hook.__code__ if isinstance(hook, FunctionType) else type(hook)
+
+
 @dataclass
 class Condition:
     """What has to hold of the user's hook at `position` of those of the graph, and what it reads besides gradients."""
@@ -51,18 +60,19 @@ class Condition:
 
 
 class Hooks:
-    """Runs the hooks of one graph on fakes, and keeps what that relied on. `positions` are those of the user's hooks by
-    the table and number in which they are found."""
+    """Runs the hooks of one graph, and the backwards of its `functions` (the positions of these steps), on fakes, and
+    keeps what that relied on."""
 
-    def __init__(self, tables: Iterator[Table]) -> None:
+    def __init__(self, tables: Iterator[Table], functions: Sequence[int]) -> None:
         self.conditions: list[Condition] = []
         self._make_input: Callable[[str, torch.Tensor], FakeTensor]
-        self._first: dict[tuple[int, int], int] = {}
+        self._first: dict[tuple[int, int], int] = {}  # where a hook is among all, by its table and its number there
         count = 0
         for table in tables:
             for key, hook in table.items():
                 self._first[id(table), key] = count
                 count += len(called_by(hook))
+        self._functions = {step: count + k for k, step in enumerate(functions)}
 
     def begin(self, make_input: Callable[[str, torch.Tensor], FakeTensor]) -> None:
         """`make_input` gives the fake of a tensor that is to be one more input of the graph."""
@@ -117,6 +127,10 @@ class Hooks:
         finally:
             parts.user_pre_hooks, parts.user_hooks = before, behind
 
+    def function(self, recorder: Recorder, step: int, call: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        """What the backward of a torch.autograd.Function gives, which is the `step` of the graph."""
+        return self._call(recorder, self._functions[step], call, tangents)
+
     # -- one hook -----------------------------------------------------------------------------------------------------
 
     def _call(self, recorder: Recorder, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
@@ -138,24 +152,32 @@ class Hooks:
         guards = [g for g in guards if not any(_is_given(s, len(fixed)) for s in _others(g))]
         self.conditions.append(Condition(position, guards, captured.guards.symbols, reads))
         where, region = recorder.where, recorder.region
+        versions = [recorder.tracked(t).storage.version for t in inputs]
         outputs = run_nodes(captured.graph_module, recorder, inputs)
         recorder.where, recorder.region = where, region
+        if captured.writes and versions != [recorder.tracked(t).storage.version for t in inputs]:
+            raise Unsupported(f"{_name(fixed)} has effects")
         return captured.residual.build(outputs, slots)
 
 
 def _captured(fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Captured:
     """The graph of a hook. Raises Unsupported where it is no function of the gradients."""
     call = hook_calls.call_of_module if len(fixed) == 2 else hook_calls.call
-    name = getattr(fixed[0], "__qualname__", type(fixed[0]).__name__)
+    name = _name(fixed)
     try:
         captured = capture_call(call, (*fixed, _stand_ins(given)), {}, Request(Options(dynamic=False)))
     except Unsupported as reason:
-        raise Unsupported(f"the hook {name}: {reason.reason}", reason.where) from None
-    if captured.residual.effects or captured.writes:
-        raise Unsupported(f"the hook {name} has effects")
+        raise Unsupported(f"{name}: {reason.reason}", reason.where) from None
+    if captured.residual.effects:
+        raise Unsupported(f"{name} has effects")
     if captured.context.draws:
-        raise Unsupported(f"the hook {name} draws random numbers")
+        raise Unsupported(f"{name} draws random numbers")
     return captured
+
+
+def _name(fixed: tuple[Any, ...]) -> str:
+    name: str = getattr(fixed[0], "__qualname__", type(fixed[0]).__name__)
+    return name if isinstance(fixed[-1], FunctionCtx) else f"the hook {name}"
 
 
 def _stand_ins(value: Any) -> Any:

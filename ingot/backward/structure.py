@@ -6,19 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
-from ingot.backward.hooks import called_by
+from ingot.backward import functions
+from ingot.backward.functions import refuse_unpacking
+from ingot.backward.hooks import called_by, kind_of
 from ingot.capture.facts import is_plain_constant
 from ingot.errors import Unsupported
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_of
 from ingot.runtime.training import is_of_program
 
 ACCUMULATE, PROGRAM, FORMULA, IDENTITY = "accumulate", "program", "formula", "identity"
+FUNCTION = "function"
 
 _OF_TORCH = re.compile(r"\w+Backward\d+")
 
@@ -28,8 +30,9 @@ _HIDING = re.compile(r"(AsStrided|BlockDiag|Foreach|Nested|Sparse|Cudnn|Miopen|M
 
 @dataclass
 class Step:
-    """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry), FORMULA (an operation of torch) or
-    IDENTITY (where torch has the hooks of a module). `edges` are
+    """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry), FORMULA (an operation of torch),
+    IDENTITY (where torch has the hooks of a module) or FUNCTION (a torch.autograd.Function, of which `call` has the
+    backward and what it is given before the gradients). `edges` are
     (position of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a node
     accumulates into, `facts` what tells it from others. `needed`: its gradients lead to what is asked for."""
 
@@ -41,6 +44,7 @@ class Step:
     hooks: NodeHooks
     variable: torch.Tensor | None = None
     needed: bool = True
+    call: tuple[Any, ...] = ()
 
     @property
     def leaf_hooks(self) -> dict[int, Any]:
@@ -72,9 +76,15 @@ class Structure:
             if step.leaf_hooks:
                 yield step.leaf_hooks
 
+    def functions(self) -> list[int]:
+        """The steps that are torch.autograd.Functions."""
+        return [k for k, step in enumerate(self.steps) if step.kind == FUNCTION]
+
     def hooks(self) -> list[tuple[Any, ...]]:
-        """The user's hooks, in the order of the tables, each with what it is always given before the gradients."""
-        return [own for table in self.tables() for hook in table.values() for own in called_by(hook)]
+        """The user's hooks, in the order of the tables, and backwards, each with what it is always given before the
+        gradients."""
+        hooks = [own for table in self.tables() for hook in table.values() for own in called_by(hook)]
+        return hooks + [step.call for step in self.steps if step.call]
 
     def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Equal for two graphs where the program of one computes the gradients of the other, but for what hooks look
@@ -99,13 +109,7 @@ class Structure:
 
 def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
     """What tells the hooks of a table from others at once: of a function its code, as programs make functions anew."""
-    return tuple([tuple([_kind(own[0]) for own in called_by(hook)]) for hook in table.values()])
-
-
-def _kind(hook: Any) -> Any:
-    if isinstance(hook, MethodType):
-        hook = hook.__func__
-    return hook.__code__ if isinstance(hook, FunctionType) else type(hook)
+    return tuple([tuple([kind_of(own[0]) for own in called_by(hook)]) for hook in table.values()])
 
 
 class Same:
@@ -206,7 +210,7 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
         facts = tuple([(tuple(m.shape), m.dtype, m.device) for m in metadata])
         return Step(node, IDENTITY, edges, (), facts, hooks)
     if isinstance(node, torch._C._FunctionBase):
-        raise Unsupported(f"the backward of {name.removesuffix('Backward')}, a torch.autograd.Function")
+        return Step(node, FUNCTION, edges, (), functions.facts_of(node, edges), hooks, call=functions.call_of(node))
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):
         raise Unsupported(f"{name}, which is not known to show all that it keeps")
     if name == "CatBackward0" and sum(edge is None for edge in edges) > 1:
@@ -217,8 +221,7 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     if node.left is not None:
         raise Unsupported("a second backward through a part of a compiled forward's outputs")
-    for kept in node._raw_saved_tensors:
-        _refuse_unpacking(kept)
+    refuse_unpacking(node._raw_saved_tensors)
     return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program), node.sizes)
 
 
@@ -229,9 +232,7 @@ def _of_formula(node: Any, name: str) -> tuple[tuple[torch.Tensor, ...], tuple[A
     for attribute in _kept_by(type(node)):
         if attribute.startswith("_raw"):
             kept = getattr(node, attribute)
-            for one in kept if isinstance(kept, (list, tuple)) else (kept,):
-                if one is not None:
-                    _refuse_unpacking(one)
+            refuse_unpacking(kept if isinstance(kept, (list, tuple)) else (kept,))
             continue
         value = getattr(node, attribute)
         several = value if isinstance(value, (list, tuple)) else (value,)
@@ -277,8 +278,3 @@ def _kept_by(cls: type) -> tuple[str, ...]:
     if cls not in _attributes:
         _attributes[cls] = tuple([n for n in dir(cls) if n.startswith(("_saved_", "_raw_saved_"))])
     return _attributes[cls]
-
-
-def _refuse_unpacking(kept: Any) -> None:
-    if kept.unpack_hook is not None:
-        raise Unsupported("a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)")

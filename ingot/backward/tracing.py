@@ -13,8 +13,9 @@ import torch.fx
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ingot.backward import functions
 from ingot.backward.hooks import Hooks
-from ingot.backward.structure import ACCUMULATE, FORMULA, IDENTITY, PROGRAM, Step, Structure
+from ingot.backward.structure import ACCUMULATE, FORMULA, FUNCTION, IDENTITY, PROGRAM, Step, Structure
 from ingot.errors import Unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
@@ -43,6 +44,7 @@ class Traced:
     order: list[int] = field(default_factory=list)
     retained: list[tuple[int, int]] = field(default_factory=list)
     passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)  # by step of a program: tangents that came in
+    materialized: dict[int, functions.Materialized] = field(default_factory=dict)  # by step that was asked
 
 
 class BackwardRecorder(Recorder):
@@ -101,6 +103,7 @@ class _Trace:
         self.order: list[int] = []
         self.retained: dict[tuple[int, int], Any] = {}
         self.passed: dict[int, tuple[bool, ...]] = {}
+        self.materialized: dict[int, functions.Materialized] = {}
 
     def run(self, tangents: Sequence[torch.Tensor]) -> tuple[Traced, list[Any]]:
         """What is known of the graph, and its outputs."""
@@ -191,6 +194,8 @@ class _Trace:
         if not any(t is not None for t in buffer.values()):
             if step.hooks is not NO_HOOKS:
                 raise Unsupported("a hook on a node that no gradient comes to")
+            if step.kind == FUNCTION:
+                raise Unsupported("a torch.autograd.Function that no gradient comes to")
             return
         if any(step.hooks.before) or any(step.hooks.behind):
             buffer = dict(enumerate(self._incoming(step, buffer)))
@@ -250,7 +255,18 @@ class _Trace:
         of_tensors = gradients[: program.original.tensors]
         return of_tensors if program.leaf is None else [None, *of_tensors]
 
-    _RUN = {PROGRAM: _run_program, FORMULA: _run_formula, IDENTITY: _run_identity}
+    def _run_function(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
+        tangents = [buffer.get(k) for k in range(len(step.node._input_metadata))]
+        if None in tangents:
+            if step.hooks is not NO_HOOKS:
+                raise Unsupported("a hook on a torch.autograd.Function that not all gradients come to")
+            with _disable_current_modes():
+                zeros = self.materialized[position] = functions.materialized(step.node)
+            tangents = [_zeros_of(zero) if t is None else t for t, zero in zip(tangents, zeros)]
+        found = self.hooks.function(self.recorder, position, step.call, tuple(tangents))
+        return functions.of_edges(step.node, step.edges, found)
+
+    _RUN = {PROGRAM: _run_program, FORMULA: _run_formula, IDENTITY: _run_identity, FUNCTION: _run_function}
 
     def _laid_out(self, tangent: Any, given: Any) -> torch.Tensor:
         """A gradient as a program expects it."""
@@ -275,6 +291,10 @@ class _Trace:
         if gradient.device != like.device:
             raise Unsupported("a gradient on another device than what it is one of")
         if tuple(gradient.shape) != tuple(shape):
+            if gradient.dim() < len(shape) or any(
+                size not in (1, own) for own, size in zip(reversed(gradient.shape), reversed(shape))
+            ):
+                raise Unsupported("a gradient that has not the shape of what it is one of")
             gradient = gradient.sum_to_size(shape)
         if gradient.dtype != like.dtype:
             if gradient.dtype.is_complex != like.dtype.is_complex:
@@ -286,7 +306,7 @@ class _Trace:
 
     def _finish(self, grads: dict[int, FakeTensor]) -> tuple[Traced, list[Any]]:
         steps, outputs = self.structure.steps, list[Any]()
-        traced = Traced(None, order=self.order, passed=self.passed)  # type: ignore[arg-type]
+        traced = Traced(None, order=self.order, passed=self.passed, materialized=self.materialized)  # type: ignore[arg-type]
         if self.structure.accumulates:
             for position in self.order:
                 gradient = self.results[position]
@@ -323,6 +343,10 @@ class _Trace:
 
 def _zeros(like: Any) -> torch.Tensor:
     return torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
+
+
+def _zeros_of(what: tuple[tuple[int, ...], torch.dtype, torch.device] | None) -> torch.Tensor | None:
+    return None if what is None else torch.zeros(what[0], dtype=what[1], device=what[2])
 
 
 def _contiguous(sizes: Sequence[int]) -> list[int]:

@@ -522,6 +522,7 @@ _IN_PLACE_OPERATORS = {
     getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
 }
 _IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
+_NAMED_AS_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}  # and not for what they write
 
 
 class Traits(NamedTuple):
@@ -540,7 +541,7 @@ def traits(target: Any) -> Traits:
 def _traits(target: Any, named: bool = False) -> Traits:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     writes = name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
-    writes = target in _IN_PLACE_OPERATORS or writes and name != "requires_grad_"
+    writes = target in _IN_PLACE_OPERATORS or writes and name != "requires_grad_" and target not in _NAMED_AS_KEYWORDS
     return Traits(name, node_name(target) if named else None, writes)
 
 
