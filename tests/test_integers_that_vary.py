@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
+from ingot.compiler import Compiler
 from tests.tracked import Tracked
 
 X = torch.randn(16, 12, generator=torch.Generator().manual_seed(0))
@@ -127,3 +129,29 @@ def test_a_number_that_the_type_cannot_hold_fills_nothing(dtype: torch.dtype) ->
             ingot.compile(lambda x, number=number: x.masked_fill(x > 0, number))(x)
     filled = ingot.compile(lambda x: x.masked_fill(x > 0, -torch.inf))(x)
     torch.testing.assert_close(filled, x.masked_fill(x > 0, -torch.inf))
+
+
+RAISING: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
+    (lambda x, n: (x * 2)[n], [(X, 99), (X, 1), (X, 2), (X, 98), (X, 3)]),
+    (lambda x, n: (x * 2)[n], [(X, 1), (X, 2), (X, 98), (X, 3), (X, 4), (X, -3)]),
+    (lambda x, y: (x * 2) @ y, [(X, X), (X, X.t()), (X, torch.ones(12, 3)), (X, X), (X, torch.ones(12, 5))]),
+    (lambda x, y: torch.cat([x * 2, y]), [(X, X), (X[:, 1:], X[:, 2:]), (X[:, 3:], X[:, 2:]), (X[:, 3:], X[:, 3:])]),
+]
+
+
+@pytest.mark.parametrize(("program", "calls"), RAISING)
+def test_what_raises_leaves_other_calls_compiled(program: Callable[..., Any], calls: list[tuple[Any, ...]]) -> None:
+    compiled = ingot.compile(program)
+    entries = Compiler.of(compiled).entries
+    for args in calls:
+        try:
+            expected: Any = program(*args)
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                compiled(*args)
+            continue
+        hits = sum(entry.hits for entry in entries if entry.target is not None)
+        known = len(entries)
+        torch.testing.assert_close(compiled(*args), expected)
+        served = sum(entry.hits for entry in entries if entry.target is not None) > hits
+        assert served or len(entries) == known + 1 and entries[-1].target is not None

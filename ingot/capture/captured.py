@@ -236,7 +236,8 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
         reason.asked_compiling = session.asked_compiling
         raise reason from None
     except Unsupported as reason:
-        reason.guards = guards
+        if reason is not end:  # of which the first capture has seen more: what led to the error
+            reason.guards = guards
         reason.asked_compiling = session.asked_compiling
         reason.skip = reason.skip or session.graph.in_one_piece
         if reason.step is None and end is None:

@@ -217,6 +217,11 @@ def test_what_needs_the_value_compiles_for_it() -> None:
     assert [tracked(X, s) for s in (0.5, 0.25, 3.0, 0.5, 3.0)] == [1, 1, 1, 0, 0]
 
 
+def test_the_real_part_of_a_complex_number() -> None:
+    tracked = Tracked(lambda x, s: (x * complex(s, 1), x * complex(imag=s, real=2), complex(s) * x))
+    assert [tracked(X, s) for s in (0.5, 0.25, -3.0, 0.5)] == [1, 1, 1, 0]
+
+
 def test_an_int_in_place_of_the_float() -> None:
     tracked = Tracked(lambda x, s: x * s)
     assert [tracked(X, s) for s in (0.5, 0.25, 2, 0.75, True)] == [1, 1, 1, 0, 1]

@@ -214,10 +214,10 @@ def truth(session: Session, value: Value) -> Value:
 
 def _number(cls: type, *methods: str) -> Rule:
     def convert(session: Session, *args: Value, **kwargs: Value) -> Value:
-        value = args[0] if args else None
+        value = args[0] if len(args) == 1 and not kwargs else None
         if value is not None and hasattr(value, "convert"):
             return value.convert(session, cls)
-        if isinstance(value, ObjectValue) and len(args) == 1:
+        if isinstance(value, ObjectValue):
             for name in methods:
                 found = special_first(session, value, name)
                 if found is not None:
