@@ -18,6 +18,7 @@ from ingot.explain.compilation import Compilation, stage
 from ingot.gradients import places_for, wants_gradients, windows_of, with_history
 from ingot.graph import trace_alike
 from ingot.graph.differentiation import new_leaves
+from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.loops import ops
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
@@ -94,8 +95,10 @@ def compile_aten(compilation: Compilation) -> _native.Program | Replayed:
 def _program(compilation: Compilation, options: Options, frugal: bool = False) -> _native.Program | Replayed:
     """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
     aten = compilation.aten
-    compilation.rewrites += aten.rewrites
     device = _device(aten.graph)
+    if device.type == "cuda" and not options.tunes:  # which knows more that may follow a product in its kernel
+        run_passes(aten, LIBRARY_PASSES)
+    compilation.rewrites += aten.rewrites
     target, supported = _target(device)
     machine = machine_of(device) if options.replays else None
     if machine is not None:

@@ -484,3 +484,18 @@ def test_more_elements_than_32_bits_count() -> None:
         assert torch.equal(most, x[:, 0])
         assert torch.equal(more[:, 0], x[:, 0] + 1) and torch.equal(more[:, -1], x[:, 0] + 1)
         assert bool((more[-100:] == x[-100:] + 1).all())
+
+
+@pytest.mark.parametrize("rows", [(33,), (2, 3, 65)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_gelu_of_a_linear_layer(dtype: torch.dtype, rows: tuple[int, ...]) -> None:
+    """Part of the library's call, of bfloat16. Not-a-numbers and infinities go through it."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b), approximate="tanh")
+
+    args = [draw(*rows, 96, dtype=dtype), draw(160, 96, dtype=dtype, seed=1), draw(160, dtype=dtype, seed=2)]
+    compiled = same(fn, *args)
+    for special in (torch.nan, torch.inf, -torch.inf):
+        args[0].view(-1)[:97:96], args[2][0] = special, special
+        assert torch.equal(compiled(*args).isfinite(), fn(*args).isfinite())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.passes.activations import join_activations
 from ingot.graph.passes.attention import recognize_attention
 from ingot.graph.passes.constants import fold_constants
 from ingot.graph.passes.cse import share_common_subexpressions
@@ -62,6 +63,9 @@ TRAINING_PASSES: Passes = (
     *_RECOGNITION,
     *_ENDING,
 )
+
+# Of a program that calls a GPU's libraries.
+LIBRARY_PASSES: Passes = (("join activations", join_activations),)
 
 
 def run_passes(graph: AtenGraph, passes: Passes = PASSES) -> None:

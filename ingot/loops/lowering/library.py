@@ -20,6 +20,7 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.bmm.default: torch.bmm,
     aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
+    aten._addmm_activation.default: torch._addmm_activation,
     aten.baddbmm.default: torch.baddbmm,
     aten.mv.default: torch.mv,
     aten.cumsum.default: torch.cumsum,
