@@ -111,7 +111,8 @@ static int enter(int device) {
     return status ? failed(status, "cuCtxPushCurrent") : 1;
 }
 
-static int retain(int device) {
+/* Finds what is called here, and the device's context. */
+static int prepare(int device) {
     int handle, status;
     if (device < 0 || device >= MOST_DEVICES) {
         PyErr_Format(PyExc_ValueError, "device %d", device);
@@ -119,12 +120,16 @@ static int retain(int device) {
     }
     if (contexts[device])
         return 0;
+    if (find_driver() < 0 || find_stream() < 0)
+        return -1;
     if ((status = driver.device_get(&handle, device)) || (status = driver.context_retain(&contexts[device], handle)))
         return failed(status, "cuDevicePrimaryCtxRetain");
     return 0;
 }
 
 int ingot_cuda_begin(int device, void **stream) {
+    if (prepare(device) < 0) /* nothing was loaded for a program that only calls libraries */
+        return -1;
     int entered = enter(device);
     if (entered >= 0 && stream_of(device, stream) < 0) {
         if (entered)
@@ -198,8 +203,7 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
     const char *image, *name;
     Py_ssize_t length;
     int shared, device;
-    if (!PyArg_ParseTuple(arguments, "y#sii", &image, &length, &name, &shared, &device) || find_driver() < 0 ||
-        find_stream() < 0 || retain(device) < 0)
+    if (!PyArg_ParseTuple(arguments, "y#sii", &image, &length, &name, &shared, &device) || prepare(device) < 0)
         return NULL;
     IngotCudaKernel *kernel = PyMem_Calloc(1, sizeof *kernel);
     if (kernel == NULL)

@@ -59,10 +59,34 @@ else:
 print("launched")
 """
 
+WITHOUT_KERNELS = """
+import torch
+from ingot.native import _native
 
-def test_arguments(tmp_path: Path) -> None:
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+F32, cuda = torch.float32, torch.device("cuda:0")
+one, vector = (("const", 1),), ("input", F32, (0,), (0,), 0)
+program = _native.Program((1, (), (one,), (), (vector,), (), (), (("buffer", 0),), 0, torch.uint8, None, cuda))
+x = torch.ones(1)
+assert program(x)[0] is x
+print("ran")
+"""
+
+
+def run(program: str, tmp_path: Path) -> str:
+    """What it prints, in a process of its own."""
     library = tmp_path / "libcuda.so.1"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", str(library), str(HERE / "fake_driver.c")], check=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
-    assert ran.stdout == "launched\n", ran.stderr
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_arguments(tmp_path: Path) -> None:
+    assert run(PROGRAM, tmp_path) == "launched\n"
+
+
+def test_the_first_program_launches_nothing(tmp_path: Path) -> None:
+    """One that only calls libraries: nothing has been loaded before it runs."""
+    assert run(WITHOUT_KERNELS, tmp_path) == "ran\n"
