@@ -17,6 +17,8 @@ class Target:
     of the other as well, rather than written to memory and read again: on a CPU no more than two plain loads.
     `shares_launches`: one launch may run a kernel over many sets of buffers; on a GPU those of short flat loops.
     `has_registers`: rows of scratch are values of a block of threads, and exist as long as they fit its registers.
+    `launch`: so many scalar operations take the device about as long as a launch does; 0 where nothing is computed
+    again to save one.
 
     A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from `serial_elements`
     elements on, on a GPU of one point. Reductions to fewer than `few_points` results, over `long_reduction` elements
@@ -33,6 +35,7 @@ class Target:
     cost_of_joining: int = 4
     shares_launches: bool = True
     has_registers: bool = False
+    launch: int = 0
     parallel_points: int = 8
     serial_elements: int = 1 << 16
     few_points: int = 8
@@ -53,6 +56,7 @@ GPU = Target(
     measured=False,
     cost_of_joining=24,
     has_registers=True,
+    launch=1 << 25,  # 1 us
     parallel_points=256,
     serial_elements=1 << 13,
     few_points=256,

@@ -17,6 +17,7 @@ from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.horizontal import side_by_side
+from ingot.schedule.inline import inlined
 from ingot.schedule.memory import plan_memory
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import placed
@@ -38,6 +39,7 @@ def schedule(
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`.
     `choose` says which products of a GPU's are kernels rather than calls (see `templates`)."""
     nodes, graph = split_reductions(placed(used_nodes(graph), graph), graph, target)
+    nodes = inlined(nodes, graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
         found = sites(groups, graph, target)
