@@ -478,7 +478,7 @@ def run_kernel(
             )
         scalars: dict[str, Any] = {}
         for stage in kernel.stages:
-            _run_stage(stage, memory, sizes, fixed, scalars)
+            _run_stage(stage, memory, sizes, fixed, scalars, not kernel.run or number % kernel.run == 0)
 
 
 def _run_product(
@@ -493,15 +493,22 @@ def _run_product(
 
 
 def _run_stage(
-    stage: Stage, memory: dict[str, torch.Tensor], sizes: Mapping[Symbol, int], fixed: Values, scalars: dict[str, Any]
+    stage: Stage,
+    memory: dict[str, torch.Tensor],
+    sizes: Mapping[Symbol, int],
+    fixed: Values,
+    scalars: dict[str, Any],
+    begins: bool = True,
 ) -> None:
+    """`begins`: whether totals begin here, rather than go on."""
     shape, values = grid(stage.loops, sizes, fixed)
     done = run_body(stage.body, memory, values, shape, scalars)
     for instruction, value in zip(stage.body.instructions, done):
         if instruction.op == "indirect":
             values[instruction.attrs[0]] = value
     for store in stage.stores:
-        _store(memory[store.buffer], store.index.evaluate(values), done[store.value], store.mode)
+        mode = store.mode if store.mode != "total" else "store" if begins else "add"
+        _store(memory[store.buffer], store.index.evaluate(values), done[store.value], mode)
     for total in stage.reductions:
         result = reduce_over(total.kind, done[total.value], tuple(range(len(shape))))
         scalars[total.name] = np.asarray(result).astype(_NUMPY[total.dtype])

@@ -18,6 +18,9 @@ STEP = 8192  # elements of a longer row that are taken at a time: of few rows, s
 STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
 PER_THREAD = 8
 MOST_WARPS = 16
+WARPS_OF_RUN = 8  # of blocks that take one row after another, at most: of more, few fit a multiprocessor
+PER_THREAD_OF_RUN = 4  # ... where that is enough: then rows of float32 and of halves are spread over threads alike
+LONGEST_OF_RUN = 4096
 FEW_BLOCKS = 1024  # of smaller blocks there are more: fewer than this leave multiprocessors idle
 
 
@@ -36,7 +39,7 @@ class Blocks:
     def count(self, kernel: Kernel) -> Expr:
         """How many blocks there are."""
         if not self.tile:
-            return ceil_div(kernel.points, self.points)
+            return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
         return product(s.extent for s in rest) * ceil_div(tile.extent, self.tile) * ceil_div(vector.extent, self.points)
 
@@ -44,6 +47,10 @@ class Blocks:
 def choose_blocks(kernel: Kernel) -> Blocks:
     """The blocks of a kernel, which depend on its sizes alone."""
     rows = [inner_size(stage) for stage in kernel.stages if stage.loops]
+    if kernel.run:
+        blocks = rows_of_run(rows[0].constant or 0)
+        assert blocks is not None
+        return blocks
     if not rows and kernel.table:
         points = _at_most(FLAT, kernel.points.constant)
         return Blocks(points, warps=max(1, min(4, points // 128)))
@@ -65,6 +72,15 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     return Blocks(1, inner, persistent=False, warps=inner // (32 * PER_THREAD))
 
 
+def rows_of_run(columns: int) -> Blocks | None:
+    """The blocks of a kernel that sums columns over runs of rows; None where the sums take too many registers."""
+    width = power_of_two(columns)
+    if width > LONGEST_OF_RUN:
+        return None
+    points = max(FLAT // width, 1)
+    return Blocks(points, width, warps=min(WARPS_OF_RUN, max(1, points * width // (32 * PER_THREAD_OF_RUN))))
+
+
 def _columns(width: int, points: int | None) -> Blocks:
     """The blocks of columns that are read once: neighbours in memory side by side, and sums of each thread's own."""
     block = MOST_BESIDE
@@ -73,7 +89,7 @@ def _columns(width: int, points: int | None) -> Blocks:
     block = _at_most(block, points)
     inner = max(ROWS // block, 1)
     if 0 < width <= inner:
-        return Blocks(block, width, warps=_warps(block * width))
+        return Blocks(block, width, warps=max(1, _warps(block * width) // 4))
     # Each thread has several loads under way. Measured on an H200, sums of columns of 16384 x 3072, us: 119 with GELU's
     # gradient and 32 alone with 16 elements a thread, 146 and 35 with 8.
     return Blocks(block, inner, persistent=False, warps=max(1, _warps(block * inner) // 2))

@@ -109,6 +109,7 @@ class _Builder:
         self.internal = internal
         self.buffers = buffers
         self.outer = laid.outer
+        self.run = laid.run
         self.stage_of = assign_stages(laid)
         self.writers: dict[str, list[int]] = {}
         for k, m in enumerate(laid.members):
@@ -130,7 +131,8 @@ class _Builder:
         origin = Origin(())
         for m in self.laid.members:
             origin = origin.merged(m.origin)
-        return _canonical_kernel(origin, self.outer, stages, list(self.rows.values()), self.buffers, self.target)
+        rows = list(self.rows.values())
+        return _canonical_kernel(origin, self.outer, stages, rows, self.buffers, self.target, self.run)
 
     # -- what becomes of a buffer ----------------------------------------------------------------------------------
 
@@ -328,6 +330,7 @@ def _canonical_kernel(
     rows: list[Row],
     buffers: dict[str, Buffer],
     target: Target,
+    run: int = 0,
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Merge loops, name loops and parameters by position, and choose the vector and parallel loops."""
     outer, stages = _merge_loops(outer, stages)
@@ -338,7 +341,7 @@ def _canonical_kernel(
         outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers, target)
     stages = tuple(_rename_buffers(s, names) for s in stages)
-    vector = choose_vector_loop(outer, stages, {r.name for r in rows})
+    vector = choose_vector_loop(outer, stages, {r.name for r in rows}) if not run else None
     tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
@@ -346,7 +349,8 @@ def _canonical_kernel(
     parallel = len(outer) if shared else max(1, len(outer) - 1)
     for store in (store for s in stages for store in s.stores if store.scatters):
         parallel = min(parallel, _independent(outer, store.index))
-    kernel = Kernel(kernel_name(origin), origin, tuple(outer), stages, parameters, tuple(rows), parallel, vector, tile)
+    name, loops = kernel_name(origin), tuple(outer)
+    kernel = Kernel(name, origin, loops, stages, parameters, tuple(rows), parallel, vector, tile, run=run)
     return kernel, tuple(names)
 
 

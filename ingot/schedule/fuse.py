@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.expr import Expr, Symbol, integer, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
 from ingot.loops.target import CPU, Target
+from ingot.schedule.columns import (
+    MOST_SUMS,
+    adds_up_parts,
+    along_rows,
+    in_runs,
+    is_total,
+    length_of_runs,
+    summed_rows,
+    with_parts,
+)
 from ingot.schedule.dependencies import direct_dependencies, pieces, relation
 from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
 from ingot.schedule.kernel import Tiling
@@ -44,11 +54,13 @@ ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
 
 @dataclass(frozen=True)
 class Overlay:
-    """Nodes laid over common outer loops; `inner[k]` are the further loops of member k."""
+    """Nodes laid over common outer loops; `inner[k]` are the further loops of member k. `run` is how many neighbouring
+    outer points add up their sums of columns (`columns`), where members are such sums."""
 
     outer: tuple[Symbol, ...]
     members: tuple[Compute, ...]
     inner: tuple[tuple[Symbol, ...], ...]
+    run: int = 0
 
 
 @dataclass(eq=False)
@@ -205,6 +217,8 @@ class _Fusion:
             changed = False
             for k in sorted(self.groups):
                 changed |= k in self.groups and self._merge_best(self.groups[k])
+        if self.target.has_registers:
+            self._sum_in_rows()
         return self._ordered()
 
     # -- contractions ----------------------------------------------------------------------------------------------
@@ -224,6 +238,51 @@ class _Fusion:
                     self._merge(group, other)
                     merged = True
                     break
+
+    # -- sums of columns -------------------------------------------------------------------------------------------
+
+    def _sum_in_rows(self) -> None:
+        """Merge sums of columns into the kernels that go over the same rows."""
+        for k in sorted(self.groups):
+            group = self.groups.get(k)
+            found = summed_rows(group.members, self.buffers) if group is not None and group.fusible else None
+            if group is None or found is None:
+                continue
+            saved = {g.id: sum(map(self._bytes, g.touches & group.reads)) for g in self._neighbours(group)}
+            for other in sorted(saved, key=lambda g: -saved[g]):
+                if self._sum_in(self.groups[other], group, saved[other], *found):
+                    break
+
+    def _sum_in(self, rows: Group, sums: Group, saved: float, count: Expr, width: Expr) -> bool:
+        """Merge sums of columns with a group over the same rows; whether that is legal and worthwhile."""
+        if rows.overlay is None or not rows.reduces or rows.points != count or rows.on_host or rows.scatters:
+            return False
+        if self._path_between(rows, sums) or self._writes_before_it_fails([*rows.positions, *sums.positions]):
+            return False
+        run = rows.overlay.run or length_of_runs(width, count)
+        if not run or sum(is_total(m) for m in rows.members) + len(sums.members) > MOST_SUMS:
+            return False
+        parts = (count // run).constant or 0
+        more = sum(self._bytes(m) * (parts / (self.buffers[m].sizes[0].constant or 1) - 1) for m in sums.writes)
+        readers = [self.groups[g] for g in set().union(*(self.users[name] for name in sums.writes)) - {sums.id}]
+        if saved < 4 * more or not all(adds_up_parts(m, sums.writes) for g in readers for m in g.members):
+            return False
+        added = [in_runs(m, run) for m in sums.members]  # type: ignore[arg-type]
+        members = self._in_order(rows.positions, rows.members, sums.positions, added)
+        laid = overlay(members, count, self._lay)  # type: ignore[arg-type]
+        if laid is None or not self._no_conflict(laid) or not along_rows(laid.outer, laid.members, laid.inner, width):
+            return False
+        for name in sums.writes:
+            buffer = self.buffers[name]
+            self.buffers[name] = replace(buffer, sizes=(integer(parts), *buffer.sizes[1:]))
+            self._sizes.pop(name, None)
+        for reader in readers:
+            reader.members = with_parts(reader.members, dict.fromkeys(sums.writes, parts))
+            assert reader.points is not None
+            reader.overlay = overlay(reader.members, reader.points, self._lay)  # type: ignore[arg-type]
+            reader.traffic = sum(map(self._bytes, reader.touches))
+        self._merge(rows, sums, count, replace(laid, run=run), members)
+        return True
 
     # -- candidates ------------------------------------------------------------------------------------------------
 

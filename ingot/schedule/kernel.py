@@ -20,7 +20,7 @@ from ingot.loops.ir import Access, Body, Origin
 @dataclass(frozen=True)
 class Store:
     """Store the stage body's instruction number `value` at element `index` of a parameter or row; `mode` as for
-    `loops.ir.Pointwise`."""
+    `loops.ir.Pointwise`; "total" adds up what the points of a run have (`Kernel.run`)."""
 
     buffer: str
     index: Expr
@@ -30,7 +30,7 @@ class Store:
     @property
     def scatters(self) -> bool:
         """Whether several points may meet at one element, in which case their order counts."""
-        return self.mode != "store" or any(s.kind == "value" for s in self.index.symbols)
+        return self.mode not in ("store", "total") or any(s.kind == "value" for s in self.index.symbols)
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,9 @@ class Kernel:
     `tile` is the last loop before `vector` where some loads are contiguous along it and not along `vector`: code
     generation transposes those in blocks of the two loops. The stages then have no loops of their own.
 
+    Of a GPU's kernel with a `run`, a block takes so many neighbouring points one after the other, which write their sums
+    of columns (stores of mode "total") to one place. The stages that have loops have the same ones.
+
     A GPU's kernel with a `table` runs over up to that many sets of buffers in one launch, and finds its points there.
 
     With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its blocks besides.
@@ -168,6 +171,7 @@ class Kernel:
     tile: Symbol | None = None
     product: Product | None = None
     table: int = 0
+    run: int = 0
 
     @property
     def points(self) -> Expr:

@@ -24,6 +24,8 @@ from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store
 
 SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
+MOST_STEPS_AHEAD = 2  # that a block loads before it computes ...
+SHARED = 48 << 10  # ... into so many bytes of shared memory
 FEW = 16  # one in so many elements may be loaded for nothing
 _TAKEN = {"tl", "triton", "libdevice", "helpers"}
 _NO_AXES: frozenset[str] = frozenset()
@@ -99,6 +101,8 @@ class Writer:
         self.lengths = {p.name: p.length.constant if p.length is not None else None for p in kernel.parameters}
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
+        self.held: dict[str, tuple[Expr, tuple[Symbol, ...], torch.dtype, Value]] = {}  # what was last stored, and where
+        self.totals: dict[tuple[str, Expr], str] = {}
         self.scalars: dict[str, Value] = {}
         self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
         self.count = 0
@@ -111,13 +115,15 @@ class Writer:
         touched: set[str] = set()
         stored: set[str] = set()
         for stage in self.kernel.stages:
-            loads = {load.attrs[0] for load in stage.body.loads} - self.rows.keys()
+            loads = {i.attrs[0] for i in stage.body.loads if self.stored(i, stage) is None} - self.rows.keys()
             stores = {store.buffer for store in stage.stores} - self.rows.keys()
             if loads & stored or stores & touched:
                 self.line("tl.debug_barrier()")  # other threads of the block have written or read there
             touched |= loads | stores
             stored |= stores
             self.stage(stage)
+        if self.kernel.run:
+            self.end_of_run()
         names = ["table"] if self.kernel.table else [p.name for p in self.kernel.parameters]
         arguments = names + list(self.sizes.values())
         constants = [f"{block}: tl.constexpr" for block in self.constants]
@@ -157,6 +163,8 @@ class Writer:
             return self.in_table()
         block = "tl.program_id(0)" if self.short else "tl.program_id(0).to(tl.int64)"
         self.constants["XBLOCK"] = self.blocks.points
+        if self.kernel.run:
+            return self.in_runs(block)
         if not self.blocks.tile:
             column = "[:, None]" if self.rank == 2 else ""
             fixed = self.loops_of_block()
@@ -185,6 +193,59 @@ class Writer:
         if rest:
             self.line(f"z = block // ({_factor(across)} * {_factor(down)})")
             self.split("z", "", rest)
+
+    def in_runs(self, block: str) -> None:
+        """The points of this block, one or some after the other. What belongs to columns stays in registers."""
+        run, stages = self.kernel.run, [stage for stage in self.kernel.stages if stage.loops]
+        self.line(f"block = {block}")
+        self.inner_loops = stages[0].loops
+        self.inner(stages[0], inner_size(stages[0]))
+        for stage in stages:
+            for i in stage.body.loads:
+                fixed = not i.args and i.attrs[1].symbols.issubset(stage.loops)
+                if fixed and i.attrs[0] not in (self.written | self.rows.keys() | self.numbers.keys()):
+                    self.instruction(i, [], stage)
+            for store in stage.stores:
+                if store.mode == "total":
+                    dtype = stage.body.instructions[store.value].dtype
+                    name = self.totals[store.buffer, store.index] = f"t{len(self.totals)}"
+                    self.line(f"{name} = tl.full({self.shape('xr')}, 0, {ops.TYPES[dtype]})")
+        ahead = f", num_stages={steps}" if (steps := self.steps_ahead()) > 1 else ""
+        self.line(f"for start in tl.range(0, {run}, XBLOCK{ahead}):")
+        self.indent += 1
+        self.line(f"x = block * {run} + start + tl.arange(0, XBLOCK)[:, None]")
+        self.masks["x"] = None
+        self.split("x", "x", self.kernel.loops)
+
+    def steps_ahead(self) -> int:
+        """In how many steps of a run at once a block may be, of which the last computes and the others load. One where it
+        loads what it has stored before, or where there is no memory for more."""
+        stored: dict[str, set[tuple[Expr, tuple[Symbol, ...]]]] = {}
+        elements = self.blocks.points * self.blocks.inner
+        loaded: dict[tuple[str, Expr], int] = {}
+        for stage in self.kernel.stages:
+            for i in stage.body.loads:
+                name, index = i.attrs
+                loops = stage.loops if not index.symbols.isdisjoint(stage.loops) else ()
+                if name in stored and (i.args or stored[name] != {(index, loops)}):
+                    return 1
+                if loops and name not in (stored.keys() | self.rows.keys()):
+                    loaded[name, index] = elements * i.dtype.itemsize
+            for store in stage.stores:
+                loops = stage.loops if not store.index.symbols.isdisjoint(stage.loops) else ()
+                stored.setdefault(store.buffer, set()).add((store.index, loops))
+        return 1 + min(MOST_STEPS_AHEAD, SHARED // max(1, sum(loaded.values())))
+
+    def end_of_run(self) -> None:
+        """Store the sums of columns, at the place that all points of the run name."""
+        self.indent -= 1
+        self.line(f"first = block * {self.kernel.run}")
+        self.split("first", "", self.kernel.loops)
+        mask = self.masks["r"]
+        for (buffer, index), name in self.totals.items():
+            pointer = f"{buffer} + {summand(self.index(index).text)}"
+            total = f"tl.sum({name}, 0)[None, :]"
+            self.line(f"tl.store({pointer}, {total}{'' if mask is None else f', mask={mask}'})")
 
     def loops_of_block(self) -> int:
         """How many of the outer loops, from the outermost one, have one index in a block: blocks fill those within."""
@@ -260,7 +321,8 @@ class Writer:
             return
         size = inner_size(stage)
         if self.blocks.persistent:
-            self.inner(stage, size)
+            if not self.kernel.run:
+                self.inner(stage, size)
             self.body(stage, frozenset("xr"))
         else:
             self.looped(stage, size)
@@ -373,6 +435,8 @@ class Writer:
             return self.scalars[i.attrs[0]]
         if i.op == "load" and i.attrs[0] in self.rows:
             return self.row_values[i.attrs[0]]
+        if i.op == "load" and (held := self.stored(i, stage)) is not None:
+            return held
         if i.op == "load" and arguments and self.may_be_read(i, stage):
             arguments = []
         attrs: tuple[object, ...] = (repr(i.attrs[0]),) if i.op == "constant" else i.attrs
@@ -492,6 +556,10 @@ class Writer:
         if store.buffer in self.rows:
             self.row_values[store.buffer] = value
             return
+        if store.mode == "total":
+            name = self.totals[store.buffer, store.index]
+            self.line(f"{name} = {name} + {self.full(value).text}")
+            return
         if store.scatters:
             raise Unsupported("a scatter has no Triton code", self.kernel.origin.where)
         index = self.index(store.index)
@@ -500,6 +568,20 @@ class Writer:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(axes, ())
         self.line(f"tl.store({pointer}, {value.text}{'' if mask is None else f', mask={mask}'})")
+        self.held.pop(store.buffer, None)
+        if self.blocks.persistent or not stage.loops:
+            dtype = stage.body.instructions[store.value].dtype
+            self.held[store.buffer] = store.index, stage.loops, dtype, value
+
+    def stored(self, i: Instruction, stage: Stage) -> Value | None:
+        """The value that a load would find where this thread has stored it, and that is still in a register."""
+        if i.args or i.attrs[0] not in self.held:
+            return None
+        index, loops, dtype, value = self.held[i.attrs[0]]
+        if i.attrs[1] != index or i.dtype is not dtype:
+            return None
+        beside = "r" not in value.axes and index.symbols.isdisjoint((*loops, *stage.loops))
+        return value if beside or stage.loops == loops else None
 
     # -- index expressions -----------------------------------------------------------------------------------------
 

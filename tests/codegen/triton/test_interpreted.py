@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from examples.functions import FUNCTIONS
 from ingot.codegen.triton.module import available
-from ingot.schedule import blocks, horizontal
+from ingot.schedule import blocks, columns, horizontal
 from ingot.schedule.plan import KernelStep
 from tests.codegen.test_reference import SHAPES
 from tests.loops.test_lowering import copies as copied
@@ -209,6 +209,43 @@ def test_large_tensors_are_launched_alone(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_long_reduction_is_split() -> None:
     plan = same(lambda x: x.sum(), draw(1 << 16))
     assert len(plan.kernels) == 2
+
+
+@interpreted
+@pytest.mark.parametrize("width", [48, 128, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_columns_are_summed_in_runs_of_rows(dtype: torch.dtype, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(g: torch.Tensor, x: torch.Tensor, rest: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        g = g.float() / 16  # so that the sums are small beside what float32 leaves out of them
+        normal = (x - x.mean(-1, True)) * x.var(-1, keepdim=True).rsqrt()
+        inner = g * weight
+        total = rest / 16 + (inner - inner.mean(-1, True) - normal * (inner * normal).mean(-1, True))
+        return total, (g * normal).sum((0, 1)), g.sum((0, 1)), total.sum((0, 1)) * 2
+
+    monkeypatch.setattr(columns, "THREADS", 1 << 11)
+    g, *others = (draw(8, 128, width, seed=k) for k in range(3))
+    plan = same(fn, g.to(dtype), *others, draw(width, seed=3))
+    assert sorted(k.run for k in plan.kernels)[-1] >= 64  # type: ignore[union-attr]
+    assert len(plan.kernels) == 4
+
+
+@interpreted
+def test_what_was_stored_is_not_read_again() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        total = x + y
+        mean = total.mean(1, True)
+        return total, mean, (total - mean).to(torch.bfloat16)
+
+    plan = same(fn, draw(6, 100), draw(6, 100, dtype=torch.bfloat16, seed=1))
+    (kernel,) = plan.kernels
+    source = write_kernel(kernel).source  # type: ignore[arg-type]
+    assert source.count("tl.load") == 2 and "barrier" not in source
+
+
+@interpreted
+def test_what_was_stored_elsewhere_in_the_row_is_read() -> None:
+    plan = same(lambda x: (y := x * 2, (y - y.flip(1)).exp()), draw(6, 100))
+    assert plan.kernels
 
 
 @interpreted

@@ -1,0 +1,121 @@
+"""Sums over rows of what a kernel computes row by row: the gradients of a norm's weight and bias, and of the bias that was
+added before. A block of threads takes a run of rows one after the other and keeps a sum for each column, so that what
+the rows are made of is read once; a second kernel, as of any sum in parts, adds up the runs'.
+
+How long the runs are depends on sizes alone, and each is summed in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ingot.loops.expr import Expr, Symbol, contiguous_strides, loop_symbol, product
+from ingot.loops.ir import Buffer, Node, Pointwise, Reduction, Scan
+from ingot.schedule.blocks import rows_of_run
+from ingot.schedule.nests import Compute, index_expressions, map_indices, merge_neighbours, renamed
+
+THREADS = 1 << 17  # that run at once, half as many as a GPU of about a hundred multiprocessors has room for
+SHORTEST_RUN = 8  # rows, fewer of which make as many sums as there is to be saved
+MOST_SUMS = 4  # of one kernel: a register for each of a thread's columns
+
+
+def summed_rows(members: Sequence[Node], buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
+    """(rows, columns) of nodes all of which are sums of columns, cut into parts (`split`), else None."""
+    found = {_rows_and_columns(m, buffers) for m in members}
+    return found.pop() if len(found) == 1 else None
+
+
+def _rows_and_columns(node: Node, buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
+    if not isinstance(node, Reduction) or isinstance(node, Scan) or node.kind != "sum" or len(node.reduced) != 1:
+        return None
+    part, *columns = node.loops or (None,)
+    result = node.body.instructions[node.body.results[0]].dtype
+    if part is None or not node.target.endswith("_parts") or not node.dtype.is_floating_point or result != node.dtype:
+        return None
+    if part.extent != buffers[node.target].sizes[0] or any(i.op == "indirect" for i in node.body.instructions):
+        return None
+    width = product(s.extent for s in columns)
+    if node.index != _number(part, columns, width) or _row(node) is None:
+        return None
+    return part.extent * node.reduced[0].extent, width
+
+
+def _number(row: Expr, columns: Sequence[Symbol], width: Expr) -> Expr:
+    strides = contiguous_strides([s.extent for s in columns])
+    return sum((s * stride for s, stride in zip(columns, strides)), row * width)
+
+
+def _row(node: Reduction) -> tuple[Symbol, dict[Symbol, Expr]] | None:
+    """The loop over rows of which a node sums parts, and what its loops over parts and within them become; None where
+    the body does not walk through both as one."""
+    substitution: dict[Symbol, Expr] = {}
+    loops = [node.loops[0], node.reduced[0]]
+    merged = merge_neighbours(loops, index_expressions(node)[1:], substitution)
+    return (merged[0], substitution) if len(merged) == 1 else None
+
+
+def in_runs(node: Reduction, length: int) -> Pointwise:
+    """What is summed, over the rows and columns, and which run's sums it is added to."""
+    found = _row(node)
+    assert found is not None
+    (row, substitution), columns = found, node.loops[1:]
+    index = _number(row // length, columns, product(s.extent for s in columns))
+    body = map_indices(node.body, lambda e: e.substitute(substitution))
+    return Pointwise(node.name, node.origin, (row, *columns), body, node.target, index, "total")
+
+
+def is_total(node: Node) -> bool:
+    return isinstance(node, Pointwise) and node.mode == "total"
+
+
+def length_of_runs(width: Expr, rows: Expr) -> int:
+    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0 where there is no good
+    number."""
+    columns, count = width.constant, rows.constant
+    blocks = rows_of_run(columns) if columns is not None else None
+    if blocks is None or count is None:
+        return 0
+    most = THREADS // (32 * blocks.warps)
+    even = [runs for runs in range(most // 2 + 1, most + 1) if count % (runs * blocks.points) == 0]
+    length = count // even[-1] if even else 0
+    return length if length >= SHORTEST_RUN else 0
+
+
+def along_rows(
+    outer: Sequence[Symbol], members: Sequence[Compute], inner: Sequence[tuple[Symbol, ...]], width: Expr
+) -> bool:
+    """Whether members laid over rows have no inner loops or the same ones, over their columns, which lie side by side."""
+    if len({loops for loops in inner if loops}) != 1:
+        return False
+    for m, loops in zip(members, inner):
+        if not loops:
+            continue
+        if product(s.extent for s in loops) != width:
+            return False
+        for index in index_expressions(m):
+            linear = index.linear([outer[-1], loops[-1]])
+            if linear is not None and len(linear[1]) == 2 and linear[1][loops[-1]].constant != 1:
+                return False
+    return True
+
+
+def with_parts(members: Sequence[Node], sizes: Mapping[str, int]) -> list[Node]:
+    """The nodes that add up the parts, of which there are as many as `sizes` says for each buffer."""
+    return [_with_parts(m, sizes) for m in members]
+
+
+def _with_parts(node: Node, sizes: Mapping[str, int]) -> Node:
+    if not isinstance(node, Reduction) or node.reads().isdisjoint(sizes):
+        return node
+    ((name, count),) = ((n, sizes[n]) for n in node.reads() if n in sizes)
+    (old,) = node.reduced
+    part = loop_symbol(old.name, count)
+    return renamed(node, {old: part}, node.loops, (part,))
+
+
+def adds_up_parts(node: Node, names: set[str]) -> bool:
+    """Whether a node does nothing with these buffers, or adds up what one of them has in parts."""
+    if node.reads().isdisjoint(names):
+        return True
+    return isinstance(node, Reduction) and len(node.reduced) == 1 and len(node.reads()) == 1
