@@ -86,6 +86,18 @@ def gelu(x):
 
 
 @triton.jit
+def one_plus_tanh(x):
+    """2 / (1 + exp(-2x)), the quotient within two units in the last place."""
+    return libdevice.fast_dividef(2.0, libdevice.exp(x * -2.0) + 1.0)
+
+
+@triton.jit
+def one_minus_square_of_tanh(x):
+    above = one_plus_tanh(x)
+    return above * (2.0 - above)
+
+
+@triton.jit
 def further_up(a, i, b, j):
     """Of two (value, position) pairs the one of the larger value, NaN being the largest, or of the lower position."""
     a_nan, b_nan = a != a, b != b

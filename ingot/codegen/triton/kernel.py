@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ingot.codegen.triton import ops
+from ingot.codegen.triton.rewrite import in_other_words
 from ingot.errors import Unsupported
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
 from ingot.loops.ir import Instruction
@@ -72,6 +73,7 @@ class Value(NamedTuple):
 def write_kernel(kernel: Kernel, wide: bool = False) -> TritonKernel:
     """The Triton code of a kernel whose rows, if it has any, fit registers; index arithmetic is in 64 bits if it is to
     be `wide`, else in 32 where that is ever right. Raises Unsupported for what has no code."""
+    kernel = replace(kernel, stages=tuple(in_other_words(stage) for stage in kernel.stages))
     if kernel.product is not None:
         from ingot.codegen.triton.product import write_product
 

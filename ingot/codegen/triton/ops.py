@@ -65,6 +65,7 @@ _CALLED = (
     "rsqrt trunc fmod nextafter"
 ).split()  # functions of libdevice under the same name, of one or two floats
 _SINGLE_ONLY = "erfc erfinv lgamma".split()
+REWRITTEN = ("one_plus_tanh", "one_minus_square_of_tanh")  # that only `rewrite` makes
 _ARITY = {"pow": 2, "atan2": 2, "fmod": 2, "nextafter": 2}
 
 TABLE: dict[str, dict[str, str]] = {
@@ -123,6 +124,7 @@ TABLE: dict[str, dict[str, str]] = {
         for name in _CALLED
     },
     **{name: _by_kind(single=f"libdevice.{name}({{0}})") for name in _SINGLE_ONLY},
+    **{name: _by_kind(single=f"helpers.{name}({{0}})") for name in REWRITTEN},
 }  # fmt: skip
 TABLE["fmod"] |= _by_kind(ints="{0} % {1}")
 
@@ -132,7 +134,8 @@ def supported(name: str, dtype: torch.dtype) -> bool:
     from ingot.loops.ops import STRUCTURAL
     from ingot.loops.ops import supported as exists
 
-    return name in STRUCTURAL or (exists(name, dtype) and kind(dtype) in TABLE.get(name, {}))
+    exists_here = name in REWRITTEN or exists(name, dtype)
+    return name in STRUCTURAL or (exists_here and kind(dtype) in TABLE.get(name, {}))
 
 
 def call(name: str, dtype: torch.dtype, arguments: list[str]) -> str:

@@ -28,7 +28,7 @@ from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import Plan
 from tests.loops.test_lowering import traced
 
-_NAMES = {"rint": "round"}  # libdevice's name of an op, where it is another than ours
+_NAMES = {"rint": "round", "fast_dividef": "div"}  # libdevice's name of an op, where it is another than ours
 
 
 class Libdevice:

@@ -230,6 +230,27 @@ def test_columns_are_summed_in_runs_of_rows(dtype: torch.dtype, width: int, monk
 
 
 @interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gelu_takes_no_tanh(dtype: torch.dtype) -> None:
+    def fn(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.gelu(x, approximate="tanh"), torch.ops.aten.gelu_backward(g, x, approximate="tanh")
+
+    ends = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 9.0, -9.0, 100.0, -100.0, 1e10, -1e10, torch.nan])
+    x = torch.cat([ends, draw(1000), draw(1000) * 4]).to(dtype)
+    plan = same(fn, torch.ones_like(x), x)
+    for kernel in plan.kernels:
+        source = write_kernel(kernel).source  # type: ignore[arg-type]
+        assert "libdevice.tanh" not in source and "one_plus_tanh" in source
+
+
+@interpreted
+def test_tanh_that_is_wanted_stays() -> None:
+    plan = same(lambda x: (1 + x.tanh(), 1 - x.tanh() ** 2, 2 + x.tanh()), draw(1000) * 3)
+    (kernel,) = plan.kernels
+    assert "libdevice.tanh" in write_kernel(kernel).source  # type: ignore[arg-type]
+
+
+@interpreted
 def test_what_was_stored_is_not_read_again() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         total = x + y
