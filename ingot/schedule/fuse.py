@@ -267,7 +267,7 @@ class _Fusion:
         readers = [self.groups[g] for g in set().union(*(self.users[name] for name in sums.writes)) - {sums.id}]
         if saved < 4 * more or not all(adds_up_parts(m, sums.writes) for g in readers for m in g.members):
             return False
-        added = [in_runs(m, run) for m in sums.members]  # type: ignore[arg-type]
+        added: list[Node] = [in_runs(m, run) for m in sums.members]  # type: ignore[arg-type]
         members = self._in_order(rows.positions, rows.members, sums.positions, added)
         laid = overlay(members, count, self._lay)  # type: ignore[arg-type]
         if laid is None or not self._no_conflict(laid) or not along_rows(laid.outer, laid.members, laid.inner, width):

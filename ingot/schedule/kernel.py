@@ -152,8 +152,8 @@ class Kernel:
     `tile` is the last loop before `vector` where some loads are contiguous along it and not along `vector`: code
     generation transposes those in blocks of the two loops. The stages then have no loops of their own.
 
-    Of a GPU's kernel with a `run`, a block takes so many neighbouring points one after the other, which write their sums
-    of columns (stores of mode "total") to one place. The stages that have loops have the same ones.
+    Of a GPU's kernel with a `run`, a block takes so many neighbouring points one after the other, whose sums of columns
+    (stores of mode "total") have one place. The stages that have loops have the same ones.
 
     A GPU's kernel with a `table` runs over up to that many sets of buffers in one launch, and finds its points there.
 

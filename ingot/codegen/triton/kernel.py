@@ -103,7 +103,8 @@ class Writer:
         self.lengths = {p.name: p.length.constant if p.length is not None else None for p in kernel.parameters}
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
-        self.held: dict[str, tuple[Expr, tuple[Symbol, ...], torch.dtype, Value]] = {}  # what was last stored, and where
+        # What was last stored in a buffer, and where.
+        self.held: dict[str, tuple[Expr, tuple[Symbol, ...], torch.dtype, Value]] = {}
         self.totals: dict[tuple[str, Expr], str] = {}
         self.scalars: dict[str, Value] = {}
         self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
@@ -220,8 +221,8 @@ class Writer:
         self.split("x", "x", self.kernel.loops)
 
     def steps_ahead(self) -> int:
-        """In how many steps of a run at once a block may be, of which the last computes and the others load. One where it
-        loads what it has stored before, or where there is no memory for more."""
+        """In how many steps of a run at once a block may be, of which one computes and the others load. One where it loads
+        what it has stored before, or where there is no memory for more."""
         stored: dict[str, set[tuple[Expr, tuple[Symbol, ...]]]] = {}
         elements = self.blocks.points * self.blocks.inner
         loaded: dict[tuple[str, Expr], int] = {}

@@ -1,8 +1,8 @@
 """What is cheaper on a GPU in other words: rewrites of a stage's body before its code is written.
 
 tanh has two branches there, for small and large arguments, and in GELU and its gradient nobody wants tanh itself but
-1 + tanh(x), which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that times the rest to 2. Neither loses digits where
-tanh is near -1, as the sum would.
+1 + tanh(x), which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that times the rest to 2. Neither loses digits
+where tanh is near -1, as the sum would.
 """
 
 from __future__ import annotations
