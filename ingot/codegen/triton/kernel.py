@@ -221,8 +221,8 @@ class Writer:
         self.split("x", "x", self.kernel.loops)
 
     def steps_ahead(self) -> int:
-        """In how many steps of a run at once a block may be, of which one computes and the others load. One where it loads
-        what it has stored before, or where there is no memory for more."""
+        """In how many steps of a run at once a block may be, of which one computes and the others load. One where it
+        loads what it has stored before, or where there is no memory for more."""
         stored: dict[str, set[tuple[Expr, tuple[Symbol, ...]]]] = {}
         elements = self.blocks.points * self.blocks.inner
         loaded: dict[tuple[str, Expr], int] = {}
