@@ -20,8 +20,8 @@ typedef struct Block {
     bool idle, returned;           /* returned: idle, and the system has its pages */
 } Block;
 
-enum { LINE = 64, LEAST = 256, STEP = 2 << 20 };
-static const uint64_t PERIOD = 4096; /* results */
+enum { LINE = 64, LEAST = 256, STEP = 2 << 20 }; /* STEP: a huge page */
+static const uint64_t PERIOD = 4096;             /* results */
 
 static struct {
     pthread_mutex_t lock;
@@ -192,23 +192,39 @@ static bool cut(Block *block, size_t bytes) {
     return true;
 }
 
-/* Gives the system the pages of idle blocks, the ends of those at the highest addresses first, until no more than this
-   is held. Those that are wanted again soon it may take when it needs them, which costs no fault if it does not. */
-static void trim_to(size_t bytes, bool wanted_soon) {
+/* Gives the system those units of pages that lie in a block that is returned, and of which a part lay between two
+   places in it that was not returned before. Those that are wanted again soon it may take when it needs them, which
+   costs no fault if it does not. */
+static void give_to_system(const Block *block, const char *begin, const char *end, size_t unit, bool wanted_soon) {
+    const size_t first = (size_t)(begin - heap.begin) / unit * unit, last = rounded((size_t)(end - heap.begin), unit);
+    size_t from = rounded((size_t)(block->begin - heap.begin), unit),
+           to = (size_t)(block->begin + block->bytes - heap.begin) / unit * unit;
+    from = from > first ? from : first;
+    to = to < last ? to : last;
+    if (from < to && !(wanted_soon && madvise(heap.begin + from, to - from, MADV_FREE) == 0))
+        madvise(heap.begin + from, to - from, MADV_DONTNEED);
+}
+
+/* Returns idle blocks, the ends of those at the highest addresses first, until no more than this is held. The system
+   gets whole units: a part of a huge page would split it, and small pages are looked up more often than there is room
+   for in the processor's table of them. */
+static void trim_to(size_t bytes, size_t unit, bool wanted_soon) {
     for (Block *block = heap.last; block && heap.use.held > bytes; block = block->before) {
         if (!block->idle || block->returned)
             continue;
         const size_t excess = rounded(heap.use.held - bytes, heap.page) + heap.page;
         if (excess < block->bytes && cut(block, block->bytes - excess))
             block = block->after;
-        const size_t from = rounded((size_t)(block->begin - heap.begin), heap.page),
-                     to = (size_t)(block->begin + block->bytes - heap.begin) / heap.page * heap.page;
-        if (from < to && !(wanted_soon && madvise(heap.begin + from, to - from, MADV_FREE) == 0))
-            madvise(heap.begin + from, to - from, MADV_DONTNEED);
+        const char *begin = block->begin, *end = begin + block->bytes;
         count_held(block->begin, block->bytes, false);
         block->returned = true;
         if (alike(block, block->after))
             absorb(block);
+        if (alike(block->before, block)) {
+            block = block->before;
+            absorb(block);
+        }
+        give_to_system(block, begin, end, unit, wanted_soon);
     }
 }
 
@@ -220,11 +236,11 @@ static void use(size_t bytes, size_t returned) {
     heap.use.used += bytes;
     if (heap.use.used > heap.most_used)
         heap.most_used = heap.use.used;
-    trim_to(most_used() - returned, true);
+    trim_to(most_used() - returned, STEP, true);
     if (++heap.taken % PERIOD == 0) {
         heap.most_before = heap.most_used;
         heap.most_used = heap.use.used;
-        trim_to(most_used() - returned, false);
+        trim_to(most_used() - returned, STEP, false);
     }
 }
 
@@ -273,7 +289,7 @@ void ingot_heap_give_back(void *memory) {
 
 void ingot_heap_trim(void) {
     lock();
-    trim_to(0, false);
+    trim_to(0, heap.page, false);
     heap.most_before = heap.most_used = heap.use.used;
     unlock();
 }

@@ -114,6 +114,26 @@ def test_no_more_is_held_than_was_used_at_once() -> None:
     assert held()[0] == 0
 
 
+def test_what_goes_back_is_whole_huge_pages() -> None:
+    """A part of one would split it."""
+    held, (one, two, eight, nine) = Held(), makers(1, 2, 8, 9)
+    alive = [one()[0].fill_(1) for _ in range(4)]
+    del alive[1]
+    alive.append(two()[0].fill_(1))
+    assert held() == (5, 5) and lazily_freed() == 0
+    large = eight()[0].fill_(1)
+    alive.append(two()[0].fill_(1))
+    del large
+    alive.append(nine()[0].fill_(1))
+    assert held() == (16, 16) and lazily_freed() > 2 * 2048
+
+
+def lazily_freed() -> int:
+    """KB that the system may take when it needs them."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("LazyFree:"))
+
+
 def test_results_do_not_overlap() -> None:
     draw, programs, alive = random.Random(1), makers(*(k / 16 for k in range(4, 21))), {}
     for number in range(600):
