@@ -106,7 +106,7 @@ def test_accumulates_in_place():
 
 def test_other_sizes():
     compiled, eager = pair()
-    for size in (5, 7, 1, 5):
+    for size in (5, 7, 4, 9, 5, 3):
         x = torch.randn(size, 6)
         with ingot.compiled_backward():
             compiled(x).sum().backward()
@@ -114,7 +114,7 @@ def test_other_sizes():
         same_gradients(compiled, eager)
         compiled.zero_grad()
         eager.zero_grad()
-    assert graphs() == 3
+    assert graphs() == 2
 
 
 def test_eager_alone():

@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "codegen": {"schedule", "loops"},
     "runtime": {"codegen", "schedule", "loops", "native"},
     "capture": {"graph", "loops", "native"},
-    "backward": {"capture", "explain", "graph", "native", "pipeline", "runtime", "serial", "stance"},
+    "backward": {"capture", "explain", "graph", "loops", "native", "pipeline", "runtime", "serial", "stance"},
     "gradients": {"capture", "explain", "graph", "loops", "native", "runtime", "serial"},
 }
 COMMON = {"collection", "errors", "options", "precision", "wrapped"}

@@ -16,7 +16,8 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from ingot.backward import functions
 from ingot.backward.hooks import Hooks
-from ingot.backward.structure import IDENTITY, PROGRAM, Structure, read
+from ingot.backward.sizes import Conditions, Seen, before
+from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, read
 from ingot.backward.tracing import Traced, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
@@ -79,9 +80,12 @@ class Entry:
     traced: Traced
     program: Any
     hooks: Hooks
+    conditions: Conditions | None
 
-    def holds(self, hooks: Sequence[tuple[Any, ...]], structure: Structure) -> bool:
-        """Whether what it relied on of its hooks and functions holds of others."""
+    def holds(self, geometry: Geometry, hooks: Sequence[tuple[Any, ...]], structure: Structure) -> bool:
+        """Whether what it relied on of its sizes, hooks and functions holds of others."""
+        if self.conditions is not None and not self.conditions.hold(geometry):
+            return False
         asked = self.traced.materialized.items()
         if any(functions.materialized(structure.steps[position].node) != zeros for position, zeros in asked):
             return False
@@ -100,6 +104,8 @@ class Recorded:
 
 
 _entries: dict[tuple[Any, ...], list[Entry | Unsupported]] = {}
+_seen: dict[tuple[Any, ...], Seen] = {}
+"""By what graphs have in common that are alike but for sizes, and by modes: the last that was compiled."""
 _count = [0]
 _compilations: list[Compilation] = []
 _reasons: set[str] = set()
@@ -109,6 +115,7 @@ def reset() -> None:
     """Forget all compiled backward passes."""
     with compiling():
         _entries.clear()
+        _seen.clear()
         _count[0] = 0
         _compilations.clear()
         _reasons.clear()
@@ -164,50 +171,81 @@ def _prepared(
     if accumulates and targets and not all(isinstance(t, torch.Tensor) and t.is_leaf for t in targets):
         raise Unsupported("gradients to be added up in tensors that are no leaves")
     structure = read(heads, targets, accumulates)
-    key = (structure.key(tangents), read_global_state()._replace(grad_mode=False))
-    hooks = structure.hooks()
-    found = _served(key, hooks, structure)
+    modes, geometry = read_global_state()._replace(grad_mode=False), structure.geometry(tangents)
+    key, hooks = (structure.key(tangents), modes), structure.hooks()
+    found = _served(key, geometry, hooks, structure)
     if found is None:
         if _count[0] >= MAX_PROGRAMS:
             raise Unsupported(f"more than {MAX_PROGRAMS} different backward passes")
         with compiling(), undisturbed(), paused_collection():
-            found = _served(key, hooks, structure) or _compile(structure, tangents)
-            _entries.setdefault(key, []).append(found)
-            _count[0] += 1
+            found = _served(key, geometry, hooks, structure)
+            if found is None:
+                found = _compile(structure, tangents, geometry, modes)
+                general = isinstance(found, Entry) and found.conditions is not None
+                _entries.setdefault((*key, None if general else geometry), []).append(found)
+                _count[0] += 1
     if isinstance(found, Unsupported):
         raise found
     return structure, found
 
 
 def _served(
-    key: tuple[Any, ...], hooks: Sequence[tuple[Any, ...]], structure: Structure
+    key: tuple[Any, ...], geometry: Geometry, hooks: Sequence[tuple[Any, ...]], structure: Structure
 ) -> Entry | Unsupported | None:
-    """What was compiled for such a graph with such hooks."""
+    """What was compiled for such a graph with such hooks: for its sizes, or any."""
     with torch.no_grad():  # in which hooks were captured
-        for entry in _entries.get(key, ()):
-            if isinstance(entry, Unsupported) or entry.holds(hooks, structure):
-                return entry
+        for sizes in (geometry, None):
+            for entry in _entries.get((*key, sizes), ()):
+                if isinstance(entry, Unsupported) or entry.holds(geometry, hooks, structure):
+                    return entry
     return None
 
 
-def _compile(structure: Structure, tangents: Sequence[torch.Tensor]) -> Entry | Unsupported:
-    from ingot.pipeline import compile_aten
-
-    compilation = Compilation("backward", _place(), recompiled=_recompiled())
-    hooks = Hooks(structure.tables(), structure.functions())
+def _compile(
+    structure: Structure, tangents: Sequence[torch.Tensor], geometry: Geometry, modes: Any
+) -> Entry | Unsupported:
+    """With symbols for sizes that differ from those of a graph like this one before, where that can be done."""
+    family = (structure.family(), modes)
+    known, _seen[family] = _seen.get(family), Seen.of(structure, geometry)
     try:
-        with stage(compilation, "trace"):
-            traced = trace_backward(structure, tangents, hooks)
-        compilation.aten = traced.graph
-        compilation.captured = Recorded(traced.graph)
-        program = compile_aten(compilation)
+        then = before(structure, geometry, known)
+        if then is not None:
+            return _compile_for(structure, tangents, geometry, then)
+        why = ""
+    except Unsupported as reason:
+        why = f"sizes that vary are compiled for: {reason.reason}"
+    except Exception as bug:
+        log.error("internal error, sizes that vary are compiled for; please report this", exc_info=bug)
+        why = f"sizes that vary are compiled for: internal error: {type(bug).__name__}: {bug}"
+    try:
+        return _compile_for(structure, tangents, geometry, None, why)
     except Unsupported as reason:
         return Unsupported(reason.reason, reason.where)
     except Exception as bug:
         log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
         return Unsupported(f"internal error: {type(bug).__name__}: {bug}")
+
+
+def _compile_for(
+    structure: Structure,
+    tangents: Sequence[torch.Tensor],
+    geometry: Geometry,
+    then: Sequence[tuple[int, ...]] | None,
+    why: str = "",
+) -> Entry:
+    """Where it is known what sizes were `then`, with symbols for those that vary; `why` there are none."""
+    from ingot.pipeline import compile_aten
+
+    compilation = Compilation("backward", _place(), recompiled=_recompiled(), fixed_sizes=[why] if why else [])
+    hooks = Hooks(structure.tables(), structure.functions())
+    with stage(compilation, "trace"):
+        traced = trace_backward(structure, tangents, hooks, geometry, then)
+    compilation.aten = traced.graph
+    compilation.captured = Recorded(traced.graph)
+    program = compile_aten(compilation)
     _compilations.append(compilation)
-    return Entry(traced, program, hooks)
+    assert traced.sizes is not None
+    return Entry(traced, program, hooks, traced.sizes.conditions())
 
 
 def _recompiled() -> str:
@@ -238,9 +276,7 @@ def _place() -> str:
 def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: Entry) -> list[Any]:
     """What the program takes."""
     found = [*tangents, *(t for step in structure.steps for t in step.saved)]
-    if structure.accumulates:
-        leaves = [s.variable for s in structure.steps if s.variable is not None and s.needed]
-        found += [v.grad for v in leaves if v.grad is not None]
+    found += [t for step in structure.steps for t in structure.tensors_of(step)[len(step.saved) :]]
     written = {t.untyped_storage()._cdata for t in found[-len(entry.traced.into) :]} if entry.traced.into else ()
     hooks = structure.hooks() if entry.hooks.conditions else ()
     for condition in entry.hooks.conditions:

@@ -186,6 +186,8 @@ def _stand_ins(value: Any) -> Any:
         return tuple([_stand_ins(v) for v in value])
     if not isinstance(value, FakeTensor):
         return value
+    if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())):
+        raise Unsupported("a gradient of sizes that vary is given to a hook, or to a torch.autograd.Function")
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
@@ -34,7 +34,8 @@ class Step:
     IDENTITY (where torch has the hooks of a module) or FUNCTION (a torch.autograd.Function, of which `call` has the
     backward and what it is given before the gradients). `edges` are
     (position of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a node
-    accumulates into, `facts` what tells it from others. `needed`: its gradients lead to what is asked for."""
+    accumulates into, `facts` what tells it from others, apart from `numbers`: sizes that may vary, by what they are of.
+    `needed`: its gradients lead to what is asked for."""
 
     node: Any
     kind: str
@@ -45,6 +46,13 @@ class Step:
     variable: torch.Tensor | None = None
     needed: bool = True
     call: tuple[Any, ...] = ()
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def kind_of_program(self) -> tuple[Any, ...]:
+        """What tells it from others, but for which program it is of and how tensors lie."""
+        facts = self.facts[1:] if self.kind == PROGRAM else self.facts
+        return self.kind, self.edges, facts, self.needed, tuple(self.numbers)
 
     @property
     def leaf_hooks(self) -> dict[int, Any]:
@@ -86,14 +94,34 @@ class Structure:
         hooks = [own for table in self.tables() for hook in table.values() for own in called_by(hook)]
         return hooks + [step.call for step in self.steps if step.call]
 
+    def geometry(self, tangents: Sequence[torch.Tensor]) -> Geometry:
+        """The sizes in the graph."""
+        groups = [g for t in tangents for g in (tuple(t.shape), t.stride())]
+        ends = [len(groups)]
+        for step in self.steps:
+            groups += [g for t in self.tensors_of(step) for g in (tuple(t.shape), t.stride())]
+            groups += step.numbers.values()
+            ends.append(len(groups))
+        return Geometry(tuple(groups), tuple(ends))
+
+    def tensors_of(self, step: Step) -> list[torch.Tensor]:
+        """What the program is given of a step: what it keeps, and the gradient that is added to."""
+        adds = self.accumulates and step.variable is not None and step.needed and step.variable.grad is not None
+        return [*step.saved, step.variable.grad] if adds else [*step.saved]  # type: ignore[union-attr, list-item]
+
+    def family(self) -> tuple[Any, ...]:
+        """Equal for graphs that are alike but for sizes, which may have led to other programs in the forward."""
+        adds = tuple([len(self.tensors_of(step)) - len(step.saved) for step in self.steps])
+        return self.heads, self.targets, self.accumulates, adds, *[step.kind_of_program for step in self.steps]
+
     def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Equal for two graphs where the program of one computes the gradients of the other, but for what hooks look
-        at."""
+        """Equal for two graphs of equal geometry where the program of one computes the gradients of the other, but for
+        what hooks look at."""
         memory: dict[int, int] = {}
         parts: list[Any] = [self.heads, self.targets, self.accumulates, tuple([_facts(t, memory) for t in tangents])]
         for step in self.steps:
             parts += [step.kind, step.edges, step.facts, step.needed]
-            parts.append(tuple([_facts(t, memory) for t in step.saved]))
+            parts += [tuple(step.numbers), tuple([_facts(t, memory) for t in step.saved])]
             if step.hooks is not NO_HOOKS:
                 parts.append(tuple([(hook_kinds(t), position) for t, position in step.hooks.tensor]))
                 parts.append(tuple([hook_kinds(table) for table in step.hooks.before]))
@@ -105,6 +133,18 @@ class Structure:
                 of_grad = None if grad is None else (_facts(grad, memory), grad.requires_grad)
                 parts += [_facts(variable, {}), variable.requires_grad, of_grad, hook_kinds(step.leaf_hooks)]
         return tuple(parts)
+
+
+class Geometry(NamedTuple):
+    """Sizes, as groups: of each tangent its sizes and strides, then by step those of its tensors, and its numbers; the
+    groups of the tangents, and those of each step, end at `ends`."""
+
+    groups: tuple[tuple[int, ...], ...]
+    ends: tuple[int, ...]
+
+    def by_step(self) -> list[Sequence[tuple[int, ...]]]:
+        """The groups of the tangents, and those of each step."""
+        return [self.groups[begin:end] for begin, end in zip((0, *self.ends), self.ends)]
 
 
 def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
@@ -134,7 +174,7 @@ def _facts(t: torch.Tensor, memory: dict[int, int]) -> tuple[Any, ...]:
     if t.is_conj() or t.is_neg():
         raise Unsupported("a conjugate or negative view in a backward")
     owner = memory.setdefault(t.untyped_storage()._cdata, len(memory))
-    return t.shape, t.stride(), t.storage_offset(), t.dtype, t.device, owner
+    return t.dim(), t.storage_offset(), t.dtype, t.device, owner
 
 
 def node_of(t: torch.Tensor) -> Any:
@@ -200,43 +240,64 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
         variable = node.variable
         if getattr(variable, "grad_dtype", variable.dtype) is not variable.dtype:
             raise Unsupported("a gradient of another type than what it is one of (grad_dtype)")
-        return Step(node, ACCUMULATE, edges, (), (), hooks, variable)
+        numbers = {"sizes": tuple(variable.shape), "strides": variable.stride()}
+        return Step(node, ACCUMULATE, edges, (), (), hooks, variable, numbers=numbers)
     if is_of_program(node):
         if any(number in node.program.passed for number in (*hooks.retained, *(k for _, k in hooks.tensor))):
             raise Unsupported("a hook on a result that another one is computed from")
-        return Step(node, PROGRAM, edges, *_of_program(node), hooks)
+        saved, facts = _of_program(node)
+        return Step(node, PROGRAM, edges, saved, facts, hooks, numbers={"sizes": node.sizes})
     if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]
-        metadata: Any = node._input_metadata  # type: ignore[attr-defined]
-        facts = tuple([(tuple(m.shape), m.dtype, m.device) for m in metadata])
-        return Step(node, IDENTITY, edges, (), facts, hooks)
+        return Step(node, IDENTITY, edges, (), _of_inputs(node), hooks, numbers=_shapes_of_inputs(node))
     if isinstance(node, torch._C._FunctionBase):
-        return Step(node, FUNCTION, edges, (), functions.facts_of(node, edges), hooks, call=functions.call_of(node))
+        facts, call = functions.facts_of(node, edges), functions.call_of(node)
+        return Step(node, FUNCTION, edges, (), facts, hooks, call=call, numbers=_shapes_of_inputs(node))
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):
         raise Unsupported(f"{name}, which is not known to show all that it keeps")
     if name == "CatBackward0" and sum(edge is None for edge in edges) > 1:
         raise Unsupported("CatBackward0 of several tensors without a gradient")
-    return Step(node, FORMULA, edges, *_of_formula(node, name), hooks)
+    saved, facts, numbers = _of_formula(node, name)
+    return Step(node, FORMULA, edges, saved, facts, hooks, numbers=_shapes_of_inputs(node) | numbers)
 
 
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     if node.left is not None:
         raise Unsupported("a second backward through a part of a compiled forward's outputs")
     refuse_unpacking(node._raw_saved_tensors)
-    return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program), node.sizes)
+    return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program),)
 
 
-def _of_formula(node: Any, name: str) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
-    """What a node of torch's keeps: the tensors, and all else."""
+def _of_inputs(node: Any) -> tuple[Any, ...]:
+    return tuple([(m.dtype, m.device) for m in node._input_metadata])
+
+
+def _shapes_of_inputs(node: Any) -> dict[str, tuple[int, ...]]:
+    """What the gradients that come in are."""
+    return {f"input {k}": tuple(m.shape) for k, m in enumerate(node._input_metadata)}
+
+
+def _of_formula(
+    node: Any, name: str
+) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...], dict[str, tuple[int, ...]]]:
+    """What a node of torch's keeps: the tensors, all else, and numbers that may vary."""
     tensors: list[torch.Tensor] = []
-    facts: list[Any] = [name, tuple([(tuple(m.shape), m.dtype, m.device) for m in node._input_metadata])]
-    for attribute in _kept_by(type(node)):
+    facts: list[Any] = [name, _of_inputs(node)]
+    numbers: dict[str, tuple[int, ...]] = {}
+    for attribute in kept_by(type(node)):
         if attribute.startswith("_raw"):
             kept = getattr(node, attribute)
             refuse_unpacking(kept if isinstance(kept, (list, tuple)) else (kept,))
             continue
         value = getattr(node, attribute)
+        if "_sym_" in attribute or attribute in ("_saved_start", "_saved_end"):
+            found = value if isinstance(value, (list, tuple)) else (value,)
+            if all(type(n) is int for n in found):
+                numbers[attribute] = tuple(found)
+                continue
         several = value if isinstance(value, (list, tuple)) else (value,)
-        if _is_number(value):
+        if _is_number(value) and value.dtype is torch.int64:
+            numbers[attribute] = (value.item(),)
+        elif _is_number(value):
             facts.append(("number", value.dtype, _exact(value.item())))
         if any(isinstance(v, torch.Tensor) for v in several):
             facts.append(tuple([v is not None for v in several]))
@@ -245,7 +306,7 @@ def _of_formula(node: Any, name: str) -> tuple[tuple[torch.Tensor, ...], tuple[A
             facts.append((type(value), _exact(value)))
         else:
             raise Unsupported(f"{name} keeps a {type(value).__name__}")
-    return tuple(tensors), tuple(facts)
+    return tuple(tensors), tuple(facts), numbers
 
 
 def _is_number(value: Any) -> bool:
@@ -274,7 +335,8 @@ def _exact(value: Any) -> Any:
 _attributes: dict[type, tuple[str, ...]] = {}
 
 
-def _kept_by(cls: type) -> tuple[str, ...]:
+def kept_by(cls: type) -> tuple[str, ...]:
+    """The attributes of a kind of nodes that show what one keeps."""
     if cls not in _attributes:
         _attributes[cls] = tuple([n for n in dir(cls) if n.startswith(("_saved_", "_raw_saved_"))])
     return _attributes[cls]

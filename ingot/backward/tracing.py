@@ -4,7 +4,7 @@ its engine takes the nodes."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,20 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ingot.backward import functions
+from ingot.backward.formulas import FORMULAS, LOOK_AT_NO_SIZES, Kept
 from ingot.backward.hooks import Hooks
-from ingot.backward.structure import ACCUMULATE, FORMULA, FUNCTION, IDENTITY, PROGRAM, Step, Structure
+from ingot.backward.sizes import Sizes, at
+from ingot.backward.structure import (
+    ACCUMULATE,
+    FORMULA,
+    FUNCTION,
+    IDENTITY,
+    PROGRAM,
+    Geometry,
+    Step,
+    Structure,
+    kept_by,
+)
 from ingot.errors import Unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
@@ -44,6 +56,7 @@ class Traced:
     order: list[int] = field(default_factory=list)
     retained: list[tuple[int, int]] = field(default_factory=list)
     passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)  # by step of a program: tangents that came in
+    sizes: Sizes | None = None
     materialized: dict[int, functions.Materialized] = field(default_factory=dict)  # by step that was asked
 
 
@@ -80,14 +93,22 @@ def place_of(t: torch.Tensor) -> tuple[Any, ...]:
     return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype
 
 
-def trace_backward(structure: Structure, tangents: Sequence[torch.Tensor], hooks: Hooks) -> Traced:
-    """The graph of a backward. Raises Unsupported for what cannot be one."""
+def trace_backward(
+    structure: Structure,
+    tangents: Sequence[torch.Tensor],
+    hooks: Hooks,
+    geometry: Geometry,
+    before: Sequence[tuple[int, ...]] | None,
+) -> Traced:
+    """The graph of a backward: where it is known what its sizes were `before`, with symbols for those that vary. Raises
+    Unsupported for what cannot be one."""
     context = FakeContext()
+    sizes = Sizes(context, geometry, before)
     recorder = BackwardRecorder(context)
     with preserved(), torch.no_grad(), recorder:
         recorder.region = BEHIND
-        traced, outputs = _Trace(structure, context, recorder, hooks).run(tangents)
-    traced.graph = recorder.finish(outputs)
+        traced, outputs = _Trace(structure, sizes, recorder, hooks).run(tangents)
+    traced.graph, traced.sizes = recorder.finish(outputs), sizes
     placeholders_first(traced.graph.graph)
     context.release()
     run_passes(traced.graph)
@@ -95,8 +116,8 @@ def trace_backward(structure: Structure, tangents: Sequence[torch.Tensor], hooks
 
 
 class _Trace:
-    def __init__(self, structure: Structure, context: FakeContext, recorder: BackwardRecorder, hooks: Hooks) -> None:
-        self.structure, self.context, self.recorder, self.hooks = structure, context, recorder, hooks
+    def __init__(self, structure: Structure, sizes: Sizes, recorder: BackwardRecorder, hooks: Hooks) -> None:
+        self.structure, self.sizes, self.recorder, self.hooks = structure, sizes, recorder, hooks
         self.buffers: list[dict[int, Any]] = [{} for _ in structure.steps]
         self.captured: dict[tuple[int, int], Any] = {}
         self.results: dict[int, Any] = {}  # by step that accumulates
@@ -108,23 +129,44 @@ class _Trace:
     def run(self, tangents: Sequence[torch.Tensor]) -> tuple[Traced, list[Any]]:
         """What is known of the graph, and its outputs."""
         steps = self.structure.steps
-        given = [self._input(f"tangent_{k}", t) for k, t in enumerate(tangents)]
-        self.kept = [[self._input(f"kept_{n}_{k}", t) for k, t in enumerate(s.saved)] for n, s in enumerate(steps)]
-        grads = {
-            n: self._input(f"grad_{n}", s.variable.grad)
+        given = [self._input(f"tangent_{k}", t, 2 * k) for k, t in enumerate(tangents)]
+        first = [*self.sizes.geometry.ends]
+        self.kept = [
+            [self._input(f"kept_{n}_{k}", t, first[n] + 2 * k) for k, t in enumerate(s.saved)]
             for n, s in enumerate(steps)
-            if s.variable is not None and s.variable.grad is not None and s.needed and self.structure.accumulates
+        ]
+        grads = {
+            n: self._input(f"grad_{n}", t, first[n] + 2 * len(s.saved))
+            for n, s in enumerate(steps)
+            for t in self.structure.tensors_of(s)[len(s.saved) :]
         }
-        self.hooks.begin(self._input)
+        if self.sizes.before is not None and grads:
+            self._refuse_shared([*tangents, *(t for s in steps for t in s.saved)])
+        self.numbers = [
+            {name: self.sizes.numbers(first[n + 1] - len(s.numbers) + k) for k, name in enumerate(s.numbers)}
+            for n, s in enumerate(steps)
+        ]
+        self.hooks.begin(self._read_by_hook)
         for (position, number), tangent in zip(self.structure.heads, given):
             self._add(position, number, tangent)
         for position in self._engine_order():
             self._pass(position)
         return self._finish(grads)
 
-    def _input(self, name: str, t: torch.Tensor) -> FakeTensor:
+    def _refuse_shared(self, read: Sequence[torch.Tensor]) -> None:
+        """Gradients that are written are not among what is read, whose memory is not looked at with symbols."""
+        added = [t for s in self.structure.steps for t in self.structure.tensors_of(s)[len(s.saved) :]]
+        written = {t.untyped_storage()._cdata for t in added}
+        if len(written) < len(added) or written & {t.untyped_storage()._cdata for t in read}:
+            raise Unsupported("a gradient that is added to, and shares its memory")
+
+    def _input(self, name: str, t: torch.Tensor, group: int) -> FakeTensor:
         with _disable_current_modes():
-            return self.recorder.input(name, self.context.fake(t.detach()))
+            return self.recorder.input(name, self.sizes.tensor(name, group, t))
+
+    def _read_by_hook(self, name: str, t: torch.Tensor) -> FakeTensor:
+        with _disable_current_modes():
+            return self.recorder.input(name, self.sizes.context.fake(t.detach()))
 
     # -- the order of the engine --------------------------------------------------------------------------------------
 
@@ -201,7 +243,7 @@ class _Trace:
             buffer = dict(enumerate(self._incoming(step, buffer)))
         found = self._RUN[step.kind](self, position, step, buffer)
         gradients = tuple([
-            None if edge is None or g is None else self._validated(self.structure.steps[edge[0]], edge[1], g)
+            None if edge is None or g is None else self._validated(*edge, g)
             for edge, g in zip(step.edges, found)
         ])
         for table in step.hooks.behind:
@@ -220,12 +262,17 @@ class _Trace:
     def _run_identity(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         """The node at which torch has a module's hooks: it hands gradients on, zeros where none came in."""
         metadata = enumerate(step.node._input_metadata)
-        return [_zeros(m) if buffer.get(k) is None else buffer[k] for k, m in metadata]
+        sizes = self.numbers[position]
+        return [_zeros(sizes[f"input {k}"], m) if buffer.get(k) is None else buffer[k] for k, m in metadata]
 
     def _leads_on(self, position: int) -> bool:
         return self.structure.steps[position].needed
 
     def _run_formula(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
+        if self.sizes.before is not None:
+            found = self._with_symbols(position, step, buffer)
+            if found is not NotImplemented:
+                return found  # type: ignore[no-any-return]
         self.recorder.kept = {place_of(t): own for t, own in zip(step.saved, self.kept[position])}
         metadata = step.node._input_metadata
         try:
@@ -236,9 +283,47 @@ class _Trace:
             self.recorder.kept = None
         return found if isinstance(found, (list, tuple)) else (found,)
 
+    def _with_symbols(self, position: int, step: Step, buffer: dict[int, Any]) -> Any:
+        """What the node gives where sizes are symbols; NotImplemented where that is as it is without."""
+        name, numbers = type(step.node).__name__, self.numbers[position]
+        if name in FORMULAS:
+            gradients = [buffer.get(k) for k in range(len(step.node._input_metadata))]
+            found = FORMULAS[name](self._kept_by(position, step), gradients)
+            if found is not NotImplemented:
+                return found
+        varies = any(isinstance(n, torch.SymInt) for key in numbers if key.startswith("_") for n in numbers[key])
+        if varies or name not in LOOK_AT_NO_SIZES:
+            raise Unsupported(f"{name} has a formula that looks at sizes")
+        return NotImplemented
+
+    def _kept_by(self, position: int, step: Step) -> Kept:
+        """What a node keeps, in terms of symbols."""
+        own = {place_of(t): fake for t, fake in zip(step.saved, self.kept[position])}
+
+        def found(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [found(v) for v in value]
+            return own[place_of(value.detach())] if isinstance(value, torch.Tensor) else None
+
+        with _disable_current_modes():
+            names = [name for name in kept_by(type(step.node)) if name.startswith("_saved_")]
+            tensors = {name.removeprefix("_saved_"): found(getattr(step.node, name)) for name in names}
+        inputs = [None if edge is None else self._sizes_of(*edge) for edge in step.edges]
+        return Kept(self.numbers[position], step.node, tensors, inputs)
+
+    def _sizes_of(self, position: int, number: int) -> Sequence[Any] | None:
+        """Of the gradient that comes in at a step, as far as it is known."""
+        step, numbers = self.structure.steps[position], self.numbers[position]
+        if step.kind == ACCUMULATE:
+            return numbers["sizes"]
+        if step.kind == PROGRAM:
+            by_output = {t.output: t for t in at(step.node.program.tangents, numbers["sizes"])}
+            return by_output[number].sizes if number in by_output else None
+        return numbers[f"input {number}"] if step.needed else None
+
     def _run_program(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
-        program, sizes = step.node.program, step.node.sizes
-        tangents = program.tangents.at(sizes)
+        program, sizes = step.node.program, self.numbers[position]["sizes"]
+        tangents = at(program.tangents, sizes)
         if any(buffer.get(output) is not None for output in program.spent):
             raise Unsupported("a backward that autograd refuses")
         given = tuple([buffer.get(t.output) is not None for t in tangents])
@@ -275,22 +360,25 @@ class _Trace:
         made = torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device)
         return made.zero_() if given is None else made.copy_(given)
 
-    def _validated(self, step: Step, number: int, gradient: Any) -> Any:
+    def _validated(self, position: int, number: int, gradient: Any) -> Any:
         """A gradient in the shape and the type of what it is one of, as the engine has it."""
+        step = self.structure.steps[position]
         like: Any
         if step.kind == ACCUMULATE:
             like = step.variable
         elif step.kind == PROGRAM:
-            by_output = {t.output: t for t in step.node.program.tangents.at(step.node.sizes)}
+            by_output = {t.output: t for t in at(step.node.program.tangents, self.numbers[position]["sizes"])}
             if number not in by_output:
                 return gradient
             like = by_output[number]
         else:
             like = step.node._input_metadata[number]
-        shape = like.sizes if step.kind == PROGRAM else tuple(like.shape)
+        shape = self._sizes_of(position, number)
+        if shape is None:  # nobody goes on from there
+            return gradient
         if gradient.device != like.device:
             raise Unsupported("a gradient on another device than what it is one of")
-        if tuple(gradient.shape) != tuple(shape):
+        if gradient.dim() != len(shape) or tuple(gradient.shape) != tuple(shape):
             if gradient.dim() < len(shape) or any(
                 size not in (1, own) for own, size in zip(reversed(gradient.shape), reversed(shape))
             ):
@@ -305,7 +393,7 @@ class _Trace:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _finish(self, grads: dict[int, FakeTensor]) -> tuple[Traced, list[Any]]:
-        steps, outputs = self.structure.steps, list[Any]()
+        outputs: list[Any] = []
         traced = Traced(None, order=self.order, passed=self.passed, materialized=self.materialized)  # type: ignore[arg-type]
         if self.structure.accumulates:
             for position in self.order:
@@ -314,7 +402,7 @@ class _Trace:
                     grads[position].add_(gradient)
                     traced.into.append(position)
                 else:
-                    outputs.append(self._own(gradient, steps[position].variable))
+                    outputs.append(self._own(gradient, self.numbers[position]))
                     traced.leaves.append(position)
         else:
             assert self.structure.targets is not None
@@ -328,21 +416,21 @@ class _Trace:
             traced.retained.append(place)
         return traced, outputs
 
-    def _own(self, gradient: FakeTensor, variable: torch.Tensor | None) -> Any:
+    def _own(self, gradient: FakeTensor, variable: Mapping[str, Any] | None) -> Any:
         """A gradient in memory of its own, laid out as the engine does: like what it is one of where that has no
         gaps."""
         strides = gradient.stride()
         if variable is not None:
-            plain = is_dense(variable.shape, variable.stride())
-            strides = variable.stride() if plain else tuple(_contiguous(variable.shape))
+            sizes, strides = variable["sizes"], variable["strides"]
+            strides = strides if is_dense(sizes, strides) else tuple(_contiguous(sizes))
         elif not is_dense(gradient.shape, strides):
             strides = tuple(_contiguous(gradient.shape))
         made = torch.empty_strided(gradient.shape, strides, dtype=gradient.dtype, device=gradient.device)
         return aten.copy.default(made, gradient)
 
 
-def _zeros(like: Any) -> torch.Tensor:
-    return torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
+def _zeros(sizes: Sequence[Any], like: Any) -> torch.Tensor:
+    return torch.zeros(tuple(sizes), dtype=like.dtype, device=like.device)
 
 
 def _zeros_of(what: tuple[tuple[int, ...], torch.dtype, torch.device] | None) -> torch.Tensor | None:
