@@ -28,15 +28,13 @@ from tests.op_outcome import Call, Different, copied, made, text
 
 DTYPES = (torch.float32, torch.float64)
 ERROR_RATIO, ERROR_FLOOR = 1.2, 4  # of the relative L2 error of all gradients together, against eager's, and in eps
-SEEDS = 5  # sets of arguments and tangents over which errors are averaged where one does not do
+SEEDS = 5, 40  # sets of arguments and tangents over which errors are averaged where fewer do not do
 CLOSE = 1e-12  # results that differ by no more are not looked at
 
 _ROUNDING = "rounding of the same formula in another order", 2.5
 EXCEPTIONS = {
     "nn.functional.scaled_dot_product_attention": _ROUNDING,
     "nn.functional.softmin": _ROUNDING,
-    "masked.softmax": _ROUNDING,
-    "masked.softmin": _ROUNDING,
     "nn.functional.group_norm": _ROUNDING,  # groups of two or three elements
     "nn.functional.linear_cross_entropy": _ROUNDING,
     "pca_lowrank": _ROUNDING,
@@ -186,18 +184,25 @@ def is_as_exact(mine: float, its: float, eps: float) -> bool:
 
 
 def judge(errors: Callable[[int], Errors]) -> None:
-    """Raises Different unless the errors, for one set of arguments and tangents or else on average over SEEDS of them,
-    are about eager's."""
+    """Raises Different unless the errors, for one set of arguments and tangents or else on average over some or over
+    many of them, are about eager's: those of an ill-conditioned call vary widely."""
     first = errors(0)
     wrong = [label for label, found in first.items() if not is_as_exact(*found)]
     if not wrong:
         return
-    others = [first, *(errors(seed) for seed in range(1, SEEDS))]
-    for label in wrong:
-        found = [e[label] for e in others if label in e]
-        mine, its, eps = [sum(part) / SEEDS for part in zip(*found)]
-        if not is_as_exact(mine, its, eps * len(found) / SEEDS):
-            raise Inexact(f"{label}: error {mine / eps:.3g} eps, eager's {its / eps:.3g}", mine / max(its, eps))
+    found, inexact = [first], wrong
+    for count in SEEDS:
+        found += [errors(seed) for seed in range(len(found), count)]
+        inexact = [label for label in wrong if not is_as_exact(*_average(label, found))]
+        if not inexact:
+            return
+    mine, its, eps = _average(inexact[0], found)
+    raise Inexact(f"{inexact[0]}: error {mine / eps:.3g} eps, eager's {its / eps:.3g}", mine / max(its, eps))
+
+
+def _average(label: str, found: list[Errors]) -> tuple[float, ...]:
+    """Of the errors of one kind, those that are not listed being nothing."""
+    return tuple(sum(part) / len(found) for part in zip(*(e[label] for e in found if label in e)))
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
