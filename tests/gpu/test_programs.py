@@ -488,11 +488,13 @@ def test_more_elements_than_32_bits_count() -> None:
 
 @pytest.mark.parametrize("rows", [(33,), (2, 3, 65)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_gelu_of_a_linear_layer(dtype: torch.dtype, rows: tuple[int, ...]) -> None:
-    """Part of the library's call, of bfloat16. Not-a-numbers and infinities go through it."""
+@pytest.mark.parametrize("gelu", [True, False])
+def test_activations_of_a_linear_layer(gelu: bool, dtype: torch.dtype, rows: tuple[int, ...]) -> None:
+    """Part of the library's call, of halves. Not-a-numbers and infinities go through it."""
 
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return F.gelu(F.linear(x, w, b), approximate="tanh")
+        y = F.linear(x, w, b)
+        return F.gelu(y, approximate="tanh") if gelu else y.relu()
 
     args = [draw(*rows, 96, dtype=dtype), draw(160, 96, dtype=dtype, seed=1), draw(160, dtype=dtype, seed=2)]
     compiled = same(fn, *args)

@@ -37,13 +37,23 @@ def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
+def rectified(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.linear(x, w, b).relu()
+
+
+JOINED = [(hidden, torch.bfloat16), (rectified, torch.bfloat16), (rectified, torch.float16)]
+
+
 @pytest.mark.parametrize("rows", [(6,), (2, 3)], ids=str)
-def test_gelu_is_part_of_the_product(rows: tuple[int, ...]) -> None:
-    args = [drawn(*rows, 16), drawn(24, 16), drawn(24)]
-    graph = lowered(hidden, *args)
+@pytest.mark.parametrize("fn, dtype", JOINED)
+def test_an_activation_is_part_of_the_product(
+    fn: Callable[..., Tensor], dtype: torch.dtype, rows: tuple[int, ...]
+) -> None:
+    args = [drawn(*rows, 16, dtype=dtype), drawn(24, 16, dtype=dtype), drawn(24, dtype=dtype)]
+    graph = lowered(fn, *args)
     assert [node.function for node in graph.nodes if isinstance(node, Library)] == [torch._addmm_activation]
     assert len(graph.nodes) == 1
-    for result, expected in zip(run_graph(graph, copies(args)), (hidden(*args),), strict=True):
+    for result, expected in zip(run_graph(graph, copies(args)), (fn(*args),), strict=True):
         assert result.shape == expected.shape and result.stride() == expected.stride()
         torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)
 
@@ -56,6 +66,7 @@ def both(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 APART: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "what eager rounds to infinity": (hidden, {"dtype": torch.float16}),
     "sums of few elements are slower": (hidden, {"dtype": torch.float32}),
+    "relu of them": (rectified, {"dtype": torch.float32}),
     "another GELU": (lambda x, w, b: F.gelu(F.linear(x, w, b)), {}),
     "the product is wanted": (both, {}),
     "no bias": (lambda x, w, b: F.gelu(F.linear(x, w), approximate="tanh") + b, {}),
