@@ -155,3 +155,28 @@ def test_what_raises_leaves_other_calls_compiled(program: Callable[..., Any], ca
         torch.testing.assert_close(compiled(*args), expected)
         served = sum(entry.hits for entry in entries if entry.target is not None) > hits
         assert served or len(entries) == known + 1 and entries[-1].target is not None
+
+
+@pytest.mark.parametrize("number", [11 * 10**18, -(1 << 63) - 1, 1e300, 300, -300, -1.5, 3e38, 70000.0])
+def test_new_tensors_of_numbers_that_their_type_cannot_hold(number: float) -> None:
+    fillings: list[Callable[[Any], Any]] = [
+        lambda dtype: torch.full((2,), number),
+        lambda dtype: torch.full((2,), number, dtype=dtype),
+        lambda dtype: torch.full_like(X, number, dtype=dtype),
+        lambda dtype: X.to(dtype).new_full((2,), number),
+        lambda dtype: torch.scalar_tensor(number, dtype=dtype),
+        lambda dtype: F.threshold(torch.arange(4).to(dtype), 1, number),
+    ]
+    for fill in fillings:
+        for dtype in (torch.uint8, torch.int64, torch.float16):
+            found: list[Any] = []
+            for function in (fill, ingot.compile(fill)):
+                try:
+                    found.append(function(dtype))
+                except (RuntimeError, OverflowError) as error:
+                    found.append(f"{type(error).__name__}: {error}")
+            assert type(found[0]) is type(found[1])
+            if isinstance(found[0], str):
+                assert found[0] == found[1]
+            else:
+                torch.testing.assert_close(found[1], found[0])

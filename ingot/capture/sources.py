@@ -419,5 +419,5 @@ class DerivedSource(Source):
         value = self.base.load(slots)
         try:
             return self.function(value)
-        except (RuntimeError, ValueError) as lost:  # an iterator over a dict that has grown, for one
+        except (ArithmeticError, RuntimeError, ValueError) as lost:  # an iterator over a dict that has grown, for one
             raise LookupError(str(lost)) from None

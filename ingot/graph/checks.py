@@ -146,7 +146,8 @@ def _overflows(dtype: torch.dtype, value: Any) -> bool:
     if dtype.is_floating_point:
         return math.isfinite(value) and abs(value) > torch.finfo(dtype).max
     info = torch.iinfo(dtype)
-    return not (info.min if info.min else -info.max) <= value <= info.max
+    least = info.min if info.min or isinstance(value, float) else -info.max  # as negative integers wrap around
+    return not least <= value <= info.max
 
 
 def _index_fill(x: Tensor, value: Any, **_: Any) -> str:
@@ -159,6 +160,17 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> str:
     if _overflows(x.dtype, value):
         return "a number that the tensor's type cannot hold"
     return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
+
+
+def _full(fill_value: Any, x: Tensor | None = None, dtype: torch.dtype | None = None, **_: Any) -> str:
+    if dtype is None and x is None:
+        dtype = torch.get_default_dtype() if isinstance(fill_value, float) else torch.int64
+    kept = dtype or x.dtype  # type: ignore[union-attr]
+    return "a number that the tensor's type cannot hold" if _overflows(kept, fill_value) else ""
+
+
+def _scalar_tensor(s: Any, dtype: torch.dtype | None = None, **_: Any) -> str:
+    return _full(s, dtype=dtype or torch.get_default_dtype())
 
 
 def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
@@ -259,6 +271,11 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::index_fill": _index_fill,
     "aten::fill": _index_fill,
     "aten::fill_": _index_fill,
+    "aten::full": _full,
+    "aten::full_like": _full,
+    "aten::new_full": _full,
+    "aten::scalar_tensor": _scalar_tensor,
+    "aten::threshold": lambda x, threshold, value: _index_fill(x, threshold) or _index_fill(x, value),
     "aten::arange": _arange,
     "aten::convolution": _convolution,
     "aten::avg_pool2d": _pool,

@@ -141,6 +141,8 @@ def selu(x: Tensor) -> Tensor:
 @rule(aten.threshold.default)
 @rounded_once
 def threshold(x: Tensor, limit: float, value: float) -> Tensor:
+    if not x.is_floating_point():
+        limit, value = int(limit), int(value)
     return torch.where(x <= limit, value, x)
 
 

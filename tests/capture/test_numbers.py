@@ -173,7 +173,19 @@ def number_in_text(x: Tensor, y: Tensor) -> Any:
 @broken("")
 def number_as_another_argument(x: Tensor, y: Tensor) -> Any:
     s = y.abs().max().item()
-    return x.clamp(max=s), torch.full((2,), s), x.add(y, alpha=s), torch.where(x > 0, x, s)
+    return torch.nn.functional.elu(x, s), x.half().add(y.half(), alpha=s), torch.linspace(0, s, 3)
+
+
+@whole
+def number_in_the_place_of_a_tensor(x: Tensor, y: Tensor) -> Any:
+    s = y.abs().max().item()
+    z = x.clone()
+    z[:, 1] = s
+    z[x > 0] = -s
+    filled = torch.full((2,), s), torch.full_like(x, s, dtype=torch.half), x.new_full((3, 1), s), z, z.clone().fill_(s)
+    chosen = torch.where(x > 0, x, s), torch.where(x > 0, s, 1), torch.where(x > 0, COUNTS[:1, :1], s)
+    held = x.clamp(max=s), torch.clamp(x, -s, 0.5), x.half().clip(min=s), x.clamp_min(s), (x + 1).clamp_(0, s)
+    return filled, chosen, held, x % s, x // s, torch.fmod(x, s), torch.div(x, s, rounding_mode="trunc")
 
 
 @whole
@@ -213,8 +225,96 @@ def test_a_comparison_is_guarded_by_its_outcome(fullgraph: bool) -> None:
 
 
 def test_what_needs_the_value_compiles_for_it() -> None:
-    tracked = Tracked(lambda x, s: (x.clamp(max=s), x * s), fullgraph=True)
+    tracked = Tracked(lambda x, s: (torch.nn.functional.elu(x, s), x * s), fullgraph=True)
     assert [tracked(X, s) for s in (0.5, 0.25, 3.0, 0.5, 3.0)] == [1, 1, 1, 0, 0]
+
+
+def set_elements(x: Tensor, s: float) -> Any:
+    x[:, 1], x[x > 1] = s, -s
+    return x * 2
+
+
+IN_PLACE_OF_TENSORS: list[Any] = [
+    lambda x, s: (x.clamp(1 - s, 1 + s) * 2, torch.clamp(x, max=s), torch.clip(input=x, min=s, max=None)),
+    lambda x, s: (x.double().clamp(-1, s), x.half().clamp(s, 0.5), x[0, 0].clamp(s, 0.5)),
+    lambda x, s: (x.clamp_min(s) + x.clamp_max(s), (x + 1).clamp_(min=-s)),
+    lambda x, s: (torch.full((2, 1), s), torch.full_like(x, s), x.new_full((1,), s), torch.scalar_tensor(s)),
+    lambda x, s: (torch.where(x > 0, s, x), torch.where(x > 0, COUNTS, s), torch.where(x > 0, -s, 1)),
+    lambda x, s: (x.masked_fill(x > 0, s), x.clone().fill_(s), x.clone().masked_fill_(x > 0, s)),
+    lambda x, s: (x % s, x // s, torch.fmod(x, s), s % x, torch.div(x, s, rounding_mode="floor")),
+    lambda x, s: s**x,
+    set_elements,
+]
+
+
+@pytest.mark.parametrize("program", IN_PLACE_OF_TENSORS)
+def test_numbers_that_vary_in_place_of_tensors(program: Any) -> None:
+    tracked = Tracked(program, fullgraph=True)
+    values = (0.5, 0.25, -0.0, 3.0, -1.5, float("inf"), float("nan"), 1e-40, 5e-324)
+    assert [tracked(X.clone(), s) for s in values] == [1, 1, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_exponents_that_vary() -> None:
+    tracked = Tracked(lambda x, s: (x**s, torch.pow(x.double(), s)), fullgraph=True)
+    # Square roots and whole powers are eager's own.
+    assert [tracked(X, s) for s in (0.3, 1.5, -2.5, 2.0, 0.5, 2.7, -1.0, 2.0)] == [1, 1, 0, 1, 1, 0, 1, 0]
+
+
+def test_gradients_between_bounds_that_vary() -> None:
+    def loss(x: Tensor, s: float) -> Any:
+        held = x.clamp(1 - s, 1 + s)
+        return held, torch.autograd.grad((held * torch.where(x > s, s, x)).sum(), x)[0]
+
+    compiled = ingot.compile(loss)
+    for s in (0.5, 0.25, -0.25, 1.0, float("nan")):
+        with torch.enable_grad():
+            x = X.clone().requires_grad_()
+            torch.testing.assert_close(compiled(x, s), loss(x, s), equal_nan=True)
+    assert len(Compiler.of(compiled).compilations) == 2
+
+
+OF_PYTHON: list[Any] = [
+    lambda x, s: (x * math.sqrt(s), math.exp(s), math.pow(s, 2.5), math.atan2(1.0, s)),
+    lambda x, s: (x * s**2.5, 2.0**s, s % 0.3, s // 0.3, 1 / s, 3 - s, abs(-s), round(s, 2)),
+    lambda x, s: (x + math.sqrt(s * 2 + 1), (s * 2).is_integer(), math.isnan(s / 3)),
+    lambda x, s: x * 2 if 0.01 < s * 0.5 <= 10 else x,
+    lambda x, s: (x * max(s, 0.01), min(7.0, s), max([0.1, s])),
+    lambda x, s: ((s + 1.0 + s) * x, -(s - 1), 2 * (s + 1), [s, s]),
+]
+
+
+@pytest.mark.parametrize("program", OF_PYTHON)
+def test_what_python_computes_of_a_float_that_varies(program: Any) -> None:
+    tracked = Tracked(program, fullgraph=True)
+    assert [tracked(X, s) for s in (0.3, 1.7, 2.2, 0.9, 3.1, 0.15)] == [1, 1, 0, 0, 0, 0]
+
+
+def test_an_integer_that_is_made_of_a_float() -> None:
+    tracked = Tracked(lambda x, s: (x[: int(s * 3)] * 2, round(s), math.floor(s)), fullgraph=True)
+    assert sum(tracked(X, s) for s in (0.4, 0.45, 0.7, 0.72, 0.9, 0.35, 0.8, 0.5)) <= 5
+    tracked = Tracked(lambda x, s: x * int(s), fullgraph=True)
+    assert [tracked(X, s) for s in (0.5, 0.25, 0.75, 3.5, 7.25, 9.5)] == [1, 1, 0, 1, 0, 0]
+
+
+ERRORS: list[tuple[Any, float]] = [
+    (lambda x, s: x * math.log(s), 0.0),
+    (lambda x, s: (x * 2, 1 / s)[0], 0.0),
+    (lambda x, s: (x * 2, math.exp(s))[0], 1e5),
+    (lambda x, s: x * int(s), float("inf")),
+]
+
+
+@pytest.mark.parametrize(("program", "number"), ERRORS)
+def test_errors_of_python_about_a_float_that_varies(program: Any, number: float) -> None:
+    tracked = Tracked(program)
+    for s in (0.5, 0.25, 0.75):
+        tracked(X, s)
+    with pytest.raises((ArithmeticError, ValueError)) as expected:
+        program(X, number)
+    for _ in range(2):
+        with pytest.raises(type(expected.value), match=str(expected.value)):
+            tracked.compiled(X, number)
+    assert tracked(X, 0.375) == 0
 
 
 def test_the_real_part_of_a_complex_number() -> None:

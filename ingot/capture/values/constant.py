@@ -72,6 +72,8 @@ class ConstantValue(Value):
                 return session.wrap_constant(session.python(function, self.object, session.textual(other)))
             if function is operator.mul and hasattr(other.python_type(), "__index__"):
                 return session.wrap_constant(self.object * session.integer(other))
+        if getattr(other, "decides_operators", False):
+            return None
         try:
             pair = (self.object, other.constant())
         except NotConstant:

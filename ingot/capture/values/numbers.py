@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -23,12 +24,12 @@ from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorM
 from ingot.errors import Unsupported
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.unbacked import require_relation
-from ingot.wrapped import untransformed
+from ingot.wrapped import is_transformed, untransformed
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
 _HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
@@ -37,26 +38,16 @@ _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.true
 _PARTIAL = frozenset({operator.truediv, operator.pow})
 """Where a tensor has infinity or NaN, Python may raise an error."""
 _OF_FLOATS = _ARITHMETIC | _PARTIAL
+_SAFE = _ARITHMETIC | {operator.neg, operator.pos, abs, operator.abs}
+_OF_PYTHON = _OF_FLOATS | {operator.floordiv, operator.mod}
 _PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC | _PARTIAL}
 _OF_INTEGERS = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod})
 _PLAIN_INTEGERS = {getattr(operator, f"i{f.__name__}"): f for f in _OF_INTEGERS}
 LARGEST = 1 << 30  # of such a size, so that a product of two fits 64 bits
 _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
+_ROUNDED = frozenset({operator.mod, operator.floordiv, torch.fmod})
+"""Of a number that is rounded to the tensor's type first."""
 _WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
-_BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "subtract": operator.sub,
-    "mul": operator.mul,
-    "multiply": operator.mul,
-    "div": operator.truediv,
-    "divide": operator.truediv,
-    "true_divide": operator.truediv,
-    **{name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
-    **{f"{name}_": getattr(operator, f"i{name}") for name in ("add", "sub", "mul")},
-    "div_": operator.itruediv,
-}
-"""By the name of a torch function or Tensor method of two arguments: the operator that does the same."""
 
 
 class NumberValue(Value):
@@ -88,7 +79,7 @@ class NumberValue(Value):
         if cls is self.cls:
             return self
         if cls is float:
-            return NumberValue(float, _converted(session, self.tensor, torch.float64))
+            return NumberValue(float, converted(session, self.tensor, torch.float64))
         raise session.unsupported(f"{cls.__name__}() of {self.describe()}")
 
     # -- alone ---------------------------------------------------------------------------------------------------------
@@ -97,7 +88,7 @@ class NumberValue(Value):
         if function is operator.pos and self.cls is not bool:
             return self
         if self.cls is float and function in (operator.neg, abs):
-            return NumberValue(float, _call(session, function, self.tensor))
+            return NumberValue(float, call(session, function, self.tensor))
         raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
 
     def binary(
@@ -121,7 +112,7 @@ class NumberValue(Value):
             raise session.unsupported(f"operator.{function.__name__} of {self.describe()} and {other.describe()}")
         function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
-        return NumberValue(float, _call(session, function, *pair))
+        return NumberValue(float, call(session, function, *pair))
 
     @staticmethod
     def _meets_integer(other: Value) -> bool:
@@ -149,6 +140,10 @@ class NumberValue(Value):
         number = other.constant()
         return ConstantValue(float(number)) if abs(number) < 2**53 or type(number) is float else None
 
+    def element(self, session: Session, dtype: torch.dtype) -> TensorValue | None:
+        """A float as an element of a tensor of this type."""
+        return converted(session, self.tensor, dtype) if self.cls is float and dtype in FLOATS else None
+
     # -- with a tensor -------------------------------------------------------------------------------------------------
 
     def with_tensor(
@@ -157,47 +152,54 @@ class NumberValue(Value):
         """`function(tensor, self)`, or `function(self, tensor)` if reflected."""
         dtype = tensor.fake.dtype
         # An integer may not fit a narrower type of integers.
-        known = dtype in _FLOATS or dtype in (torch.int64, torch.bool) or dtype in _INTEGERS and self.cls is float
+        known = dtype in FLOATS or dtype in (torch.int64, torch.bool) or dtype in _INTEGERS and self.cls is float
         known = known and self.cls is not bool
+        if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
+            number = converted(session, self.tensor, dtype)
+            return call(session, function, *((number, tensor) if reflected else (tensor, number)))
         if not known or function not in _WITH_TENSORS:
             raise session.unsupported(f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}")
         if reflected:
             function = _PLAIN.get(function, function)
         elif function in _IN_PLACE:
             flat = not tensor.fake.dim()
-            if dtype not in _FLOATS or flat and dtype not in (torch.float32, torch.float64):
+            if dtype not in FLOATS or flat and dtype not in (torch.float32, torch.float64):
                 raise session.unsupported(f"{tensor.describe()} is changed by {self.describe()}")
-            number = _converted(session, self.tensor, dtype) if flat else self.tensor
-            return _call(session, function, tensor, number)
-        if dtype not in _FLOATS and (self.cls is float or function is operator.truediv):
-            tensor = _converted(session, tensor, torch.get_default_dtype())
+            number = converted(session, self.tensor, dtype) if flat else self.tensor
+            return call(session, function, tensor, number)
+        if dtype not in FLOATS and (self.cls is float or function is operator.truediv):
+            tensor = converted(session, tensor, torch.get_default_dtype())
         flat = tensor.fake.dim() == 0  # of two tensors of rank 0, the wider type would count
         if flat:
-            tensor = _method(session, "reshape", tensor, 1)
+            tensor = method(session, "reshape", tensor, 1)
         if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
-            made = _call(session, operator.mul, _method(session, "reciprocal", tensor), self.tensor)
+            made = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
         else:
-            made = _call(session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor)))
-        return _method(session, "reshape", made, ()) if flat else made
+            made = call(session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor)))
+        return method(session, "reshape", made, ()) if flat else made
 
 
 class OutsideNumber(NumberValue):
     """A float from outside that may differ from call to call: one that a graph break left behind, or that was seen to
-    (`varies`), or is expected to (`scheduled`). Beside a tensor it is an input of the graph, and of a comparison with a
-    constant the outcome alone is guarded. Arithmetic with one that varies is part of the graph. Other uses compile for
-    its value; in a continuation, one that was seen to vary breaks the graph there."""
+    (`varies`), or is expected to (`scheduled`). Beside a tensor it is an input of the graph. What Python computes of
+    one that varies and of constants is computed before the graph runs, where that is no floating-point number it alone
+    is guarded: the outcome of a comparison, an integer. Other uses compile for its value; in a continuation, one that
+    was seen to vary breaks the graph there."""
 
-    __slots__ = ("_session", "in_graph", "object", "varies")
+    __slots__ = ("_made_of", "_session", "in_graph", "object", "varies")
 
     def __init__(
         self, session: Session, number: float, source: Source, varies: bool, scheduled: bool = False
     ) -> None:
         super().__init__(float, None, source)
         self._session, self.object, self.varies, self.in_graph = session, number, varies, varies or scheduled
+        self._made_of: Callable[[], TensorValue] | None = None  # of others, in the graph
 
     @property
     def tensor(self) -> TensorValue:
-        if self._tensor is None:
+        if self._tensor is None and self._made_of is not None and not is_transformed():
+            self._tensor = self._made_of()
+        elif self._tensor is None:
             assert self.source is not None
             held = DerivedSource(self.source, tensor_of)
             with untransformed():  # or the tensor would belong to a level of torch.func
@@ -222,47 +224,81 @@ class OutsideNumber(NumberValue):
     def identity(self) -> Any:
         return self.object
 
-    def truth(self, session: Session) -> bool:
-        return self._answer(Question(operator.ne, 0.0, False))
-
-    def _answer(self, question: Question) -> bool:
-        """What the answer is now, which is guarded in place of the number."""
+    def applied(self, function: Callable[..., Any], before: tuple[Any, ...] = (), after: tuple[Any, ...] = ()) -> Value:
+        """What a pure function of Python's gives for it and these constants: computed before the graph runs."""
+        session, applied = self._session, Applied.of(function, before, after)
+        try:
+            result = applied(self.object)
+        except (ArithmeticError, ValueError, TypeError):
+            self.constant()  # the error is that of the value
+            return session.wrap_constant(session.python(function, *before, self.object, *after))
         assert self.source is not None
-        answer = question(self.object)
-        self._session.guard(DerivedSource(self.source, question), Kind.EQUALS, answer)
-        return answer
+        source = DerivedSource(self.source, applied)
+        if type(result) is not float:
+            return session.realize(session.wrap(result, source))
+        made = OutsideNumber(session, result, source, self.varies, self.in_graph)
+        if function not in _SAFE or before and function is operator.truediv:
+            session.guard(source, Kind.TYPE, float)  # which another number may have none of
+        return made
+
+    def truth(self, session: Session) -> bool:
+        return bool(self.applied(operator.ne, after=(0.0,)).constant())
 
     def convert(self, session: Session, cls: type) -> Value:
-        if cls is float or self.breaks:
+        if cls is float:
+            return self
+        if cls is int and self.in_graph:
+            return self.applied(int)
+        if self.breaks:
             return super().convert(session, cls)
         return session.wrap_constant(session.python(cls, self.constant()))
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        try:
-            if self.in_graph:
-                return super().unary(session, function)
-        except Unsupported:
-            if self.breaks:
-                raise
-        return ConstantValue(self.constant()).unary(session, function)
+        if not self.in_graph or function is operator.invert:
+            return ConstantValue(self.constant()).unary(session, function)
+        made = self.applied(function)
+        if isinstance(made, OutsideNumber):
+            made._made_of = lambda: call(session, function, self.tensor)
+        return made
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        if function in _COMPARISONS and isinstance(other, ConstantValue) and type(other.object) in (int, float, bool):
-            return ConstantValue(self._answer(Question(function, other.object, reflected)))
-        known = not self.breaks and isinstance(other, ConstantValue)
+        known = isinstance(other, ConstantValue)
+        plain = _PLAIN.get(function, _PLAIN_INTEGERS.get(function, function))
+        if isinstance(other, ConstantValue) and type(other.object) in (int, float, bool):
+            if plain in _COMPARISONS or self.in_graph and plain in _OF_PYTHON:
+                return self._with_constant(session, plain, other, reflected)
         try:
             if not known or self.in_graph:
                 return super().binary(session, function, other, reflected)
         except Unsupported:
-            if not known:
+            if not known or self.breaks:
                 raise
         return ConstantValue(self.constant()).binary(session, function, other, reflected)
+
+    def _with_constant(
+        self, session: Session, function: Callable[[Any, Any], Any], other: ConstantValue, reflected: bool
+    ) -> Value:
+        constant = (other.object,)
+        made = self.applied(function, constant if reflected else (), () if reflected else constant)
+        operand = self._operand(session, other)
+        if isinstance(made, OutsideNumber) and operand is not None and function in _ARITHMETIC:
+            if function is not operator.truediv or not reflected:  # a quotient by a number that is not 0
+                pair = (lambda: (operand, self.tensor)) if reflected else (lambda: (self.tensor, operand))
+                made._made_of = lambda: call(session, function, *pair())
+        return made
+
+    def method_is_integer(self, session: Session) -> Value:
+        return self.applied(float.is_integer) if self.in_graph else ConstantValue(self.constant().is_integer())
 
     def with_tensor(
         self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
     ) -> Value:
+        if function is operator.pow and self.in_graph and tensor.fake.dtype in (torch.float32, torch.float64):
+            if reflected or not self.applied(_is_special_exponent).constant():
+                number = converted(session, self.tensor, tensor.fake.dtype)
+                return call(session, torch.pow, *((number, tensor) if reflected else (tensor, number)))
         try:
             return super().with_tensor(session, function, tensor, reflected)
         except Unsupported:
@@ -273,22 +309,38 @@ class OutsideNumber(NumberValue):
             return made
 
 
-class Question:
-    """A comparison of a float with a constant."""
+class Applied:
+    """A pure function of Python's, and all of its arguments but a float."""
 
-    __slots__ = ("function", "other", "reflected")
+    __slots__ = ("__weakref__", "after", "before", "function")
+    _known: WeakValueDictionary[Any, Applied] = WeakValueDictionary()
 
-    def __init__(self, function: Callable[[Any, Any], Any], other: float, reflected: bool) -> None:
-        self.function, self.other, self.reflected = function, other, reflected
+    def __init__(self, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+        self.function, self.before, self.after = function, before, after
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]) -> Applied:
+        """One object for one function, so that sources of it are the same in all captures."""
+        key = function, *[(type(value), repr(value)) for value in before], None, *[(type(v), repr(v)) for v in after]
+        known = cls._known.get(key)
+        if known is None:
+            known = cls._known[key] = cls(function, before, after)
+        return known
 
     @property
     def __name__(self) -> str:
-        return f"{self.function.__name__} {self.other!r}"
+        args = [*map(repr, self.before), "...", *map(repr, self.after)]
+        return f"{self.function.__name__}({', '.join(args)})" if len(args) > 1 else self.function.__name__
 
-    def __call__(self, number: float) -> bool:
+    def __call__(self, number: float) -> Any:
         if type(number) is not float:
             raise TypeError(f"{type(number).__name__} is not float")
-        return self.function(self.other, number) if self.reflected else self.function(number, self.other)
+        return self.function(*self.before, number, *self.after)
+
+
+def _is_special_exponent(number: float) -> bool:
+    """Whether eager's powers of it are computed another way."""
+    return number in (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
 
 
 def tensor_of(number: float) -> torch.Tensor:
@@ -307,67 +359,15 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
         return size
     if known is not None and known.numel() == 1:
         return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
-    kind = float if dtype in _FLOATS else int if dtype in _INTEGERS else bool if dtype is torch.bool else None
+    kind = float if dtype in FLOATS else int if dtype in _INTEGERS else bool if dtype is torch.bool else None
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(fake)
     sizes = fake.shape
     if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
         raise session.unsupported(f"the value of {tensor.describe()} is read")
-    plain = _method(session, "detach", tensor) if fake.requires_grad else tensor
-    held = _converted(session, _method(session, "reshape", plain, ()) if sizes else plain, _HELD_AS[kind], copy=True)
+    plain = method(session, "detach", tensor) if fake.requires_grad else tensor
+    held = converted(session, method(session, "reshape", plain, ()) if sizes else plain, _HELD_AS[kind], copy=True)
     number = NumberValue(kind, held)
     return number if cls is None else number.convert(session, cls)
-
-
-def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
-    """The call of a torch function or Tensor method of a tensor and a number read from one; None if it is none."""
-    if name.rstrip("_") in _SCALED and (made := _scaled(session, name, args, kwargs)) is not None:
-        return made
-    if len(args) != 2 or kwargs or name not in _BY_NAME:
-        return None
-    left, right = map(session.realize, args)
-    if isinstance(left, TensorValue) and isinstance(right, NumberValue):
-        return right.with_tensor(session, _BY_NAME[name], left, False)
-    if isinstance(left, NumberValue) and isinstance(right, TensorValue):
-        return left.with_tensor(session, _BY_NAME[name], right, True)
-    return None
-
-
-_SCALED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "add": ("alpha", ("other",)),
-    "sub": ("alpha", ("other",)),
-    "addcmul": ("value", ("tensor1", "tensor2")),
-    "addcdiv": ("value", ("tensor1", "tensor2")),
-    "lerp": ("weight", ("end",)),
-}
-"""Operations of tensors that take a number besides: the name of the number, and those of the further tensors."""
-
-
-def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
-    """One of these where the number is not known during capture: as the operation that takes a tensor of rank 0, which
-    in float32 and float64 holds what eager makes of the number. None where it is known."""
-    form = name.rstrip("_")
-    label, operands = _SCALED[form]
-    given = dict(zip(("self", *operands, label), args)) | kwargs
-    number = session.realize(given[label]) if label in given else None
-    if isinstance(number, TensorValue) and label != "weight":  # of which there are tensors
-        number = read(session, number)
-    if not isinstance(number, NumberValue):
-        return None
-    tensors = [session.realize(value) for key, value in given.items() if key != label]
-    dtypes = [value.fake.dtype for value in tensors if isinstance(value, TensorValue)]
-    if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
-        raise session.unsupported(f"Tensor.{name} is given {number.describe()}")
-    target, first, *rest = tensors
-    assert isinstance(target, TensorValue)
-    if form == "sub":
-        number = number.unary(session, operator.neg)
-        assert isinstance(number, NumberValue)
-    scale = _converted(session, number.tensor, target.fake.dtype)
-    if form == "lerp":
-        return _method(session, name, target, first, scale)
-    if label == "alpha":
-        return _method(session, name.replace(form, "addcmul"), target, first, scale)
-    return _method(session, name, target, _call(session, operator.mul, scale, first), *rest)
 
 
 def choice(session: Session, number: Value, bound: Value, above: Value, below: Value) -> Value:
@@ -375,10 +375,10 @@ def choice(session: Session, number: Value, bound: Value, above: Value, below: V
     number = session.realize(number)
     if not isinstance(number, NumberValue):  # that of a tensor whose elements are known
         return above if session.truth(session.binary(operator.gt, number, bound)) else below
-    condition = _call(session, operator.gt, number.tensor, bound)
+    condition = call(session, operator.gt, number.tensor, bound)
     operands = [session.realize(side) for side in (above, below)]
     of_tensors = any(isinstance(side, TensorValue) for side in operands)
-    made = _call(session, torch.where, condition, *(s.tensor if isinstance(s, NumberValue) else s for s in operands))
+    made = call(session, torch.where, condition, *(s.tensor if isinstance(s, NumberValue) else s for s in operands))
     return made if of_tensors else NumberValue(float, made)
 
 
@@ -388,7 +388,7 @@ def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Val
     device = session.known(kwargs.get("device", ConstantValue("cpu"))) if kwargs.keys() <= {"device"} else None
     if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
         return None
-    return _converted(session, number.tensor, torch.get_default_dtype(), copy=True)
+    return converted(session, number.tensor, torch.get_default_dtype(), copy=True)
 
 
 def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
@@ -417,31 +417,22 @@ def _reads(cls: type | None) -> Callable[..., Value | None]:
     return rule
 
 
-def _computes(name: str) -> Callable[..., Value | None]:
-    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
-        return with_number(session, name, [tensor, *args], kwargs)
-
-    return rule
-
-
 METHODS.update({"item": _reads(None), "__float__": _reads(float), "__int__": _reads(int)})
-METHODS.update({name: _computes(name) for name in _BY_NAME})
-METHODS.update({name: _computes(name) for form in _SCALED for name in (form, f"{form}_")})
 
 
-def _call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
+def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
     made = session.graph.call(session, "call_function", function, args, {})
     assert isinstance(made, TensorValue)
     return made
 
 
-def _method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
+def method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
     made = TensorMethod(tensor, name).call(session, [session.wrap_constant(arg) for arg in args], {})
     assert isinstance(made, TensorValue)
     return made
 
 
-def _converted(session: Session, tensor: TensorValue, dtype: torch.dtype, copy: bool = False) -> TensorValue:
+def converted(session: Session, tensor: TensorValue, dtype: torch.dtype, copy: bool = False) -> TensorValue:
     named: dict[str, Value] = {"copy": ConstantValue(True)} if copy else {}
     made = session.graph.call(session, "call_method", "to", (tensor, ConstantValue(dtype)), named)
     assert isinstance(made, TensorValue)

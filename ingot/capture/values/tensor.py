@@ -219,6 +219,9 @@ class TensorValue(Value):
         return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
+        value = session.realize(value)
+        if hasattr(value, "element"):
+            value = value.element(session, self.fake.dtype) or value
         if METHODS["__setitem__"](session, self, [key, value], {}) is None:
             pair = session.deep(key), session.realize(value)
             session.graph.call(session, "call_function", operator.setitem, (self, *pair), {})

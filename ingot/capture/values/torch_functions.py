@@ -17,7 +17,8 @@ from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
-from ingot.capture.values.numbers import NumberValue, OutsideNumber, with_number
+from ingot.capture.values.number_arguments import with_number
+from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 from ingot.graph.symbols import INTEGERS

@@ -764,8 +764,11 @@ def clamp_tensor(
     used = [(name, bound) for name, bound in bounds if bound is not None]
 
     def scalar(value: int, *limits: int) -> int:
-        for (name, _), limit in zip(used, limits):
-            value = apply(name, value, limit)
+        for (name, bound), limit in zip(used, limits):
+            held = apply(name, value, limit)
+            if not bound.sizes and ops.dtype_of(value) in ops.FLOATS:  # as `_clamp`, where a number stands for a float
+                held = apply("where", apply("eq", value, limit), value, held)
+            value = held
         return value
 
     operands: list[Operand] = [x, *(bound for _, bound in used)]

@@ -1,0 +1,236 @@
+"""Operations of torch that are given Python numbers which are not known during capture, beside those that operators
+carry out: each as an operation that takes a tensor of rank 0 in the number's place, and does what eager does with the
+number."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.numbers import FLOATS, NumberValue, call, converted, method, read
+from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "subtract": operator.sub,
+    "mul": operator.mul,
+    "multiply": operator.mul,
+    "div": operator.truediv,
+    "divide": operator.truediv,
+    "true_divide": operator.truediv,
+    "remainder": operator.mod,
+    "fmod": torch.fmod,
+    "floor_divide": operator.floordiv,
+    "pow": operator.pow,
+    **{name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{f"{name}_": getattr(operator, f"i{name}") for name in ("add", "sub", "mul")},
+    "div_": operator.itruediv,
+}
+"""By the name of a torch function or Tensor method of two arguments: the operator that does the same."""
+
+
+def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
+    """The call of a torch function or Tensor method of a tensor and a number read from one; None if it is none."""
+    if name.rstrip("_") in _SCALED and (made := _scaled(session, name, args, kwargs)) is not None:
+        return made
+    if name in _FORMS:
+        names, form = _FORMS[name]
+        given = {key: session.realize(value) for key, value in (dict(zip(names, args)) | kwargs).items()}
+        fits = len(args) <= len(names) and any(map(_is_float, given.values()))
+        return form(session, name, given) if fits else None
+    if len(args) != 2 or name not in _BY_NAME or kwargs and kwargs.keys() != {"rounding_mode"}:
+        return None
+    left, right = map(session.realize, args)
+    if kwargs:
+        return _quotient(session, name, left, right, kwargs)
+    if isinstance(left, TensorValue) and isinstance(right, NumberValue):
+        return right.with_tensor(session, _BY_NAME[name], left, False)
+    if isinstance(left, NumberValue) and isinstance(right, TensorValue):
+        return left.with_tensor(session, _BY_NAME[name], right, True)
+    return None
+
+
+def _quotient(session: Session, name: str, left: Value, right: Value, kwargs: Keywords) -> Value | None:
+    """A quotient of floats that is rounded to an integer."""
+    if not isinstance(left, TensorValue) or not _is_float(right):
+        return None
+    if left.fake.dtype not in (torch.float32, torch.float64):
+        return None
+    number = _as(session, right, left.fake.dtype)
+    return session.graph.call(session, "call_method", name, (left, number), kwargs)  # type: ignore[arg-type]
+
+
+_SCALED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "add": ("alpha", ("other",)),
+    "sub": ("alpha", ("other",)),
+    "addcmul": ("value", ("tensor1", "tensor2")),
+    "addcdiv": ("value", ("tensor1", "tensor2")),
+    "lerp": ("weight", ("end",)),
+}
+"""Operations of tensors that take a number besides: the name of the number, and those of the further tensors."""
+
+
+def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
+    """One of these where the number is not known during capture: as the operation that takes a tensor of rank 0, which
+    in float32 and float64 holds what eager makes of the number. None where it is known."""
+    form = name.rstrip("_")
+    label, operands = _SCALED[form]
+    given = dict(zip(("self", *operands, label), args)) | kwargs
+    number = session.realize(given[label]) if label in given else None
+    if isinstance(number, TensorValue) and label != "weight":  # of which there are tensors
+        number = read(session, number)
+    if not isinstance(number, NumberValue):
+        return None
+    tensors = [session.realize(value) for key, value in given.items() if key != label]
+    dtypes = [value.fake.dtype for value in tensors if isinstance(value, TensorValue)]
+    if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
+        raise session.unsupported(f"Tensor.{name} is given {number.describe()}")
+    target, first, *rest = tensors
+    assert isinstance(target, TensorValue)
+    if form == "sub":
+        number = number.unary(session, operator.neg)
+        assert isinstance(number, NumberValue)
+    scale = converted(session, number.tensor, target.fake.dtype)
+    if form == "lerp":
+        return method(session, name, target, first, scale)
+    if label == "alpha":
+        return method(session, name.replace(form, "addcmul"), target, first, scale)
+    return method(session, name, target, call(session, operator.mul, scale, first), *rest)
+
+
+Given = dict[str, Value]
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value, NumberValue) and value.cls is float
+
+
+def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | None:
+    """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is none."""
+    if isinstance(value, NumberValue) and value.cls is float:
+        return converted(session, value.tensor, dtype)
+    if isinstance(value, ConstantValue) and type(value.object) in (int, float, bool):
+        named: Keywords = {"dtype": ConstantValue(dtype)}
+        made = session.graph.call(session, "call_function", torch.full, (session.wrap_constant(()), value), named)
+        return made if isinstance(made, TensorValue) else None
+    return None
+
+
+def _floating(value: Value | None) -> TensorValue | None:
+    return value if isinstance(value, TensorValue) and value.fake.dtype in FLOATS else None
+
+
+def _bounded(session: Session, name: str, given: Given) -> Value | None:
+    """A tensor held between numbers: the operation that takes tensors."""
+    target = _floating(given.pop("self", None) or given.pop("input", None))
+    labels = _FORMS[name][0][1:]
+    if target is None or not given.keys() <= set(labels):
+        return None
+    bounds: list[Value] = []
+    for bound in [given.get(label, NONE) for label in ("min", "max")]:
+        held = bound if is_none(bound) else _as(session, bound, target.fake.dtype)
+        if held is None:
+            return None
+        bounds.append(held)
+    form = "clamp_" if name.endswith("_") else "clamp"
+    return session.graph.call(session, "call_method", form, (target, *bounds), {})
+
+
+def _filled(session: Session, name: str, given: Given) -> Value | None:
+    """A new tensor of one number."""
+    like = given.get("self") or given.get("input")
+    dtype = session.known(given.get("dtype", NONE))
+    if dtype is None:
+        dtype = like.fake.dtype if isinstance(like, TensorValue) else torch.get_default_dtype()
+    number = given.pop("fill_value", NONE)
+    if dtype not in FLOATS or not _is_float(number) or not given.keys() <= _OF_FILLED:
+        return None
+    order = [key for key in ("self", "input", "size") if key in given]
+    args = [*(session.deep(given.pop(key)) for key in order), ConstantValue(0.0)]
+    named = {key: session.deep(value) for key, value in given.items()}
+    function = getattr(torch, name, None)
+    if function is None:
+        made = session.graph.call(session, "call_method", name, args, named)
+    else:
+        made = session.graph.call(session, "call_function", function, args, named)
+    return session.graph.call(session, "call_method", "fill_", (made, number.tensor), {})  # type: ignore[attr-defined]
+
+
+_OF_FILLED = frozenset({"self", "input", "size", "dtype", "device"})
+
+
+def _fill(session: Session, name: str, given: Given) -> Value | None:
+    target, number = _floating(given.get("self", given.get("input"))), given.get("value", NONE)
+    if target is None or not _is_float(number) or len(given) != 2:
+        return None
+    return session.graph.call(session, "call_method", name, (target, number.tensor), {})  # type: ignore[attr-defined]
+
+
+def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
+    target, mask, number = _floating(given.get("self", given.get("input"))), given.get("mask"), given.get("value", NONE)
+    if target is None or not isinstance(mask, TensorValue) or not _is_float(number) or len(given) != 3:
+        return None
+    return method(session, name, target, mask, _as(session, number, target.fake.dtype))
+
+
+def _scalar_tensor(session: Session, name: str, given: Given) -> Value | None:
+    dtype = session.known(given.get("dtype", NONE)) or torch.get_default_dtype()
+    on = str(session.known(given.get("device", ConstantValue("cpu"))))
+    if dtype not in FLOATS or on != "cpu" or not given.keys() <= {"s", "dtype", "device"}:
+        return None
+    return converted(session, given["s"].tensor, dtype, copy=True)  # type: ignore[attr-defined]
+
+
+_FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value | None]]] = {
+    **{f"{name}{end}": (("self", "min", "max"), _bounded) for name in ("clamp", "clip") for end in ("", "_")},
+    **{f"clamp_{side}{end}": (("self", side), _bounded) for side in ("min", "max") for end in ("", "_")},
+    "full": (("size", "fill_value"), _filled),
+    "full_like": (("self", "fill_value"), _filled),
+    "new_full": (("self", "size", "fill_value"), _filled),
+    "fill": (("self", "value"), _fill),
+    "fill_": (("self", "value"), _fill),
+    "masked_fill": (("self", "mask", "value"), _masked_fill),
+    "masked_fill_": (("self", "mask", "value"), _masked_fill),
+    "scalar_tensor": (("s",), _scalar_tensor),
+}
+"""By the name of a torch function or Tensor method: the names of its arguments, and what it is of numbers that are not
+known during capture."""
+
+
+def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.where of a number that is not known."""
+    given = dict(zip(("condition", "input", "other"), args)) | kwargs
+    if len(args) > 3 or given.keys() != {"condition", "input", "other"}:
+        return None
+    condition, *sides = [session.realize(given[key]) for key in ("condition", "input", "other")]
+    if not any(map(_is_float, sides)) or not isinstance(condition, TensorValue):
+        return None
+    dtype = next((side.fake.dtype for side in sides if isinstance(side, TensorValue)), torch.int64)
+    if dtype.is_complex:
+        return None
+    dtype = dtype if dtype in FLOATS else torch.get_default_dtype()
+    held = [side if isinstance(side, TensorValue) else _as(session, side, dtype) for side in sides]
+    return None if None in held else call(session, torch.where, condition, *[side for side in held if side is not None])
+
+
+FUNCTIONS[torch.where] = _where
+
+
+def _computes(name: str) -> Callable[..., Value | None]:
+    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+        return with_number(session, name, [tensor, *args], kwargs)
+
+    return rule
+
+
+METHODS.update({name: _computes(name) for name in (*_BY_NAME, *_FORMS)})
+METHODS.update({name: _computes(name) for form in _SCALED for name in (form, f"{form}_")})
