@@ -526,7 +526,8 @@ def run_plan(
     run_parts: Callable[..., None] | None = None,
 ) -> list[Any]:
     """Run a plan's steps in order, every kernel by `run`, or `run_parts` with the arrays and the points of each part,
-    but for what a GPU's plan leaves to the CPU; outputs as `run_graph` gives them. Very slow."""
+    but for what a GPU's plan leaves to the CPU; outputs as `run_graph` gives them. Inputs that may lend their memory
+    do. Very slow."""
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:
@@ -535,7 +536,8 @@ def run_plan(
             continue
         for name in step.arguments:
             if name not in memory:
-                memory[name] = new_storage(graph.buffers[name], sizes)
+                lender = plan.lenders.get(name)
+                memory[name] = memory[lender] if lender else new_storage(graph.buffers[name], sizes)
         begins = [offset.evaluate(sizes) for offset in step.offsets] or [0] * len(step.arguments)
         given = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
         names, width = [p.name for p in step.kernel.parameters], len(step.kernel.parameters)

@@ -68,6 +68,8 @@ class AtenGraph:
     operator.getitem, each with `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]`
     (the user's line). The output node holds (output nodes, values of mutated inputs).
 
+    `lends` are the positions of inputs whose memory a result may be given.
+
     `copies` are parts of the program that are not in the graph, since they are like one that is: a list for each of
     these. An output of a copy has the spec of what it is like.
     """
@@ -85,6 +87,7 @@ class AtenGraph:
         self.shapes = shapes
         self.seconds: dict[str, float] = {}  # by pass
         self.copies: list[list[Copy]] = []
+        self.lends: frozenset[int] = frozenset()
         self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
         self._mutated = [position for position, _ in mutations]

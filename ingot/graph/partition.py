@@ -103,6 +103,7 @@ def partition(joint: Joint) -> Partition:
     forward = _forward(whole, primals, results, kept, decided, late)
     found = tuple(places[node] for node in saved)
     backward = _backward(whole, saved, _held(saved, found), tangents, [*symbols, *decided], gradients)
+    backward.lends = _lends(found)
     if backward.checks:
         raise Unsupported(f"{backward.checks[0]} is checked in the backward", backward.checks[0].where)
     return Partition(joint, forward, backward, found, tuple(saved), symbols, decided)
@@ -126,6 +127,7 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
         return None
     symbols = [*parts.symbols, *parts.decided]
     made = _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, symbols, joint.gradients)
+    made.lends = _lends(parts.saved)
     return None if made.checks else made
 
 
@@ -386,6 +388,11 @@ def _forward(
 def _held(values: Sequence[Node], saved: Sequence[Saved]) -> list[torch.Tensor]:
     """Saved values as they lie: what the user is given as in eager, what is kept as was chosen for it."""
     return [laid_out(node) if s.kind == "kept" else node.meta["val"] for node, s in zip(values, saved)]
+
+
+def _lends(saved: Iterable[Saved]) -> frozenset[int]:
+    """The inputs of a backward that nobody else needs, where the graph is not kept."""
+    return frozenset(k for k, s in enumerate(saved) if s.kind == "kept")
 
 
 def _backward(

@@ -377,6 +377,7 @@ class LoopGraph:
     `checks` are relations, (left, relation, right, place), that must hold once their symbols are bound.
     `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
     `mutated` names the inputs that the program writes, those among them that have no elements.
+    `lends` names the inputs whose memory may become that of a result once they have been read for the last time.
     `addressed` names the inputs of which elements are counted from where their storage begins, by as_strided: these may
     lie before or behind the input's own.
     `copies` are parts of the program that are like a part of the graph, a list for each such part: the inputs and
@@ -392,6 +393,7 @@ class LoopGraph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     mutated: set[str] = field(default_factory=set)
+    lends: set[str] = field(default_factory=set)
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
     copies: list[list[dict[str, str]]] = field(default_factory=list)

@@ -2,6 +2,7 @@
 #include "heap.h"
 #include "program.h"
 #include "grad_mode.h"
+#include "lending.h"
 #include "program_parts.h"
 
 #include <stdbool.h>
@@ -216,12 +217,28 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
 
 /* -- steps --------------------------------------------------------------------------------------------------------- */
 
+/* A tensor in the memory of what a step lends it; NULL where that is not to be had. A recording would write where its
+   pool has no memory. */
+static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step, const IngotLayout *layout) {
+    PyObject *lender = step->lender < 0 || !frame->consumes ? NULL : frame->tensors[step->lender], *tensor;
+    if (lender == NULL || ingot_layout_bytes(layout) < ingot_lent_from)
+        return NULL;
+    if (program->device.type == INGOT_CUDA && ingot_cuda_is_recording(frame->stream) != 0)
+        return NULL;
+    tensor = ingot_lent(lender, layout);
+    if (tensor != NULL)
+        frame->data[step->buffer] = frame->data[step->lender];
+    return tensor;
+}
+
 static int allocate(Program *program, Frame *frame, const Step *step) {
-    const Buffer *buffer = &program->buffers[step->buffer];
+    const Buffer *buffer = &program->buffers[step->allocate.buffer];
     int64_t room[2 * INGOT_MAX_RANK];
     IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
-    PyObject *tensor = ingot_allocate(&layout, holds(program, frame), &frame->data[step->buffer]);
-    Py_XSETREF(frame->tensors[step->buffer], tensor);
+    PyObject *tensor = lent(program, frame, &step->allocate, &layout);
+    if (tensor == NULL && !PyErr_Occurred())
+        tensor = ingot_allocate(&layout, holds(program, frame), &frame->data[step->allocate.buffer]);
+    Py_XSETREF(frame->tensors[step->allocate.buffer], tensor);
     return tensor ? 0 : -1;
 }
 
@@ -464,6 +481,7 @@ static int run_steps_profiled(Program *program, Frame *frame) {
 static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, PyObject **taken) {
     if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame, inputs) < 0)
         return -1;
+    frame->consumes = taken != NULL;
     if (taken)
         clear_array(taken, program->input_count);
     if (!frame->prepared && prepare(program, frame) < 0)
@@ -682,7 +700,17 @@ static PyObject *heap_use(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
     return Py_BuildValue("(nn)", (Py_ssize_t)use.used, (Py_ssize_t)use.held);
 }
 
+static PyObject *lend_from(PyObject *Py_UNUSED(module), PyObject *bytes) {
+    const int64_t before = ingot_lent_from, wanted = PyLong_AsLongLong(bytes);
+    if (PyErr_Occurred())
+        return NULL;
+    ingot_lent_from = wanted;
+    return PyLong_FromLongLong(before);
+}
+
 static PyMethodDef methods[] = {
+    {"_lend_from", lend_from, METH_O,
+     "_lend_from(bytes): from how many bytes on memory is lent (for tests). Returns what it was before."},
     {"trim_heap", trim_heap, METH_NOARGS, "trim_heap(): give the system the memory of results that have died."},
     {"heap_use", heap_use, METH_NOARGS, "heap_use() -> (bytes of results that live, bytes held for results)."},
     {"_force_slow_allocation", force_slow_allocation, METH_O,
@@ -691,8 +719,8 @@ static PyMethodDef methods[] = {
 };
 
 int ingot_program_register(PyObject *module) {
-    if (ingot_allocate_init() < 0 || ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 ||
-        PyModule_AddFunctions(module, methods) < 0)
+    if (ingot_allocate_init() < 0 || ingot_lending_init() < 0 || ingot_program_calls_init() < 0 ||
+        ingot_grad_mode_init() < 0 || PyModule_AddFunctions(module, methods) < 0)
         return -1;
     return PyModule_AddType(module, &IngotProgram_Type);
 }

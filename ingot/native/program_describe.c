@@ -206,11 +206,16 @@ static int read_item(Program *program, PyObject *object, void *part) {
 }
 
 static int read_allocate(Program *program, PyObject *fields, Step *step) {
-    PyObject *name, *buffer;
-    if (!PyArg_ParseTuple(fields, "OO", &name, &buffer) ||
-        read_position(buffer, program->buffer_count, "buffer to allocate", &step->buffer) < 0)
+    PyObject *name, *buffer, *lender = NULL;
+    AllocateStep *allocate = &step->allocate;
+    allocate->lender = -1;
+    if (!PyArg_ParseTuple(fields, "OO|O", &name, &buffer, &lender) ||
+        read_position(buffer, program->buffer_count, "buffer to allocate", &allocate->buffer) < 0 ||
+        (lender && read_position(lender, program->buffer_count, "buffer that lends", &allocate->lender) < 0))
         return -1;
-    Place place = program->buffers[step->buffer].place;
+    if (lender && program->buffers[allocate->lender].place != INPUT)
+        return malformed("only inputs lend their memory", lender);
+    Place place = program->buffers[allocate->buffer].place;
     return place == OUTPUT || place == OWN ? 0 : malformed("only outputs are allocated", buffer);
 }
 

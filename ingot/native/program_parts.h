@@ -45,6 +45,11 @@ typedef struct Item {
     struct Item *items;
 } Item;
 
+/* A buffer, and an input that dies with the next step and may lend it its memory, or -1. */
+typedef struct {
+    int buffer, lender;
+} AllocateStep;
+
 typedef struct {
     IngotKernel function;
     int count, *buffers, extent, scratch; /* scratch: bytes per thread, or -1 */
@@ -128,7 +133,7 @@ typedef struct {
         STEP_KINDS
     } kind;
     union {
-        int buffer; /* STEP_ALLOCATE */
+        AllocateStep allocate;
         KernelStep kernel;
         CallStep call;
         BufferList release;
@@ -166,6 +171,7 @@ typedef struct Frame {
     int64_t *extents;     /* ... and for the extents of the most parts */
     void *stream;         /* of a CUDA program: torch's current one ... */
     int elsewhere;        /* ... which is on another device than the thread's own */
+    int consumes;         /* the caller has let go of the inputs */
     PyObject **arguments; /* room for the widest call's arguments, one free in front */
     PyObject **given;     /* room for the tensors in them, borrowed */
     int given_count;

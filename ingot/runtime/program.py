@@ -16,6 +16,7 @@ buffers      ((place, dtype, sizes, strides, position), ...); the place is "inpu
              seventh whether it is in the CPU's memory whatever the device: a launch is then given the number in it
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
+             ("allocate", buffer, lender): in the memory of an input that dies with the next step, if only we hold it |
              ("kernel", address, buffers, extent, work, unit, scratch, errors, parts, varying work,
              offsets) |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
@@ -352,7 +353,8 @@ class _Description:
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
         fresh = [n for n in dict.fromkeys(names) if self.kind(n) in ("output", "own") and n not in self.allocated]
         self.allocated.update(fresh)
-        return [("allocate", self.buffer(name)) for name in fresh]
+        lenders = self.plan.lenders
+        return [("allocate", self.buffer(n), *map(self.buffer, [lenders[n]] if n in lenders else [])) for n in fresh]
 
     def alignment(self, name: str) -> tuple[bool, ...]:
         """What is said of a buffer's alignment."""

@@ -18,11 +18,11 @@ from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import Group, fuse
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.inline import inlined
-from ingot.schedule.memory import plan_memory
+from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import placed
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
-from ingot.schedule.reuse import write_in_place
+from ingot.schedule.reuse import lend_inputs, write_in_place
 from ingot.schedule.split import split_reductions
 from ingot.schedule.templates import Choose, excerpt, sites, with_templates
 
@@ -51,11 +51,16 @@ def schedule(
 def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -> Plan:
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
-    steps = [_step(g, graph, own, CPU if g.on_host else target) for g, own in zip(groups, internal)]
+    loans = lend_inputs(groups, internal, graph)
+    steps = [
+        _step(group, graph, own, lent, CPU if group.on_host else target)
+        for group, own, lent in zip(groups, internal, loans)
+    ]
     steps, graph = with_copies(steps, graph)
     steps = _with_unique_names(side_by_side(steps, graph, target))
-    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal, target)
-    return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal)
+    lenders = lenders_of(steps, graph) if frugal else {}
+    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal, target, lenders)
+    return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal, lenders)
 
 
 def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str]]:
@@ -74,7 +79,9 @@ def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str
     ]
 
 
-def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) -> KernelStep | LibraryStep:
+def _step(
+    group: Group, graph: LoopGraph, internal: set[str], loans: dict[str, str], target: Target
+) -> KernelStep | LibraryStep:
     first: Node = group.members[0]
     if isinstance(first, Library):
         return LibraryStep(first)
@@ -89,6 +96,9 @@ def _step(group: Group, graph: LoopGraph, internal: set[str], target: Target) ->
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
         kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
+    places = {arguments.index(lender): arguments.index(loans[lender]) for lender in loans}
+    parameters = tuple([p._replace(lends=places.get(k, -1)) for k, p in enumerate(kernel.parameters)])
+    kernel = replace(kernel, parameters=parameters) if places else kernel
     step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
     return begun_at_offsets(step, target)
 

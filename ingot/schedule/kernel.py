@@ -8,6 +8,7 @@ stages for the sum, the squared deviations and the normalized values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,7 +58,9 @@ class Define:
 
 class Parameter(NamedTuple):
     """A buffer the kernel touches, in argument order. `length` is its number of elements, gaps included, where known;
-    only checks of bounds look at it. A GPU's kernel is given the one number that is `on_host`, not its address."""
+    only checks of bounds look at it. A GPU's kernel is given the one number that is `on_host`, not its address. The
+    parameter at the position that it `lends` to (-1: none) may lie in its memory: each element is read before it is
+    overwritten."""
 
     name: str
     dtype: torch.dtype
@@ -65,6 +68,12 @@ class Parameter(NamedTuple):
     written: bool
     length: Expr | None = None
     on_host: bool = False
+    lends: int = -1
+
+
+def loans(parameters: Sequence[Parameter]) -> list[tuple[int, int]]:
+    """The positions of parameters that lend their memory, and to which."""
+    return [(k, p.lends) for k, p in enumerate(parameters) if p.lends >= 0]
 
 
 class Row(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,6 +18,7 @@ from ingot.loops.expr import Expr, integer
 from ingot.loops.ir import Buffer, LoopGraph, View
 from ingot.loops.target import CPU, Target
 from ingot.schedule.fuse import estimate
+from ingot.schedule.kernel import loans
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 
 ALIGNMENT = 64
@@ -25,6 +26,7 @@ ZERO = integer(0)
 SMALL_BYTES = 1 << 20  # work on larger buffers takes a GPU longer than the host takes to ask for them
 
 Step = KernelStep | LibraryStep
+NONE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,27 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
     return held | {name: Life(name, first[name], last[name]) for name in temporaries}
 
 
+def lenders_of(steps: Sequence[Step], graph: LoopGraph) -> dict[str, str]:
+    """The inputs that lend their memory, by the buffer: each dies with the step that first writes that."""
+    found: dict[str, str] = {}
+    alive = lives(steps, graph)
+    for k, step in enumerate(steps):
+        if isinstance(step, KernelStep):
+            width = len(step.kernel.parameters)
+            for begin in range(0, len(step.arguments), width):
+                for position, to in loans(step.kernel.parameters):
+                    lender, buffer = step.arguments[begin + position], step.arguments[begin + to]
+                    if lender in graph.lends and alive[lender].last == k == alive[buffer].first:
+                        found[buffer] = lender
+    return found
+
+
 def plan_memory(
-    steps: Sequence[Step], graph: LoopGraph, frugal: bool = False, target: Target = CPU
+    steps: Sequence[Step],
+    graph: LoopGraph,
+    frugal: bool = False,
+    target: Target = CPU,
+    lenders: Mapping[str, str] = NONE,
 ) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
     """(places, buffers dead after each step, arena bytes, peak bytes).
 
@@ -97,7 +118,7 @@ def plan_memory(
     for life in alive.values():
         if life.last < len(steps):
             last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
-    return places, last_use, arena_bytes, _peak(steps, graph, alive, places, arena_bytes)
+    return places, last_use, arena_bytes, _peak(steps, graph, alive, places, arena_bytes, lenders)
 
 
 def _small(steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]) -> set[str]:
@@ -151,9 +172,14 @@ def _first_fit(lives: Sequence[Life], sizes: dict[str, int]) -> tuple[dict[str, 
 
 
 def _peak(
-    steps: Sequence[Step], graph: LoopGraph, alive: dict[str, Life], places: dict[str, Place], arena_bytes: Expr
+    steps: Sequence[Step],
+    graph: LoopGraph,
+    alive: dict[str, Life],
+    places: dict[str, Place],
+    arena_bytes: Expr,
+    lenders: Mapping[str, str],
 ) -> Expr:
-    """Inputs and arena, plus the most that outputs and library results take at any step."""
+    """Inputs and arena, plus the most that outputs and library results take at any step. What is lent counts once."""
     held = [buffer_bytes(graph.buffers[name]) for name in graph.inputs if name not in alive]
     base = sum((size * count for size, count in Counter(held).items()), arena_bytes)
     changes: list[Expr | int] = [0] * (len(steps) + 2)  # what is held at each step beside the step before
@@ -161,7 +187,7 @@ def _peak(
         if places[name].kind != "arena":
             known = buffer_bytes(graph.buffers[name])
             size = known if known.constant is None else known.constant  # numbers are added faster
-            changes[life.first] += size
+            changes[life.first + (name in lenders)] += size
             changes[life.last + 1] -= size
     held_at = list(accumulate(changes))
     return base + max(held_at, key=lambda size: size if isinstance(size, int) else estimate(size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -77,7 +77,8 @@ class Place:
 @dataclass
 class Plan:
     """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
-    symbols. Of a `frugal` plan nothing is kept between calls, and memory is given back as soon as it is dead, but for
+    symbols. `lenders` are the inputs whose memory a buffer is given if nobody else needs them, by the buffer. Of a
+    `frugal` plan nothing is kept between calls, and memory is given back as soon as it is dead, but for
     small temporaries of a GPU."""
 
     graph: LoopGraph
@@ -87,6 +88,7 @@ class Plan:
     arena_bytes: Expr
     peak_bytes: Expr
     frugal: bool = False
+    lenders: dict[str, str] = field(default_factory=dict)
 
     @property
     def kernels(self) -> list[AnyKernel]:

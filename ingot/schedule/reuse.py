@@ -2,7 +2,8 @@
 buffer.
 
 Done on fused groups, before kernels are built, by renaming: the dead buffer takes the name of the new one everywhere
-before.
+before. Whether an input is dead once it has been read, only the call tells: what may then be written over it keeps its
+name, and is given the input's memory by the run time.
 """
 
 from __future__ import annotations
@@ -58,6 +59,26 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             _rename(group, replaced)
 
 
+def lend_inputs(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> list[dict[str, str]]:
+    """For each group, what it may write over the inputs that the graph lends, by the input: each lends once."""
+    last_reader = {name: k for k, group in enumerate(groups) for name in group.touches}
+    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    found: list[dict[str, str]] = []
+    for k, group in enumerate(groups):
+        loans: dict[str, str] = {}
+        dying = [n for n in sorted(group.reads - returned) if n in graph.lends and last_reader[n] == k]
+        for target in sorted(group.writes - internal[k]) if dying and group.overlay is not None else ():
+            if graph.buffers[target].role != "temporary" or target in group.reads:
+                continue
+            for dead in dying:
+                alike = _alike(graph, dead, target) and not any(target in g.touches for g in groups[:k])
+                if dead not in loans and alike and _overwritable(group, dead, target):
+                    loans[dead] = target
+                    break
+        found.append(loans)
+    return found
+
+
 def _meets(dead: str, target: str, here: int, groups: Sequence[Group]) -> bool:
     """Whether another group writes its part of `target` while `dead` is in use."""
     others = [k for k, group in enumerate(groups) if target in group.writes and k != here]
@@ -65,12 +86,16 @@ def _meets(dead: str, target: str, here: int, groups: Sequence[Group]) -> bool:
     return any(k <= last for k in others)
 
 
-_LAYOUT = ("dtype", "sizes", "strides", "device", "on_host")
+_LAYOUT = ("dtype", "sizes", "strides", "on_host")  # a graph is of one device, and of the CPU beside it
 
 
 def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
-    a, b = graph.buffers[dead], graph.buffers[target]
-    return a.role == "temporary" and all(getattr(a, name) == getattr(b, name) for name in _LAYOUT)
+    return graph.buffers[dead].role == "temporary" and _alike(graph, dead, target)
+
+
+def _alike(graph: LoopGraph, one: str, other: str) -> bool:
+    a, b = graph.buffers[one], graph.buffers[other]
+    return all(getattr(a, name) == getattr(b, name) for name in _LAYOUT)
 
 
 def _overwritable(group: Group, dead: str, target: str) -> bool:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,6 +71,74 @@ def allocation(request):
 def settle() -> None:
     for _ in range(3):
         gc.collect()
+
+
+class TestLentMemory:
+    """An input that dies with the next step lends its memory, where the caller alone had it."""
+
+    @pytest.fixture
+    def run(self) -> Any:
+        steps = [("allocate", 1, 0), launch("add_one", 0, 1), ("release", (0,))]
+        return program([vector("input"), vector("output")], steps, [("buffer", 1)])
+
+    def test_what_is_consumed_lends(self, run):
+        given = [torch.arange(8.0)]
+        address = given[0].data_ptr()
+        (y,) = run.consume(given)
+        assert torch.equal(y, torch.arange(8.0) + 1) and y.data_ptr() == address and not y._is_view()
+        assert y._version == 0 and y.untyped_storage().nbytes() == 32
+
+    def test_what_the_caller_keeps_does_not(self, run):
+        x = torch.arange(8.0)
+        (y,) = run(x)
+        (z,) = run.consume([x])
+        assert torch.equal(x, torch.arange(8.0)) and torch.equal(y, x + 1) and torch.equal(z, x + 1)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            lambda x: x,
+            lambda x: x.detach(),
+            lambda x: x.untyped_storage(),
+            lambda x: x.numpy(),
+            lambda x: torch.utils.dlpack.to_dlpack(x),
+        ],
+    )
+    def test_what_somebody_holds_does_not(self, run, other):
+        given = [torch.arange(8.0)]
+        address, held = given[0].data_ptr(), other(given[0])
+        (y,) = run.consume(given)
+        assert torch.equal(y, torch.arange(8.0) + 1) and y.data_ptr() != address
+        del held
+
+    @pytest.mark.parametrize(
+        "made",
+        [
+            lambda: torch.from_numpy(np.arange(8, dtype=np.float32)),
+            lambda: torch.frombuffer(bytearray(32), dtype=F32),
+            lambda: torch.arange(8.0).share_memory_(),
+        ],
+    )
+    def test_memory_of_others_is_not_lent(self, run, made):
+        given = [made()]
+        address = given[0].data_ptr()
+        (y,) = run.consume(given)
+        assert y.data_ptr() != address
+
+    def test_a_part_of_an_allocation_is_not_lent(self, run):
+        given = [torch.arange(9.0)[1:].detach()]
+        address = given[0].data_ptr()
+        (y,) = run.consume(given)
+        assert torch.equal(y, torch.arange(9.0)[1:] + 1) and y.data_ptr() != address
+
+    def test_small_ones_are_not_asked_for(self, run):
+        before = _native._lend_from(33)
+        try:
+            given = [torch.arange(8.0)]
+            address = given[0].data_ptr()
+            assert run.consume(given)[0].data_ptr() != address
+        finally:
+            _native._lend_from(before)
 
 
 class TestKernels:
@@ -501,6 +570,8 @@ class TestFailures:
             dict(buffers=[("input", F32, (9,), (1,), 0)]),
             dict(buffers=[("input", "float", (0,), (1,), 0)]),
             dict(steps=[("allocate", 0)]),
+            dict(steps=[("allocate", 1, 1)], buffers=[vector("input"), vector("output")]),
+            dict(steps=[("allocate", 1, 2)], buffers=[vector("input"), vector("output")]),
             dict(steps=[("dance", 0)]),
             dict(steps=[("kernel", 0, (), 0, 1.0, 1, -1, ())]),
             dict(steps=[(*launch("add_one", 0, 0), (), -1, (1,))]),

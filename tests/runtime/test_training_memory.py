@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import ingot
 from examples import gpt2
@@ -93,6 +95,123 @@ def test_what_is_kept_dies_with_its_last_use() -> None:
     assert plan.peak_bytes.constant < sum(
         plan.graph.buffers[name].length.constant * 4 for name in {*plan.graph.inputs, *plan.graph.buffers}
     )
+
+
+def scores() -> tuple[Tensor, Tensor]:
+    return torch.randn(64, 1000, requires_grad=True), torch.randint(1000, (64,))
+
+
+def made_of(loss: Callable[..., Tensor], *inputs: Tensor) -> Any:
+    """The compilation of a loss, of which a step has been made."""
+    compiled: Any = ingot.compile(loss, fullgraph=True)
+    compiled(*inputs).sum().backward()
+    (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
+    return compiled, compilation
+
+
+class TestWhatIsKeptLendsItsMemory:
+    """To a gradient that is written where it is read for the last time, if nobody else holds it."""
+
+    def test_a_loss_holds_its_scores_once(self) -> None:
+        x, target = scores()
+        compiled, compilation = made_of(F.cross_entropy, x, target)
+        assert compilation.backward.plan.lenders
+        assert compilation.backward.plan.peak_bytes.constant < 1.1 * x.nbytes
+
+        def held(loss: Callable[..., Tensor]) -> int:  # the scores too
+            x.grad = None
+            return peak_bytes(lambda: loss(x, target).backward(), (x, target), CPU)
+
+        assert held(compiled) < 2.1 * x.nbytes
+        assert held(F.cross_entropy) > 3.9 * x.nbytes
+
+    @pytest.mark.parametrize("retained", [False, True])
+    def test_gradients_are_eagers(self, retained: bool) -> None:
+        x, target = scores()
+        compiled, _ = made_of(F.cross_entropy, x, target)
+        (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
+        loss = compiled(x, target)
+        found = [torch.autograd.grad(loss, x, retain_graph=retained)[0] for _ in range(2 if retained else 1)]
+        found += torch.autograd.grad(loss, x) if retained else ()
+        for gradient in found:
+            torch.testing.assert_close(gradient, expected)
+        assert len({gradient.data_ptr() for gradient in found}) == len(found)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(loss, x)
+
+    def test_what_somebody_looks_at_stays(self) -> None:
+        x, target = scores()
+        compiled, _ = made_of(F.cross_entropy, x, target)
+        loss = compiled(x, target)
+        held = [t for t in loss.grad_fn.saved_tensors if t.is_floating_point()]
+        before = [t.clone() for t in held]
+        loss.backward()
+        assert all(map(torch.equal, held, before))
+
+    def test_what_shares_memory_stays(self) -> None:
+        x, target = scores()
+        compiled, _ = made_of(F.cross_entropy, x, target)
+        loss = compiled(x, target)
+        held = [t.detach() for t in loss.grad_fn.saved_tensors if t.is_floating_point()]
+        before = [t.clone() for t in held]
+        loss.backward()
+        assert all(map(torch.equal, held, before))
+
+    @pytest.mark.parametrize("where", ["tensors", "arrays", "copies"])
+    def test_what_hooks_hold_stays(self, where: str) -> None:
+        x, target = scores()
+        compiled, _ = made_of(F.cross_entropy, x, target)
+        (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
+        held: list[Any] = []
+
+        def pack(t: Tensor) -> int:
+            held.append({"tensors": t, "arrays": t.detach().numpy(), "copies": t.detach().numpy().copy()}[where])
+            return len(held) - 1
+
+        def unpack(k: int) -> Tensor:
+            return held[k] if where == "tensors" else torch.from_numpy(held[k])
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            loss = compiled(x, target)
+        before = [torch.as_tensor(t).clone() for t in held]
+        assert before
+        torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected)
+        assert all(torch.equal(torch.as_tensor(t), b) for t, b in zip(held, before))
+
+    def test_tangents_stay(self) -> None:
+        x = torch.randn(256, 256, requires_grad=True)
+        compiled, compilation = made_of(lambda x: x.exp(), x)
+        tangent = torch.randn(256, 256)
+        before = tangent.clone()
+        compiled(x).backward(tangent)
+        assert torch.equal(tangent, before) and not compilation.backward.plan.lenders
+
+    def test_a_result_that_is_kept_stays(self) -> None:
+        x = torch.randn(256, 256, requires_grad=True)
+        compiled, _ = made_of(lambda x: x.exp(), x)
+        y = compiled(x)
+        before = y.detach().clone()
+        y.backward(torch.ones_like(y))
+        assert torch.equal(y, before)
+
+    def test_another_thread_may_go_back(self) -> None:
+        x, target = scores()
+        compiled, _ = made_of(F.cross_entropy, x, target)
+        (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
+        losses = [compiled(x, target) for _ in range(8)]
+        found: list[Tensor] = []
+
+        def go(loss: Tensor) -> None:
+            found.append(torch.autograd.grad(loss, x)[0])
+
+        threads = [threading.Thread(target=go, args=(loss,)) for loss in losses]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 8
+        for gradient in found:
+            torch.testing.assert_close(gradient, expected)
 
 
 def test_histories_of_the_compilation_are_forgotten() -> None:

@@ -24,7 +24,7 @@ from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
 from ingot.loops.ir import Fault, Instruction
 from ingot.loops.ops import HALVES
-from ingot.schedule.kernel import Accumulate, Kernel, Row, Stage
+from ingot.schedule.kernel import Accumulate, Kernel, Row, Stage, loans
 from ingot.schedule.tiling import transposed_loads
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
@@ -214,7 +214,10 @@ class KernelEmitter:
     def function(self) -> Function:
         self._bind_buffers()
         self._outer_loops()
-        arguments = "".join(f"ptr noalias %p{k}, " for k in range(len(self.kernel.parameters)))
+        shared = {k for pair in loans(self.kernel.parameters) for k in pair}
+        arguments = "".join(
+            f"ptr {'' if k in shared else 'noalias '}%p{k}, " for k in range(len(self.kernel.parameters))
+        )
         loads = "".join(
             f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n"
             for k in range(len(self.kernel.parameters))
@@ -239,7 +242,7 @@ class KernelEmitter:
         for position, parameter in enumerate(self.kernel.parameters):
             memory.base[parameter.name] = Value(e, f"%p{position}", "ptr", 1, 0)
             memory.dtypes[parameter.name] = parameter.dtype
-            if parameter.written:
+            if parameter.written or parameter.lends >= 0:
                 memory.mutable.add(parameter.name)
             if parameter.length is not None:
                 memory.lengths[parameter.name] = parameter.length

@@ -21,7 +21,7 @@ from ingot.errors import Unsupported
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
 from ingot.loops.ir import Instruction
 from ingot.schedule.blocks import Blocks, choose_blocks, inner_size, power_of_two
-from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store
+from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store, loans
 
 SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
@@ -117,8 +117,11 @@ class Writer:
         self.outer()
         touched: set[str] = set()
         stored: set[str] = set()
+        parameters = self.kernel.parameters
+        lent = {parameters[k].name: parameters[to].name for k, to in loans(parameters)}
         for stage in self.kernel.stages:
             loads = {i.attrs[0] for i in stage.body.loads if self.stored(i, stage) is None} - self.rows.keys()
+            loads = {lent.get(name, name) for name in loads}
             stores = {store.buffer for store in stage.stores} - self.rows.keys()
             if loads & stored or stores & touched:
                 self.line("tl.debug_barrier()")  # other threads of the block have written or read there

@@ -300,6 +300,7 @@ class _Walk:
             self.stand_beside(finals[0][1] if finals else None)
             self.write_back([(graph.inputs[position], self.values[node]) for position, node in finals])
         graph.mutated = {graph.inputs[position] for position, _ in self.aten.mutations}
+        graph.lends = {graph.inputs[position] for position in self.aten.lends}
         graph.copies = [[self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies]
         graph.outputs = [outputs[k] for k in range(len(outputs))]
 

@@ -33,9 +33,13 @@ if not INTERPRETED:
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
 
 else:
-    from ingot.codegen.triton import write_kernel
+    from ingot.codegen.triton import supported, write_kernel
+    from ingot.loops.lowering import lower
+    from ingot.loops.target import GPU
+    from ingot.schedule import schedule
     from tests.codegen.triton import interpreter
     from tests.codegen.triton.interpreter import planned, planned_beside, run
+    from tests.loops.test_lowering import traced
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
 
@@ -333,6 +337,32 @@ def test_rows_with_a_margin() -> None:
     for kernel in planned(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index).kernels:
         assert "r < 16" not in write_kernel(kernel).source
     same(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index)
+
+
+LENT: dict[str, Callable[..., Any]] = {
+    "points": lambda x, y: x * y + 1,
+    "rows": lambda x, y: y - x.exp() * y.sum(-1, keepdim=True),
+    "normalized rows": lambda x, y: (x - x.mean(-1, keepdim=True)) * y,
+    "columns": lambda x, y: x - x.sum(0) * y,
+    "one of two": lambda x, y: (x + y, (x * y).sum(-1)),
+}
+
+
+@interpreted
+@pytest.mark.parametrize("shape", [(5, 40), (2, 300)])
+@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("name", LENT)
+def test_what_is_read_lends_its_memory(name: str, steps: bool, shape: tuple[int, int], request: Any) -> None:
+    """A result is written over an argument: each element when it has been read for the last time."""
+    if steps:
+        request.getfixturevalue("narrow")
+    args = draw(*shape), draw(*shape, seed=1)
+    loops = lower(traced(LENT[name], *args), supported, target=GPU)
+    expected = run(schedule(loops, target=GPU, frugal=True), copied(args))
+    loops.lends = set(loops.inputs)
+    plan = schedule(loops, target=GPU, frugal=True)
+    assert plan.lenders or name == "columns"
+    assert all(map(torch.equal, run(plan, copied(args)), expected))
 
 
 @interpreted

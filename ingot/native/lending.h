@@ -1,0 +1,19 @@
+/* Memory of a tensor that dies, for one that is made. */
+#ifndef INGOT_LENDING_H
+#define INGOT_LENDING_H
+
+#include "allocate.h"
+
+/* Finds out how torch counts who holds a tensor and its memory; where that does not verify, nothing is lent. 0, or -1
+   with an exception set. */
+int ingot_lending_init(void);
+
+/* Bytes from which it pays to ask whether somebody else holds memory that might be lent. */
+extern int64_t ingot_lent_from;
+
+/* A tensor of this layout in the memory of `tensor`, of which the caller has a reference, if nobody has another, nor to
+   the memory, if that is an allocation of torch's or of our heap's, and if it is of just this size. NULL without an
+   exception where it is not. */
+PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout);
+
+#endif
