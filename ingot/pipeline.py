@@ -20,6 +20,7 @@ from ingot.graph import trace_alike
 from ingot.graph.differentiation import new_leaves
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.loops import ops
+from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
 from ingot.loops.target import CPU, GPU, Target
@@ -116,7 +117,7 @@ def _program(compilation: Compilation, options: Options, frugal: bool = False) -
         with stage(compilation, "prepack"):
             prepack(plan)
     with stage(compilation, "codegen"):
-        compiled = compilation.compiled = _machine_code(plan, device)
+        compiled = compilation.compiled = _machine_code(plan, device, compilation.sizes)
     with stage(compilation, "load"):
         program = compilation.program = Program(plan, compiled, device)
     if not options.replays:
@@ -143,7 +144,8 @@ def _tuner(device: torch.device) -> Tuner | None:
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
 
 
-def _machine_code(plan: Plan, device: torch.device) -> Any:
+def _machine_code(plan: Plan, device: torch.device, sizes: Mapping[Symbol, int]) -> Any:
+    """The code of a plan's kernels; `sizes` are those of the call at hand."""
     if device.type == "cpu":
         return compile_kernels(plan.kernels, [symbol for symbol, *_ in plan.graph.symbols])
     from ingot.codegen import triton
@@ -152,7 +154,8 @@ def _machine_code(plan: Plan, device: torch.device) -> Any:
     major, minor = torch.cuda.get_device_capability(device)
     steps = [step for step in plan.steps if isinstance(step, KernelStep)]
     launched = [step for step in steps if not step.on_host]
-    compiled = triton.compile_kernels(launched, triton.Gpu("cuda", 10 * major + minor), unaligned_inputs(plan))
+    gpu = triton.Gpu("cuda", 10 * major + minor)
+    compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), sizes)
     if len(launched) == len(steps):
         return compiled
     host = compile_kernels([s.kernel for s in steps if s.on_host], [symbol for symbol, *_ in plan.graph.symbols])

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.codegen.llvm.module import CompiledKernels as HostKernels
 from ingot.codegen.triton.kernel import TritonKernel
-from ingot.codegen.triton.module import Binary
+from ingot.codegen.triton.module import Binary, CompiledForm
 from ingot.codegen.triton.module import CompiledKernels as DeviceKernels
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Fault
@@ -28,8 +28,8 @@ class MixedKernels:
     def binary(self, kernel: Kernel) -> Binary:
         return self.device.binary(kernel)
 
-    def wide(self, kernel: Kernel) -> Binary | None:
-        return self.device.wide(kernel)
+    def forms(self, kernel: Kernel) -> list[CompiledForm]:
+        return self.device.forms(kernel)
 
     def address(self, kernel: AnyKernel) -> int:
         return self.host.address(kernel)

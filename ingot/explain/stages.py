@@ -87,6 +87,8 @@ def argument_text(argument: Any) -> str:
 def place_text(plan: Plan, place: Place) -> str:
     if place.kind == "arena":
         return f"arena at {place.offset}"
+    if place.kind == "small":
+        return f"small, arena at {place.offset}"
     return f"{place.kind} {place.position}" if place.kind == "input" else place.kind
 
 

@@ -84,7 +84,7 @@ static void give_back_frame(Program *program, Frame *frame) {
         Py_CLEAR(frame->arena);
     for (int i = 0; i < program->view_count; i++)
         if (frame->views[i] && Py_REFCNT(frame->views[i]) > 1 &&
-            program->buffers[program->views[i].buffer].place == ARENA) {
+            ingot_in_arena(program, frame, program->views[i].buffer)) {
             forget_views(program, frame);
             Py_CLEAR(frame->arena);
             break;
@@ -130,12 +130,15 @@ static int read_symbols(const Program *program, Frame *frame, PyObject *const *i
 
 /* An arena of the size that the frame's values ask for, unless it has one, and the pointers into it. */
 static int prepare_arena(Program *program, Frame *frame) {
-    int64_t bytes = (frame->values[program->arena_bytes] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    const int64_t joined = frame->values[program->joined_bytes];
+    frame->joined = joined <= program->most_joined;
+    int64_t bytes = frame->joined ? joined : frame->values[program->arena_bytes];
+    bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const int64_t stride = 1;
     void *base = NULL;
     int used = 0; /* also by buffers without elements, of which there may be views */
     for (int i = 0; i < program->buffer_count; i++)
-        used |= program->buffers[i].place == ARENA;
+        used |= ingot_in_arena(program, frame, i);
     if (used && (frame->arena == NULL || frame->arena_bytes < bytes)) {
         IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
                               &program->device};
@@ -147,7 +150,7 @@ static int prepare_arena(Program *program, Frame *frame) {
     if (frame->arena && ingot_tensor_data(frame->arena, &base) < 0)
         return -1;
     for (int i = 0; i < program->buffer_count; i++)
-        if (program->buffers[i].place == ARENA)
+        if (ingot_in_arena(program, frame, i))
             frame->data[i] = (char *)base + frame->values[program->buffers[i].position];
     return 0;
 }
@@ -234,6 +237,8 @@ static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step, 
 static int allocate(Program *program, Frame *frame, const Step *step) {
     const Buffer *buffer = &program->buffers[step->allocate.buffer];
     int64_t room[2 * INGOT_MAX_RANK];
+    if (ingot_in_arena(program, frame, step->allocate.buffer))
+        return 0;
     IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
     PyObject *tensor = lent(program, frame, &step->allocate, &layout);
     if (tensor == NULL && !PyErr_Occurred())
@@ -312,14 +317,44 @@ static void *begin_of(const Frame *frame, int buffer, const int *offsets, int i)
     return (char *)frame->data[buffer] + (offsets ? frame->values[offsets[i]] : 0);
 }
 
+/* Compiles and loads a form that has not been launched before. Others may run meanwhile, and load it as well. */
+static int load_form(const Program *program, LoadedKernel *loaded) {
+    PyObject *found = PyObject_CallNoArgs(loaded->loader), *capsule;
+    LoadedKernel made = *loaded;
+    int status = found && PyTuple_Check(found) &&
+                         PyArg_ParseTuple(found, "Oiii", &capsule, &made.threads, &made.shared, &made.hidden)
+                     ? ingot_program_read_kernel(program, capsule, &made)
+                     : -1;
+    if (status < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "what loads a kernel returned no tuple");
+    if (status == 0)
+        *loaded = made;
+    Py_XDECREF(found); /* what loads it keeps it */
+    return status;
+}
+
+static LaunchForm *choose_form(const Frame *frame, const LaunchStep *launch) {
+    LaunchForm *form = launch->forms;
+    for (; form < launch->forms + launch->form_count - 1; form++) {
+        int holds = 1;
+        for (int i = 0; i < form->condition_count; i++)
+            holds &= frame->values[form->conditions[i].value] <= form->conditions[i].most;
+        if (holds)
+            break;
+    }
+    return form;
+}
+
 static int launch(Program *program, Frame *frame, const Step *step) {
     static void *nothing;
     const LaunchStep *launch = &step->launch;
-    int64_t grid = frame->values[launch->grid];
+    LaunchForm *form = choose_form(frame, launch);
+    int64_t grid = frame->values[form->grid];
     if (grid <= 0)
         return 0;
-    const LaunchForm *form =
-        launch->limit >= 0 && frame->values[launch->limit] > INT32_MAX ? &launch->wide : &launch->form;
+    if (form->loaded.kernel == NULL && load_form(program, &form->loaded) < 0)
+        return -1;
+    const LoadedKernel *loaded = &form->loaded;
     void **next = frame->pointers;
     for (int i = 0; i < launch->count; i++) {
         int number = launch->buffers[i], on_host = program->buffers[number].geometry.on_host;
@@ -328,9 +363,9 @@ static int launch(Program *program, Frame *frame, const Step *step) {
     }
     for (int i = 0; i < launch->size_count; i++)
         *next++ = &frame->values[launch->sizes[i]];
-    for (int i = 0; i < form->hidden; i++)
+    for (int i = 0; i < loaded->hidden; i++)
         *next++ = &nothing;
-    return ingot_cuda_launch(form->kernel, grid, form->threads, form->shared, frame->stream, frame->pointers);
+    return ingot_cuda_launch(loaded->kernel, grid, loaded->threads, loaded->shared, frame->stream, frame->pointers);
 }
 
 /* Fills the table of a launch, and returns how many blocks there are. */
@@ -378,11 +413,12 @@ static int launch_parts(Program *program, Frame *frame, const Step *step) {
     if (memory != NULL)
         status = ingot_cuda_copy(address, table, (size_t)bytes, frame->stream);
     if (memory != NULL && status == 0) {
-        const LaunchForm *form = &parts->form;
+        const LoadedKernel *loaded = &parts->loaded;
         frame->pointers[0] = &address;
-        for (int i = 0; i < form->hidden; i++)
+        for (int i = 0; i < loaded->hidden; i++)
             frame->pointers[1 + i] = &nothing;
-        status = ingot_cuda_launch(form->kernel, blocks, form->threads, form->shared, frame->stream, frame->pointers);
+        status =
+            ingot_cuda_launch(loaded->kernel, blocks, loaded->threads, loaded->shared, frame->stream, frame->pointers);
     }
     Py_XDECREF(memory);
     if (!recorded)

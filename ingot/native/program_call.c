@@ -72,14 +72,15 @@ static PyObject *reinterpreted(PyObject *base, PyObject *dtype) {
  * begins. */
 static PyObject *view_base(Program *program, Frame *frame, const View *view, int64_t *offset) {
     const Buffer *buffer = &program->buffers[view->buffer];
-    PyObject *base = buffer->place == ARENA ? frame->arena : frame->tensors[view->buffer];
+    const int in_arena = ingot_in_arena(program, frame, view->buffer);
+    PyObject *base = in_arena ? frame->arena : frame->tensors[view->buffer];
     IngotTensorFacts facts;
     if (base == NULL) {
         PyErr_Format(PyExc_SystemError, "a view of buffer %d, which holds nothing", view->buffer);
         return NULL;
     }
     *offset = frame->values[view->offset];
-    if (buffer->place == ARENA) {
+    if (in_arena) {
         *offset += frame->values[buffer->position] / view->geometry.itemsize;
         return PyObject_CallMethodOneArg(base, name_view, view->geometry.dtype);
     }
@@ -355,7 +356,7 @@ static int take_results(Program *program, Frame *frame, const CallStep *step, Py
 /* An out= call that resizes what it is given would leave the plan's pointers dangling. */
 static int check_written(Program *program, Frame *frame, const CallStep *step) {
     for (int i = 0; i < step->written_count; i++) {
-        int number = step->written[i], in_arena = program->buffers[number].place == ARENA;
+        int number = step->written[i], in_arena = ingot_in_arena(program, frame, number);
         char *expected = frame->data[number], *actual;
         if (ingot_tensor_data(in_arena ? frame->arena : frame->tensors[number], (void **)&actual) < 0)
             return -1;

@@ -140,7 +140,7 @@ static int read_constant(Program *Py_UNUSED(program), PyObject *object, void *pa
 }
 
 static int read_buffer(Program *program, PyObject *object, void *part) {
-    static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library", "own"};
+    static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library", "own", "small"};
     Buffer *buffer = part;
     PyObject *place, *dtype, *sizes, *strides, *position;
     if (!PyArg_ParseTuple(object, "OOOOO|pp", &place, &dtype, &sizes, &strides, &position, &buffer->aligned,
@@ -150,7 +150,8 @@ static int read_buffer(Program *program, PyObject *object, void *part) {
     int kind = read_word(place, places, PLACES, "place");
     if (kind < 0)
         return -1;
-    const int limits[PLACES] = {program->input_count, program->constant_count, value_count(program), 1, 1, 1};
+    const int values = value_count(program);
+    const int limits[PLACES] = {program->input_count, program->constant_count, values, 1, 1, 1, values};
     buffer->place = (Place)kind;
     return read_position(position, limits[kind], "position of a buffer", &buffer->position);
 }
@@ -216,7 +217,7 @@ static int read_allocate(Program *program, PyObject *fields, Step *step) {
     if (lender && program->buffers[allocate->lender].place != INPUT)
         return malformed("only inputs lend their memory", lender);
     Place place = program->buffers[allocate->buffer].place;
-    return place == OUTPUT || place == OWN ? 0 : malformed("only outputs are allocated", buffer);
+    return place == OUTPUT || place == OWN || place == SMALL ? 0 : malformed("only outputs are allocated", buffer);
 }
 
 static void reads_in_kernel(Program *program, int count, const int *buffers) {
@@ -270,51 +271,78 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     return 0;
 }
 
-static int read_form(Program *program, PyObject *capsule, int parameters, LaunchForm *form) {
-    if ((form->kernel = ingot_cuda_kernel(capsule)) == NULL)
+enum { MOST_HIDDEN = 8 };
+
+int ingot_program_read_kernel(const Program *program, PyObject *capsule, LoadedKernel *loaded) {
+    const IngotCudaKernel *kernel = ingot_cuda_kernel(capsule);
+    if (kernel == NULL)
         return malformed("kernel of a launch", capsule);
-    if (program->device.type != INGOT_CUDA || form->kernel->device != program->device.index || form->threads < 1 ||
-        form->shared < 0 || form->hidden < 0)
+    if (program->device.type != INGOT_CUDA || kernel->device != program->device.index || loaded->threads < 1 ||
+        loaded->shared < 0 || loaded->hidden < 0 || loaded->hidden > MOST_HIDDEN)
         return malformed("launch", capsule);
-    program->widest_kernel = Py_MAX(program->widest_kernel, parameters + form->hidden);
+    loaded->kernel = kernel;
     return 0;
+}
+
+static int read_condition(Program *program, PyObject *object, void *part) {
+    Condition *condition = part;
+    PyObject *value;
+    long long most;
+    if (!PyArg_ParseTuple(object, "OL", &value, &most))
+        return -1;
+    condition->most = most;
+    return read_position(value, value_count(program), "condition of a launch", &condition->value);
+}
+
+static int read_form(Program *program, PyObject *object, void *part) {
+    LaunchForm *form = part;
+    LoadedKernel *loaded = &form->loaded;
+    PyObject *grid, *conditions, *kernel;
+    if (!PyTuple_Check(object) ||
+        !PyArg_ParseTuple(object, "OOO|iii", &grid, &conditions, &kernel, &loaded->threads, &loaded->shared,
+                          &loaded->hidden) ||
+        read_position(grid, value_count(program), "grid", &form->grid) < 0 ||
+        read_parts(program, conditions, read_condition, sizeof(Condition), &form->condition_count, &form->conditions) <
+            0)
+        return malformed("form of a launch", object);
+    if (PyTuple_GET_SIZE(object) > 3)
+        return ingot_program_read_kernel(program, kernel, loaded);
+    loaded->loader = kernel;
+    return PyCallable_Check(kernel) ? 0 : malformed("what loads a kernel", kernel);
 }
 
 static int read_launch(Program *program, PyObject *fields, Step *step) {
     LaunchStep *launch = &step->launch;
-    LaunchForm *form = &launch->form, *wide = &launch->wide;
-    PyObject *name, *buffers, *offsets, *sizes, *grid, *kernel, *limit = NULL, *other = NULL;
-    launch->limit = -1;
-    if (!PyArg_ParseTuple(fields, "OOOOOOiii|OOiii", &name, &buffers, &offsets, &sizes, &grid, &kernel, &form->threads,
-                          &form->shared, &form->hidden, &limit, &other, &wide->threads, &wide->shared, &wide->hidden) ||
+    PyObject *name, *buffers, *offsets, *sizes, *forms;
+    if (!PyArg_ParseTuple(fields, "OOOOO", &name, &buffers, &offsets, &sizes, &forms) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count,
                        &launch->buffers) < 0 ||
         read_offsets(program, offsets, launch->count, &launch->offsets) < 0 ||
         read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count,
                        &launch->sizes) < 0 ||
-        read_position(grid, value_count(program), "grid", &launch->grid) < 0 ||
-        read_form(program, kernel, launch->count + launch->size_count, form) < 0)
+        read_parts(program, forms, read_form, sizeof(LaunchForm), &launch->form_count, &launch->forms) < 0)
         return -1;
-    if (other && (read_position(limit, value_count(program), "limit of a launch", &launch->limit) < 0 ||
-                  read_form(program, other, launch->count + launch->size_count, wide) < 0))
-        return -1;
+    if (launch->form_count == 0 || launch->forms[launch->form_count - 1].condition_count)
+        return malformed("the last form of a launch has conditions", forms);
+    program->widest_kernel = Py_MAX(program->widest_kernel, launch->count + launch->size_count + MOST_HIDDEN);
     reads_in_kernel(program, launch->count, launch->buffers);
     return 0;
 }
 
 static int read_launch_parts(Program *program, PyObject *fields, Step *step) {
     PartsStep *parts = &step->parts;
-    LaunchForm *form = &parts->form;
+    LoadedKernel *loaded = &parts->loaded;
     PyObject *name, *buffers, *offsets, *extents, *kernel;
     if (!PyArg_ParseTuple(fields, "OOOOiiOiii", &name, &buffers, &offsets, &extents, &parts->places, &parts->points,
-                          &kernel, &form->threads, &form->shared, &form->hidden) ||
+                          &kernel, &loaded->threads, &loaded->shared, &loaded->hidden) ||
         read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &parts->count,
                        &parts->buffers) < 0 ||
         read_offsets(program, offsets, parts->count, &parts->offsets) < 0 ||
         read_positions(program, extents, 0, value_count(program), "extents of parts", &parts->parts, &parts->extents) <
             0 ||
-        read_form(program, kernel, 1, form) < 0)
+        ingot_program_read_kernel(program, kernel, loaded) < 0)
         return -1;
+    program->widest_kernel = Py_MAX(program->widest_kernel, 1 + MOST_HIDDEN);
     if (parts->parts < 1 || parts->parts > parts->places || parts->points < 1 || parts->count % parts->parts)
         return malformed("parts of a launch", fields);
     reads_in_kernel(program, parts->count, parts->buffers);
@@ -450,11 +478,12 @@ static int read_output(Program *program, PyObject *object, void *part) {
 
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
-        *device = Py_None, *stages = NULL, *peak = Py_None;
+        *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL;
+    long long most_joined = -1;
     program->peak_bytes = -1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpO", &program->input_count, &symbols, &expressions, &constants,
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOL", &program->input_count, &symbols, &expressions, &constants,
                           &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages,
-                          &program->frugal, &peak))
+                          &program->frugal, &peak, &joined, &most_joined))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
@@ -477,6 +506,10 @@ int ingot_program_describe(Program *program, PyObject *description) {
         status = read_position(arena, value_count(program), "arena", &program->arena_bytes);
     if (status == 0 && peak != Py_None)
         status = read_position(peak, value_count(program), "peak", &program->peak_bytes);
+    program->joined_bytes = program->arena_bytes;
+    program->most_joined = most_joined;
+    if (status == 0 && joined)
+        status = read_position(joined, value_count(program), "joined arena", &program->joined_bytes);
     if (status == 0)
         status = read_geometry(program, bytes, none, none, &program->bytes);
     Py_XDECREF(none);

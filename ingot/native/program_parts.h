@@ -11,7 +11,8 @@
 #include "tensor.h"
 #include "threads.h"
 
-typedef enum { INPUT, CONSTANT, ARENA, OUTPUT, LIBRARY, OWN, PLACES } Place;
+/* SMALL: in the arena as long as all of these together are small, else memory of its own. */
+typedef enum { INPUT, CONSTANT, ARENA, OUTPUT, LIBRARY, OWN, SMALL, PLACES } Place;
 
 typedef struct {
     int rank, *sizes, *strides;
@@ -24,7 +25,7 @@ typedef struct {
 typedef struct {
     Place place;
     Geometry geometry;
-    int position;   /* INPUT: among the inputs; CONSTANT: among the constants; ARENA: its offset in bytes */
+    int position;   /* INPUT: among the inputs; CONSTANT: among the constants; ARENA, SMALL: its offset in bytes */
     int needs_data; /* a kernel or a product reads or writes it ... */
     int in_kernel;  /* ... a kernel */
     int aligned;    /* INPUT only: kernels rely on its alignment */
@@ -96,25 +97,38 @@ typedef struct {
 } ProductStep;
 
 typedef struct {
-    const IngotCudaKernel *kernel;
+    const IngotCudaKernel *kernel; /* NULL: `loader`, which keeps it and returns all of this, has not been called */
     int threads, shared, hidden;
+    PyObject *loader;
+} LoadedKernel;
+
+/* A value that must not be greater than a number. */
+typedef struct {
+    int value;
+    int64_t most;
+} Condition;
+
+typedef struct {
+    int grid; /* blocks, among the values */
+    int condition_count;
+    Condition *conditions;
+    LoadedKernel loaded;
 } LaunchForm;
 
 /* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them), and pointers that are
- * null. */
+ * null. Of its forms the first is launched whose conditions hold. */
 typedef struct {
     int count, *buffers, size_count, *sizes;
     int *offsets; /* the bytes of each buffer before what the kernel is given, or NULL: none */
-    int grid;     /* blocks, among the values */
-    int limit;    /* among the values: from 2**31 on, the wide form is launched; -1 where there is none */
-    LaunchForm form, wide;
+    int form_count;
+    LaunchForm *forms;
 } LaunchStep;
 
 /* The launch of a CUDA kernel over several sets of buffers: it is given a table of them, with `places` for the first
    block of each, of `points` points. */
 typedef struct {
     int count, *buffers, *offsets, parts, *extents, places, points;
-    LaunchForm form;
+    LoadedKernel loaded;
 } PartsStep;
 
 typedef struct {
@@ -166,6 +180,7 @@ typedef struct Frame {
     PyObject **shapes;  /* per view: the tuples of sizes and strides, two each, kept too */
     PyObject *arena;    /* uint8 tensor, or NULL */
     int64_t arena_bytes;
+    int joined;      /* the small buffers are in the arena */
     void **pointers; /* room for the widest kernel's arguments, for where they begin ... */
     void **begins;
     int64_t *extents;     /* ... and for the extents of the most parts */
@@ -194,10 +209,12 @@ typedef struct {
     View *views;
     Step *steps;
     Output *outputs;
-    int arena_bytes; /* position in values */
-    int peak_bytes;  /* position in values of what a call takes at once; -1: much */
-    Geometry bytes;  /* dtype of the arena */
-    int frugal;      /* the arena lives as long as a call */
+    int arena_bytes;     /* position in values */
+    int joined_bytes;    /* the same with the small buffers */
+    int64_t most_joined; /* the most bytes of an arena with these */
+    int peak_bytes;      /* position in values of what a call takes at once; -1: much */
+    Geometry bytes;      /* dtype of the arena */
+    int frugal;          /* the arena lives as long as a call */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;
@@ -208,8 +225,17 @@ typedef struct {
 /* program_describe.c: fills a zeroed program from its description. 0, or -1 with an exception set. */
 int ingot_program_describe(Program *program, PyObject *description);
 void ingot_program_free_parts(Program *program);
+/* Whether a buffer is a part of the frame's arena. */
+static inline int ingot_in_arena(const Program *program, const Frame *frame, int buffer) {
+    Place place = program->buffers[buffer].place;
+    return place == ARENA || (place == SMALL && frame->joined);
+}
+
 /* Zeroed memory that lives as long as the program; NULL with MemoryError set. */
 void *ingot_program_memory(Program *program, size_t count, size_t size);
+
+/* Takes the kernel in a capsule, whose threads and memory have been read. 0, or -1 with an exception set. */
+int ingot_program_read_kernel(const Program *program, PyObject *capsule, LoadedKernel *loaded);
 
 /* program.c: evaluates the expressions of a stage. */
 int ingot_program_evaluate(const Program *program, Frame *frame, int stage);

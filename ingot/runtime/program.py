@@ -11,9 +11,10 @@ expressions  (postfix steps, ...): integers over the symbols (see `loops.postfix
              symbols, then the expressions.
 constants    (tensor, ...)
 buffers      ((place, dtype, sizes, strides, position), ...); the place is "input" (its position among the inputs),
-             "constant" (among the constants), "arena" (its offset in bytes, among the values), "output" or
-             "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied first, a
-             seventh whether it is in the CPU's memory whatever the device: a launch is then given the number in it
+             "constant" (among the constants), "arena" or "small" (its offset in bytes, among the values), "output",
+             "own" or "library" (0); a sixth entry says whether an input that is not aligned to 16 bytes is copied
+             first, a seventh whether it is in the CPU's memory whatever the device: a launch is then given the number
+             in it
 views        ((buffer, dtype, sizes, strides, offset), ...): windows that library calls or the user are given
 steps        ("allocate", buffer): a fresh tensor |
              ("allocate", buffer, lender): in the memory of an input that dies with the next step, if only we hold it |
@@ -21,8 +22,7 @@ steps        ("allocate", buffer): a fresh tensor |
              offsets) |
              ("call", function, items, keywords, targets, written) | the same with (stage, bindings, checks) |
              ("release", buffers): the references to library results are dropped |
-             ("launch", buffers, offsets, sizes, grid, kernel, threads, shared, hidden): of a CUDA kernel |
-             the same with (limit, kernel, threads, shared, hidden): what is launched where the limit is 2**31 or more |
+             ("launch", buffers, offsets, sizes, forms): of a CUDA kernel |
              ("launch parts", buffers, offsets, extents, places, points, kernel, threads, shared, hidden) |
              ("product", type, (left, right, out), conditions, call): of views of matrices, or of batches of them
 outputs      ("buffer", buffer) the tensor itself | ("view", view) | ("alone", view): of memory that no other output
@@ -36,12 +36,16 @@ stages       (number, ...) of each expression: 0 where it follows from the input
 frugal       whether the arena is made anew for each call
 peak         the position of the bytes that a call takes at once: where they are many, memory of what dies is held for
              further results (see native/heap.h)
+joined       the position of the arena's size with the "small" buffers in it ...
+most joined  ... and the most bytes of such an arena: if they are more, each small buffer has memory of its own
 ===========  =====================================================================================================
 
 Of a launch, `kernel` is what `_native.load_cuda` gave; the buffers, the values of `sizes` and `hidden` null pointers
 are its parameters, or, over several sets of buffers, a table of them (see `codegen.triton.kernel.TritonKernel`), with
-`places` for their first blocks, of `points` each; `grid` is the position of the number of its blocks, `shared` the
-bytes of shared memory of each.
+`places` for their first blocks, of `points` each; `shared` are the bytes of shared memory of each. Of the forms, each
+(grid, conditions, kernel, threads, shared, hidden), the first is launched whose conditions, (value, number), hold: the
+value is not greater. `grid` is the position of the number of its blocks. In place of the last four there may be what
+loads the kernel and returns them, and keeps it, which is called when the form is first launched.
 A product is cuBLAS's if of all `conditions`, (function, value), the function returns the value, and else the `call`.
 `parts` are the extents of a launch over several sets of buffers (which `buffers` holds one after the other), or empty;
 `offsets`, which may be empty as well, say at which byte of each buffer its part of the memory begins.
@@ -75,10 +79,11 @@ from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
 from ingot.native import _native
 from ingot.schedule.kernel import AnyKernel, Kernel
+from ingot.schedule.memory import JOINED_BYTES
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 
 if TYPE_CHECKING:
-    from ingot.codegen.triton.module import Binary, CompiledKernels
+    from ingot.codegen.triton.module import Binary, CompiledForm, CompiledKernels
 
 _ATTENTIONS = ("flash", "efficient", "cudnn")
 
@@ -114,7 +119,7 @@ _SUMS_AS_USUAL: Mapping[torch.dtype, tuple[tuple[Callable[[], Any], Any], ...]] 
     torch.bfloat16: ((torch._C._get_cublas_allow_bf16_reduced_precision_reduction, (True, True)),),
 }
 
-_RELEASED = ("library", "own", "input")  # places whose tensors are let go when they are dead
+_RELEASED = ("library", "own", "small", "input")  # places whose tensors are let go when they are dead
 
 # Points that make a whole cache line of every element type; two threads then never write to one.
 _POINTWISE_UNIT = 16
@@ -243,7 +248,7 @@ class _Description:
         graph = self.plan.graph
         for name in graph.inputs:
             self.buffer(name)
-        arena, peak = self.value(self.plan.arena_bytes), self.peak()
+        arena, peak, joined = self.value(self.plan.arena_bytes), self.peak(), self.value(self.plan.joined_bytes)
         steps: list[tuple[Any, ...]] = []
         for position in range(len(self.plan.steps)):
             described = self.steps(position)
@@ -271,6 +276,8 @@ class _Description:
             tuple(map(self.stage, self.expressions)),
             self.plan.frugal,
             peak,
+            joined,
+            JOINED_BYTES,
         )
 
     def peak(self) -> int:
@@ -307,7 +314,7 @@ class _Description:
                 position = self.plan.places[name].position
             elif kind == "constant":
                 position = self.constants[name]
-            elif kind == "arena":
+            elif kind in ("arena", "small"):
                 position = self.value(self.plan.places[name].offset or integer(0))
             geometry = self.values(buffer.sizes), self.values(buffer.strides)
             place = kind
@@ -326,7 +333,7 @@ class _Description:
 
     def tensor(self, view: View) -> tuple[str, int]:
         """An item for a view: the buffer's own tensor where it is the whole of it, which costs nothing."""
-        if self.kind(view.buffer) != "arena" and _is_whole(view, self.plan.graph.buffers[view.buffer]):
+        if self.kind(view.buffer) not in ("arena", "small") and _is_whole(view, self.plan.graph.buffers[view.buffer]):
             return "buffer", self.buffer(view.buffer)
         return "view", self.view(view)
 
@@ -351,7 +358,8 @@ class _Description:
         return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
-        fresh = [n for n in dict.fromkeys(names) if self.kind(n) in ("output", "own") and n not in self.allocated]
+        made = ("output", "own", "small")
+        fresh = [n for n in dict.fromkeys(names) if self.kind(n) in made and n not in self.allocated]
         self.allocated.update(fresh)
         lenders = self.plan.lenders
         return [("allocate", self.buffer(n), *map(self.buffer, [lenders[n]] if n in lenders else [])) for n in fresh]
@@ -476,11 +484,9 @@ class _OnGpu(_Description):
         assert isinstance(step.kernel, Kernel)
         if step.parts:
             return self.parts(step, step.kernel)
-        written, binary = self.compiled.written(step.kernel), self.compiled.binary(step.kernel)
-        buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(written.sizes)
-        described = "launch", buffers, self.offsets(step), sizes, self.value(written.grid), *self.form(binary)
-        wide = self.compiled.wide(step.kernel)
-        return described if wide is None else (*described, self.value(written.limit), *self.form(wide))
+        buffers, sizes = tuple(map(self.buffer, step.arguments)), self.values(self.compiled.written(step.kernel).sizes)
+        forms = tuple(map(self.form, self.compiled.forms(step.kernel)))
+        return "launch", buffers, self.offsets(step), sizes, forms
 
     def call(self, node: Library) -> tuple[Any, ...]:
         call = super().call(node)
@@ -496,14 +502,31 @@ class _OnGpu(_Description):
         """A launch over several sets of buffers."""
         written, buffers = self.compiled.written(kernel), tuple(map(self.buffer, step.arguments))
         points = dict(written.constants)["XBLOCK"]
-        form = self.form(self.compiled.binary(kernel))
-        return "launch parts", buffers, self.offsets(step), self.values(step.parts), written.table, points, *form
+        loaded = load_binary(self.compiled.binary(kernel), self.loaded, self.device.index)
+        return "launch parts", buffers, self.offsets(step), self.values(step.parts), written.table, points, *loaded
 
-    def form(self, binary: Binary) -> tuple[Any, ...]:
-        key = binary, self.device.index
-        if key not in self.loaded:
-            self.loaded[key] = _native.load_cuda(binary.image, binary.function, binary.shared, self.device.index)
-        return self.loaded[key], binary.threads, binary.shared, binary.hidden
+    def form(self, form: CompiledForm) -> tuple[Any, ...]:
+        conditions = tuple((self.value(e), most) for e, most in form.conditions)
+        load = _Loader(form, self.loaded, self.device.index)
+        return self.value(form.grid), conditions, *(load() if form.is_compiled else [load])
+
+
+class _Loader:
+    """Loads a form of a kernel into a GPU, and keeps it there as long as this lives."""
+
+    def __init__(self, form: CompiledForm, loaded: dict[tuple[Binary, int], Any], device: int) -> None:
+        self.form, self.loaded, self.device = form, loaded, device
+
+    def __call__(self) -> tuple[Any, int, int, int]:
+        return load_binary(self.form.binary, self.loaded, self.device)
+
+
+def load_binary(binary: Binary, loaded: dict[tuple[Binary, int], Any], device: int) -> tuple[Any, int, int, int]:
+    """(kernel, threads, shared, hidden) of a description."""
+    key = binary, device
+    if key not in loaded:
+        loaded[key] = _native.load_cuda(binary.image, binary.function, binary.shared, device)
+    return loaded[key], binary.threads, binary.shared, binary.hidden
 
 
 def unaligned_inputs(plan: Plan) -> set[str]:

@@ -59,8 +59,7 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
     steps, graph = with_copies(steps, graph)
     steps = _with_unique_names(side_by_side(steps, graph, target))
     lenders = lenders_of(steps, graph) if frugal else {}
-    places, last_use, arena_bytes, peak_bytes = plan_memory(steps, graph, frugal, target, lenders)
-    return Plan(graph, steps, places, last_use, arena_bytes, peak_bytes, frugal, lenders)
+    return Plan(graph, steps, *plan_memory(steps, graph, frugal, target, lenders), frugal, lenders)
 
 
 def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str]]:

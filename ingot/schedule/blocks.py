@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, product
@@ -22,19 +23,24 @@ WARPS_OF_RUN = 8  # of blocks that take one row after another, at most: of more,
 PER_THREAD_OF_RUN = 4  # ... where that is enough: then rows of float32 and of halves are spread over threads alike
 LONGEST_OF_RUN = 4096
 FEW_BLOCKS = 1024  # of smaller blocks there are more: fewer than this leave multiprocessors idle
+SHORTEST_FORM = 64  # elements of the shortest rows that there is a form for, where sizes are symbols
+
+Condition = tuple[Expr, int]  # an expression over sizes, and what it must not be greater than
 
 
 @dataclass(frozen=True)
 class Blocks:
     """A block of threads takes `points` neighbouring points of the outer loops, or, with a `tile`, that many of the
     last loop by `tile` of the one before. `inner` elements of the inner loops are taken at a time; where a block is
-    `persistent`, that is all of them, so each is read once and stays in registers."""
+    `persistent`, that is all of them, so each is read once and stays in registers: of loops whose size is a symbol's,
+    `lengths` says how many these may be."""
 
     points: int
     inner: int = 0
     tile: int = 0
     persistent: bool = True
     warps: int = 4
+    lengths: tuple[tuple[Expr, int], ...] = ()
 
     def count(self, kernel: Kernel) -> Expr:
         """How many blocks there are."""
@@ -43,10 +49,20 @@ class Blocks:
         *rest, tile, vector = kernel.loops
         return product(s.extent for s in rest) * ceil_div(tile.extent, self.tile) * ceil_div(vector.extent, self.points)
 
+    @property
+    def slack(self) -> int:
+        """More than what the last block goes beyond the end."""
+        return max(self.points * max(self.tile, 1), self.inner)
+
+    def length(self, stage: Stage) -> int:
+        """How many elements of a stage's inner loops there are at most, if all of them are taken at once."""
+        size = inner_size(stage)
+        return dict(self.lengths)[size] if size.constant is None else size.constant
+
 
 def choose_blocks(kernel: Kernel) -> Blocks:
-    """The blocks of a kernel, which depend on its sizes alone."""
-    rows = [inner_size(stage) for stage in kernel.stages if stage.loops]
+    """The blocks of a kernel, which depend on its sizes alone, and are right for all that symbols may be."""
+    rows = _rows(kernel)
     if kernel.run:
         blocks = rows_of_run(rows[0].constant or 0)
         assert blocks is not None
@@ -56,20 +72,70 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         return Blocks(points, warps=max(1, min(4, points // 128)))
     if not rows:
         return Blocks(TILE, tile=TILE) if kernel.tile is not None else _flat(kernel.points.constant)
-    beside = kernel.vector is not None
-    longest = max((row.constant for row in rows if row.constant is not None), default=0)
     known = all(row.constant is not None for row in rows)
-    width = power_of_two(longest)
-    if beside and not kernel.rows and sum(1 for stage in kernel.stages if stage.loops) == 1:
+    width = _known_width(rows)
+    if _is_columns(kernel):
         return _columns(width if known else 0, kernel.points.constant)
-    if known and width * (BESIDE if beside else 1) <= LARGEST_ROW:
-        points = max((ROWS if width < SHORT_ROW else FLAT) // width, BESIDE if beside else 1)
-        points = _at_most(points, kernel.points.constant)
-        return Blocks(points, width, warps=_warps(points * width))
-    if beside:
+    if known and width * _least_points(kernel) <= LARGEST_ROW:
+        return _whole_rows(kernel, width)
+    if kernel.vector is not None:
         return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
     inner = STEP if known else ROWS
     return Blocks(1, inner, persistent=False, warps=inner // (32 * PER_THREAD))
+
+
+def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition, ...]]]:
+    """The blocks of a kernel of symbolic sizes that are better than those of `choose_blocks` where these conditions
+    hold. The first whose conditions hold are nearly those that known sizes would have."""
+    rows = _rows(kernel)
+    unknown = [row for row in rows if row.constant is None]
+    if kernel.run:
+        return []
+    if _is_columns(kernel):
+        if kernel.points.constant is not None:
+            return []
+        widths = [BESIDE << k for k in range((MOST_BESIDE // BESIDE).bit_length() - 1)]
+        width = 0 if unknown else _known_width(rows)
+        return [(_columns_of(w, width), ((kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * w),)) for w in widths]
+    result: list[tuple[Blocks, tuple[Condition, ...]]] = []
+    width = SHORTEST_FORM
+    while unknown and (all_rows := max(width, _known_width(rows))) * _least_points(kernel) <= LARGEST_ROW:
+        lengths = _lengths(unknown, width)
+        result.append((_whole_rows(kernel, all_rows, lengths), lengths))
+        width *= 2
+    return result
+
+
+def _rows(kernel: Kernel) -> list[Expr]:
+    return [inner_size(stage) for stage in kernel.stages if stage.loops]
+
+
+def _known_width(rows: Sequence[Expr]) -> int:
+    return power_of_two(max((row.constant for row in rows if row.constant is not None), default=0))
+
+
+def _is_columns(kernel: Kernel) -> bool:
+    """Whether the kernel reduces columns, each element of which is read once."""
+    return kernel.vector is not None and not kernel.rows and len(_rows(kernel)) == 1
+
+
+def _least_points(kernel: Kernel) -> int:
+    return BESIDE if kernel.vector is not None else 1
+
+
+def _whole_rows(kernel: Kernel, width: int, lengths: tuple[Condition, ...] = ()) -> Blocks:
+    points = max((ROWS if width < SHORT_ROW else FLAT) // width, _least_points(kernel))
+    points = _at_most(points, kernel.points.constant)
+    return Blocks(points, width, warps=_warps(points * width), lengths=lengths)
+
+
+def _lengths(rows: Sequence[Expr], width: int) -> tuple[Condition, ...]:
+    """How long rows may be of which none is longer than `width`; a multiple of another's length is one of its limit."""
+    factors = {row: row.terms[0] if len(row.terms) == 1 else (1, (row,)) for row in rows}
+    most: dict[object, int] = {}
+    for factor, atoms in factors.values():
+        most[atoms] = max(most.get(atoms, 1), factor)
+    return tuple((row, width * factor // most[atoms]) for row, (factor, atoms) in factors.items())
 
 
 def rows_of_run(columns: int) -> Blocks | None:
@@ -86,7 +152,10 @@ def _columns(width: int, points: int | None) -> Blocks:
     block = MOST_BESIDE
     while points is not None and block > BESIDE and -(-points // block) < FEW_BLOCKS // 4:
         block //= 2
-    block = _at_most(block, points)
+    return _columns_of(_at_most(block, points), width)
+
+
+def _columns_of(block: int, width: int) -> Blocks:
     inner = max(ROWS // block, 1)
     if 0 < width <= inner:
         return Blocks(block, width, warps=max(1, _warps(block * width) // 4))

@@ -3,7 +3,8 @@
 Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns
 its storage. Where memory is scarcer than time (a training step's peak is when gradients are made of what was kept),
 temporaries own theirs as well, and inputs that nobody else holds die with their last use. On a GPU, where to ask for
-memory takes the host as long as half a launch, small ones share an arena all the same.
+memory takes the host as long as half a launch, small ones share an arena all the same; whether those of symbolic sizes
+are small is known when the program runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Place
 ALIGNMENT = 64
 ZERO = integer(0)
 SMALL_BYTES = 1 << 20  # work on larger buffers takes a GPU longer than the host takes to ask for them
+JOINED_BYTES = 4 * SMALL_BYTES  # of an arena with all buffers of symbolic sizes: else each has memory of its own
 
 Step = KernelStep | LibraryStep
 NONE: Mapping[str, str] = {}
@@ -89,8 +91,8 @@ def plan_memory(
     frugal: bool = False,
     target: Target = CPU,
     lenders: Mapping[str, str] = NONE,
-) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr]:
-    """(places, buffers dead after each step, arena bytes, peak bytes).
+) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr, Expr]:
+    """(places, buffers dead after each step, arena bytes, those with small buffers in it, peak bytes).
 
     The peak counts inputs, outputs, the arena and what library calls return, as long as each is held.
     """
@@ -101,7 +103,8 @@ def plan_memory(
     from_library = {
         t for s in steps if isinstance(s, LibraryStep) and s.node.out is None for t in s.node.targets if t is not None
     }
-    small = _small(steps, graph, alive) if target.device == "cuda" else ()
+    small, may_be_small = _small(steps, graph, alive) if target.device == "cuda" else (set(), set())
+    joined: list[str] = []
     for name in alive:
         if name in places:
             continue
@@ -109,25 +112,32 @@ def plan_memory(
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
+        elif frugal and name in may_be_small:
+            joined.append(name)
         elif (frugal and name not in small) or not graph.bound.isdisjoint(buffer_bytes(graph.buffers[name]).symbols):
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
-    offsets, arena_bytes = _offsets(arena_lives, {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive})
-    places |= {name: Place("arena", offset=offset) for name, offset in offsets.items()}
+    sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}
+    arena_bytes = _offsets([life for life in arena_lives if life.buffer not in joined], sizes)[1]
+    offsets, joined_bytes = _offsets(arena_lives, sizes)
+    places |= {name: Place("small" if name in joined else "arena", offset=at) for name, at in offsets.items()}
     last_use: dict[int, tuple[str, ...]] = {}
     for life in alive.values():
         if life.last < len(steps):
             last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
-    return places, last_use, arena_bytes, _peak(steps, graph, alive, places, arena_bytes, lenders)
+    return places, last_use, arena_bytes, joined_bytes, _peak(steps, graph, alive, places, arena_bytes, lenders)
 
 
-def _small(steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]) -> set[str]:
-    """Buffers of few bytes on the device that no library is given as tensors: products are given addresses."""
+def _small(steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Buffers of few bytes on the device that no library is given as tensors (products are given addresses), and those
+    that may be of few, as symbols say."""
     calls = [step for step in steps if isinstance(step, LibraryStep) and not step.multiplies]
     given = {name for step in calls for name in step_buffers(step)}
     buffers = [graph.buffers[name] for name in alive if name not in given]
-    sizes = {buffer.name: buffer_bytes(buffer).constant for buffer in buffers if not buffer.on_host}
-    return {name for name, size in sizes.items() if size is not None and size <= SMALL_BYTES}
+    sizes = {buffer.name: buffer_bytes(buffer) for buffer in buffers if not buffer.on_host}
+    small = {name for name, size in sizes.items() if size.constant is not None and size.constant <= SMALL_BYTES}
+    symbolic = {n for n, size in sizes.items() if size.constant is None and graph.bound.isdisjoint(size.symbols)}
+    return small, symbolic
 
 
 def _rounded(size: Expr) -> Expr:

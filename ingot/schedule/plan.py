@@ -66,7 +66,8 @@ class Place:
     `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes into the call's arena),
     "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards), "library" (a
     tensor that a library call returned) or "own" (storage of its own that is released with its last use: in a frugal
-    plan, and for sizes that are not known when the program begins).
+    plan, and for sizes that are not known when the program begins) or "small" (in the arena, at an `offset`, where that
+    is small with all of these, else "own").
     """
 
     kind: str
@@ -77,15 +78,16 @@ class Place:
 @dataclass
 class Plan:
     """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
-    symbols. `lenders` are the inputs whose memory a buffer is given if nobody else needs them, by the buffer. Of a
-    `frugal` plan nothing is kept between calls, and memory is given back as soon as it is dead, but for
-    small temporaries of a GPU."""
+    symbols; `joined_bytes` are those of the arena with all small buffers in it. `lenders` are the inputs whose memory a
+    buffer is given if nobody else needs them, by the buffer. Of a `frugal` plan nothing is kept between calls, and
+    memory is given back as soon as it is dead, but for small temporaries of a GPU."""
 
     graph: LoopGraph
     steps: list[KernelStep | LibraryStep]
     places: dict[str, Place]
     last_use: dict[int, tuple[str, ...]]
     arena_bytes: Expr
+    joined_bytes: Expr
     peak_bytes: Expr
     frugal: bool = False
     lenders: dict[str, str] = field(default_factory=dict)

@@ -63,7 +63,7 @@ def plan():
     multiply = Library("mm", Origin(("aten.mm.default",), HERE), torch.mm, (views[2], views[3]), {}, ("z",), out="out")
     steps = [KernelStep(kernel, ("x", "table", "y"), BATCH, 1.0), LibraryStep(multiply)]
     places = {"x": Place("input", 0), "y": Place("arena", offset=integer(0)), "z": Place("output")}
-    return Plan(graph, steps, places, {1: ("y",)}, BATCH * 32, BATCH * 64)
+    return Plan(graph, steps, places, {1: ("y",)}, BATCH * 32, BATCH * 32, BATCH * 64)
 
 
 def compilation(**changes):

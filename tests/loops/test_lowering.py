@@ -25,14 +25,15 @@ from ingot.loops.verify import verify
 f32, bf16, i64 = torch.float32, torch.bfloat16, torch.int64
 
 
-def traced(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> AtenGraph:
+def traced(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False) -> AtenGraph:
     """The ATen graph of `fn`, called once, on fakes of `args`; with `dynamic`, the first argument's first size is
-    symbolic."""
+    symbolic, or its sizes in these dimensions."""
     graph = fx.Graph()
     graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
     context = FakeContext()
     gm = fx.GraphModule(torch.nn.Module(), graph)
-    dims = [frozenset((0,) if dynamic and k == 0 else ()) for k in range(len(args))]
+    symbolic = dynamic if isinstance(dynamic, tuple) else (0,) if dynamic else ()
+    dims = [frozenset(symbolic if k == 0 else ()) for k in range(len(args))]
     return trace(gm, [context.fake(a, dynamic_dims=d) for a, d in zip(args, dims)], context)
 
 

@@ -45,17 +45,44 @@ def launched(step, parameters, expressions):
     return list(found)[:parameters], x.data_ptr(), y.data_ptr()
 
 
-found, x, y = launched(("launch", (0, 1), (), (0,), 3, kernel, 32, 0, 1), 4, (8, 1, 0, 5))
+found, x, y = launched(("launch", (0, 1), (), (0,), ((3, (), kernel, 32, 0, 1),)), 4, (8, 1, 0, 5))
 assert found == [x, y, 8, 0], found
 assert ctypes.c_uint.in_dll(fake, "fake_grid").value == 5
-found, x, y = launched(("launch", (0, 1), (4, 2), (0,), 3, kernel, 32, 0, 0), 3, (8, 1, 0, 5, 16))
+found, x, y = launched(("launch", (0, 1), (4, 2), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
 assert found == [x + 16, y, 8], found
 try:
-    launched(("launch", (0, 1), (4,), (0,), 3, kernel, 32, 0, 0), 3, (8, 1, 0, 5, 16))
+    launched(("launch", (0, 1), (4,), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
 except ValueError as problem:
     assert "offsets in the buffers of a launch" in str(problem)
 else:
     raise AssertionError("one offset for two buffers was taken")
+
+# The first form is launched whose conditions hold; one that was not compiled is asked for once.
+asked = []
+
+
+def load():
+    asked.append(1)
+    return kernel, 64, 0, 2
+
+
+for most, grid, parameters in ((8, 5, 3), (7, 6, 5)):
+    forms = ((3, ((0, most), (1, 9)), kernel, 32, 0, 0), (4, (), load))
+    found, x, y = launched(("launch", (0, 1), (), (0,), forms), parameters, (8, 1, 0, 5, 6))
+    assert found == [x, y, 8, 0, 0][:parameters] and ctypes.c_uint.in_dll(fake, "fake_grid").value == grid
+assert asked == [1]
+for forms in ((), ((3, ((0, 8),), kernel, 32, 0, 0),), ((3, (), 5),), ((3, (), kernel, 32, 0, 9),)):
+    try:
+        launched(("launch", (0, 1), (), (0,), forms), 3, (8, 1, 0, 5))
+    except ValueError as problem:
+        assert "malformed" in str(problem)
+    else:
+        raise AssertionError(forms)
+failing = ("launch", (0, 1), (), (0,), ((3, (), lambda: None),))
+try:
+    launched(failing, 3, (8, 1, 0, 5))
+except TypeError as problem:
+    assert "returned no tuple" in str(problem)
 print("launched")
 """
 

@@ -491,6 +491,36 @@ class TestLibraryCalls:
         assert [t.tolist() for t in kept] == [[1] * 8, [2] * 8, [3] * 8]
         assert len({t.untyped_storage().data_ptr() for t in kept}) == 3
 
+    @pytest.mark.parametrize("size", [8, 800])
+    def test_small_buffers_share_the_arena(self, size):
+        """Two buffers of symbolic size: in an arena of up to 512 bytes, at multiples of its half, else on their own."""
+        seen: list[torch.Tensor] = []
+        place = ("small", F32, (0,), (1,))
+        parts = (
+            (vector("input"), (*place, 2), (*place, 3)),
+            tuple((k, F32, (0,), (1,), 2) for k in (1, 2)),
+            (
+                ("allocate", 1),
+                launch("add_one", 0, 1),
+                ("allocate", 2),
+                launch("add_one", 1, 2),
+                call(lambda *given: seen.extend(given), ("view", 0), ("view", 1)),
+                ("release", (1, 2)),
+            ),
+            (),
+        )
+        n = ("symbol", 0)
+        expressions = (const(1), const(0), (n, ("const", 4), ("mul",)), (n, ("const", 8), ("mul",)))
+        rest = 2, torch.uint8, None, torch.device("cpu"), (0,) * 4, True, None, 4, 512
+        run = _native.Program((1, ((0, "size", 0),), expressions, (), *parts, *rest))
+        for value in (0.0, 1.0):
+            run(torch.full((size,), value))
+        values = [t[:8].tolist() for t in seen]
+        assert values == [[1] * 8, [2] * 8, [2] * 8, [3] * 8]
+        first, second = (t.untyped_storage() for t in seen[:2])
+        assert (first.data_ptr() == second.data_ptr()) is (size == 8)
+        assert first.nbytes() == (64 if size == 8 else 4 * size)
+
     def test_no_gradient_is_recorded(self):
         run = program(
             [vector("input"), vector("library")], [call(torch.sin, ("buffer", 0), targets=(1,))], [("buffer", 1)]

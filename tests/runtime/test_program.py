@@ -56,7 +56,7 @@ class Maker:
 
     def program(self, *outputs: Any, **compiled: Any) -> Program:
         self.graph.outputs = list(outputs)
-        plan = Plan(self.graph, self.steps, self.places, self.last_use, self.arena, self.arena + 100)
+        plan = Plan(self.graph, self.steps, self.places, self.last_use, self.arena, self.arena, self.arena + 100)
         return Program(plan, HandMade(**compiled))
 
 

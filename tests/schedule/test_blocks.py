@@ -98,11 +98,15 @@ def test_small_temporaries_share_an_arena() -> None:
             x = (x @ w).tanh() @ w
         return torch.cumsum(x + 1, 0).sin()
 
-    def kinds(rows: int) -> tuple[set[str], int | None]:
-        graph = lower(traced(fn, torch.ones(rows, 256), torch.ones(256, 256)), target=GPU)
+    def kinds(rows: int, dynamic: bool = False) -> tuple[set[str], int | None]:
+        graph = lower(traced(fn, torch.ones(rows, 256), torch.ones(256, 256), dynamic=dynamic), target=GPU)
         plan = schedule(graph, frugal=True, target=GPU)
-        return {place.kind for place in plan.places.values()}, plan.arena_bytes.constant
+        sizes = {symbol: rows for symbol, *_ in plan.graph.symbols}
+        assert plan.arena_bytes.constant in (0, plan.joined_bytes.constant)
+        return {place.kind for place in plan.places.values()}, plan.joined_bytes.evaluate(sizes)
 
     # What cumsum is given is a tensor of its own.
     assert kinds(16) == ({"input", "arena", "own", "output"}, 2 * 16 * 256 * 4)
     assert kinds(2048) == ({"input", "own", "output"}, 0)
+    # Whether what has a symbolic size is small, the program finds out.
+    assert kinds(16, dynamic=True) == ({"input", "small", "own", "output"}, 2 * 16 * 256 * 4)

@@ -20,7 +20,14 @@ from ingot.codegen.triton.rewrite import in_other_words
 from ingot.errors import Unsupported
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
 from ingot.loops.ir import Instruction
-from ingot.schedule.blocks import Blocks, choose_blocks, inner_size, power_of_two
+from ingot.schedule.blocks import (
+    Blocks,
+    Condition,
+    blocks_for_some_sizes,
+    choose_blocks,
+    inner_size,
+    power_of_two,
+)
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store, loans
 
 SHORT = 2**31
@@ -37,8 +44,7 @@ Body = tuple[str, tuple[tuple[str, int], ...], int, int]
 class TritonKernel:
     """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes`, in
     `grid` blocks of `warps` warps; `constants` are its block sizes, `stages` how far a loop reads ahead, where that is
-    said. Index arithmetic and sizes are in 32 bits if it is
-    `short`, else in 64; with a `limit`, that is right as long as it is less than SHORT.
+    said. Index arithmetic and sizes are in 32 bits if it is `short`, else in 64.
 
     With a `table` it takes the address of one instead, of 64-bit integers: the first block of each set of buffers, in
     `table` places, of which those that are left over hold the largest integer; and a row for each set, of its first
@@ -53,7 +59,6 @@ class TritonKernel:
     warps: int
     asserts: bool
     short: bool = False
-    limit: Expr | None = None
     table: int = 0
     stages: int = 0
 
@@ -70,31 +75,57 @@ class Value(NamedTuple):
     axes: frozenset[str]
 
 
-def write_kernel(kernel: Kernel, wide: bool = False) -> TritonKernel:
-    """The Triton code of a kernel whose rows, if it has any, fit registers; index arithmetic is in 64 bits if it is to
-    be `wide`, else in 32 where that is ever right. Raises Unsupported for what has no code."""
+@dataclass(frozen=True)
+class Form:
+    """A way to compute a kernel: in these blocks, with index arithmetic in 32 bits if it is `short`, where each of the
+    `conditions` holds: an expression is not greater than a number."""
+
+    blocks: Blocks
+    short: bool
+    conditions: tuple[Condition, ...] = ()
+
+
+def forms_of(kernel: Kernel) -> list[Form]:
+    """The forms of a kernel, of which the first is launched whose conditions hold. The last one has none, and there is
+    no other where all sizes are known. Index arithmetic is in 32 bits where that is ever right."""
+    blocks = choose_blocks(kernel)
+    some = blocks_for_some_sizes(kernel)
+    slack = max(b.slack for b in (blocks, *(b for b, _ in some)))
+    if fits_short(kernel, slack):
+        return [*(Form(b, True, conditions) for b, conditions in some), Form(blocks, True)]
+    limit = _short_limit(kernel, slack)
+    if limit is None or limit.constant is not None:
+        return [*(Form(b, False, conditions) for b, conditions in some), Form(blocks, False)]
+    short = limit, SHORT - 1
+    forms = [Form(b, True, (*conditions, short)) for b, conditions in some]
+    return [*forms, Form(blocks, True, (short,)), Form(blocks, False)]
+
+
+def general_form(kernel: Kernel) -> Form:
+    """The form for sizes of all kinds, but for those that need 64 bits where that is asked at each launch."""
+    blocks = choose_blocks(kernel)
+    return next(form for form in forms_of(kernel) if form.blocks == blocks)
+
+
+def write_kernel(kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbol] = ()) -> TritonKernel:
+    """The Triton code of a form, by default the general one, of a kernel whose rows, if it has any, fit registers. The
+    sizes that it takes begin with `sizes`. Raises Unsupported for what has no code."""
     kernel = replace(kernel, stages=tuple(in_other_words(stage) for stage in kernel.stages))
     if kernel.product is not None:
         from ingot.codegen.triton.product import write_product
 
-        return write_product(kernel, wide)
-    blocks = choose_blocks(kernel)
-    if wide:
-        return Writer(kernel, blocks, False).write()
-    if fits_short(kernel, blocks):
-        return Writer(kernel, blocks, True).write()
-    limit = _short_limit(kernel, blocks)
-    made = Writer(kernel, blocks, limit is not None).write()
-    return replace(made, limit=limit) if made.sizes else write_kernel(kernel, wide=True)
+        return write_product(kernel)
+    form = form or general_form(kernel)
+    return Writer(kernel, form.blocks, form.short, sizes).write()
 
 
 class Writer:
-    def __init__(self, kernel: Kernel, blocks: Blocks, short: bool) -> None:
+    def __init__(self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()) -> None:
         self.kernel, self.blocks = kernel, blocks
         self.lines: list[str] = []
         self.indent = 1
         self.rank = 1 if not blocks.tile and not blocks.inner else 2
-        self.sizes: dict[Symbol, str] = {}
+        self.sizes = {size: f"size{k}" for k, size in enumerate(sizes)}
         self.symbols: dict[Symbol, Value] = {}
         self.masks: dict[str, str | None] = {}
         self.constants: dict[str, int] = {}
@@ -335,7 +366,7 @@ class Writer:
 
     def inner(self, stage: Stage, size: Expr) -> None:
         """The whole of a stage's inner loops as an axis."""
-        block = power_of_two(size.constant or 0)
+        block = power_of_two(self.blocks.length(stage))
         name = "r" if block == self.blocks.inner else f"r{block}_"
         self.inner_block = f"{name.upper()}BLOCK"
         self.constants[self.inner_block] = block
@@ -663,12 +694,11 @@ def summand(text: str) -> str:
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
-def fits_short(kernel: Kernel, blocks: Blocks) -> bool:
-    """Whether 32 bits are enough for all index arithmetic."""
+def fits_short(kernel: Kernel, slack: int) -> bool:
+    """Whether 32 bits are enough for all index arithmetic, where blocks go beyond the end by less than `slack`."""
     lengths = [p.length.constant if p.length is not None else None for p in kernel.parameters]
     counts = [product(s.extent for s in kernel.loops).constant]
     counts += [inner_size(stage).constant for stage in kernel.stages]
-    slack = max(blocks.points * max(blocks.tile, 1), blocks.inner)
     if any(n is None or n + slack >= SHORT for n in (*lengths, *counts)):
         return False
     stages = [*kernel.stages]
@@ -704,13 +734,12 @@ def _is_short(e: Expr) -> bool:
     return total < SHORT
 
 
-def _short_limit(kernel: Kernel, blocks: Blocks) -> Expr | None:
+def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
     """What must be less than 2**31 for 32 bits to be enough: the largest of what is compared, divided, or an index.
     Sums and products may overflow on the way to a result that fits. None where that is not known."""
     lengths = [p.length for p in kernel.parameters]
     extents = [s.extent for s in kernel.loops] + [s.extent for stage in kernel.stages for s in stage.loops]
     counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
-    slack = max(blocks.points * max(blocks.tile, 1), blocks.inner)
     if any(length is None for length in lengths):
         return None
     needed = [n + slack for n in (*lengths, *counts) if n is not None]

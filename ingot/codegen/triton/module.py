@@ -9,10 +9,10 @@ import json
 import linecache
 import os
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from ingot.codegen.store import store_in
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
+from ingot.codegen.triton.kernel import Body, Form, TritonKernel, forms_of, general_form, write_kernel
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
+from ingot.loops.expr import Symbol
 from ingot.loops.ir import Origin
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep
@@ -40,6 +41,7 @@ from ingot.codegen.triton import helpers
 ALIGNMENT = 16  # bytes that buffers are aligned to, at least: what is not is copied before a kernel reads it
 
 _files = count()
+_NO_SIZES: Mapping[Symbol, int] = {}
 
 
 class Gpu(NamedTuple):
@@ -76,68 +78,109 @@ class Binary:
         return Binary(rest[:size], rest[size:].decode(), function, shared, threads, hidden)
 
 
+class CompiledForm:
+    """A form of a kernel, written and compiled when it is asked for. It is launched where the `conditions` hold, in
+    `grid` blocks."""
+
+    def __init__(self, kernel: Kernel, form: Form | None, general: TritonKernel, gpu: Gpu, aligned: Sequence[bool]):
+        self.conditions = form.conditions if form is not None else ()
+        self.is_general = form is None or form == general_form(kernel)
+        self.grid = form.blocks.count(kernel) if form is not None else general.grid
+        self._kernel, self._form, self._general = kernel, form, general
+        self._gpu, self.aligned = gpu, tuple(aligned)
+        self._binary: Binary | None = None
+
+    @cached_property
+    def written(self) -> TritonKernel:
+        if self._form is None:
+            return self._general
+        made = write_kernel(self._kernel, self._form, self._general.sizes)
+        assert made.sizes == self._general.sizes
+        return made
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._binary is not None
+
+    @property
+    def binary(self) -> Binary:
+        if self._binary is None:
+            key = _key(self.written, self._gpu, self.aligned)
+            kept = _kept(key)
+            if kept is None:
+                import_triton()
+                with paused_collection():
+                    kept = _build_and_keep(self.written, self._gpu, self.aligned)
+            self._binary = kept
+        return self._binary
+
+    @binary.setter
+    def binary(self, made: Binary) -> None:
+        self._binary = made
+
+
 class CompiledKernels:
-    """Binaries of kernels for a device, each different body once. `seconds` is what writing and compiling took; `wide`
-    are the forms of those that have a limit, for sizes beyond it."""
+    """Binaries of kernels for a device. Of the `forms` of each the first is launched whose conditions hold; those that
+    the sizes at hand ask for are compiled, each different body once. `seconds` is what writing and compiling took."""
 
     def __init__(
-        self,
-        written: dict[Kernel, TritonKernel],
-        wide: dict[Kernel, TritonKernel],
-        binaries: dict[Body, Binary],
-        seconds: dict[str, float],
+        self, forms: dict[Kernel, list[CompiledForm]], chosen: dict[Kernel, CompiledForm], seconds: dict[str, float]
     ) -> None:
-        self._written, self._wide, self._binaries = written, wide, binaries
+        self._forms, self._chosen = forms, chosen
         self.seconds = seconds
 
+    def forms(self, kernel: Kernel) -> list[CompiledForm]:
+        return self._forms[kernel]
+
     def written(self, kernel: Kernel) -> TritonKernel:
-        return self._written[kernel]
+        """The form that the sizes at hand ask for."""
+        return self._chosen[kernel].written
 
     def binary(self, kernel: Kernel) -> Binary:
-        return self._binaries[self._written[kernel].body]
-
-    def wide(self, kernel: Kernel) -> Binary | None:
-        """What is launched with the same arguments where the sizes are beyond the kernel's limit, if it has one."""
-        return self._binaries[self._wide[kernel].body] if kernel in self._wide else None
+        return self._chosen[kernel].binary
 
     def assembly(self) -> str:
         """What the device's assembler was given."""
-        return "\n\n".join(binary.assembly for binary in self._binaries.values())
+        return "\n\n".join(binary.assembly for binary in self._binaries().values())
 
     def ir(self, kernel: AnyKernel) -> str:
         """The kernel's text."""
         assert isinstance(kernel, Kernel)
-        return self._written[kernel].source
+        return self.written(kernel).source
 
     @property
     def function_count(self) -> int:
         """How many different bodies were compiled."""
-        return len(self._binaries)
+        return len(self._binaries())
+
+    def _binaries(self) -> dict[Body, Binary]:
+        compiled = [form for forms in self._forms.values() for form in forms if form.is_compiled]
+        return {form.written.body: form.binary for form in compiled}
 
 
-def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[str] = ()) -> CompiledKernels:
-    """Compile the kernels of `steps` for a device, equal bodies once. The buffers in `unaligned` may lie anywhere.
-    Raises Unsupported for what has no code."""
+def compile_kernels(
+    steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[str] = (), sizes: Mapping[Symbol, int] = _NO_SIZES
+) -> CompiledKernels:
+    """Compile the kernels of `steps` for a device, equal bodies once: the forms for these sizes, or the general ones
+    where they are not said. The buffers in `unaligned` may lie anywhere. Raises Unsupported for what has no code."""
     if not available():
         raise Unsupported("Triton is not installed: pip install ingot[gpu]", skip=True)
     start = perf_counter()
-    written: dict[Kernel, TritonKernel] = {}
-    wide: dict[Kernel, TritonKernel] = {}
-    shapes: dict[Kernel, list[TritonKernel]] = {}
-    different: dict[Body, tuple[TritonKernel, tuple[bool, ...]]] = {}  # and which parameters are aligned at each launch
+    shapes: dict[Kernel, Kernel] = {}
+    aligned: dict[Kernel, tuple[bool, ...]] = {}  # which parameters are so at each launch
     for step in steps:
         kernel = step.kernel
         assert isinstance(kernel, Kernel)
-        shape = _anonymous(kernel)
-        if shape not in shapes:
-            shapes[shape] = _forms(kernel)
-        written[kernel] = shapes[shape][0]
-        if len(shapes[shape]) > 1:
-            wide[kernel] = shapes[shape][1]
-        aligned = () if step.parts else tuple(name not in unaligned for name in step.arguments)
-        for made in shapes[shape]:
-            _, before = different.get(made.body, (made, aligned))
-            different[made.body] = made, tuple(a and b for a, b in zip(aligned, before))
+        shape = shapes[kernel] = _anonymous(kernel)
+        here = () if step.parts else tuple(name not in unaligned for name in step.arguments)
+        aligned[shape] = tuple(a and b for a, b in zip(here, aligned.get(shape, here)))
+    named = {shape: kernel for kernel, shape in reversed(shapes.items())}
+    forms = {shape: _forms(kernel, gpu, aligned[shape]) for shape, kernel in named.items()}
+    chosen = {shape: _form_for(found, sizes) for shape, found in forms.items()}
+    different: dict[Body, tuple[TritonKernel, tuple[bool, ...]]] = {}
+    for form in chosen.values():
+        _, before = different.get(form.written.body, (form.written, form.aligned))
+        different[form.written.body] = form.written, tuple(a and b for a, b in zip(form.aligned, before))
     emitted = perf_counter()
     compiled = {body: kept for body, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
     missing = {body: given for body, given in different.items() if body not in compiled}
@@ -147,18 +190,26 @@ def compile_kernels(steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[
         with paused_collection(), ThreadPoolExecutor(max(1, min(len(missing), os.cpu_count() or 1))) as pool:
             built = pool.map(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values())
             compiled.update(zip(missing, built))
+    for form in chosen.values():
+        form.binary = compiled[form.written.body]
     seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
-    return CompiledKernels(written, wide, {body: compiled[body] for body in different}, seconds)
+    each = shapes.items()
+    return CompiledKernels({k: forms[s] for k, s in each}, {k: chosen[s] for k, s in each}, seconds)
 
 
-def _forms(kernel: Kernel) -> list[TritonKernel]:
-    """A kernel, and beside one that has a limit its form for sizes beyond it."""
-    made = write_kernel(kernel)
-    if made.limit is None:
-        return [made]
-    wide = write_kernel(kernel, wide=True)
-    assert wide.sizes == made.sizes
-    return [made, wide]
+def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledForm]:
+    general = write_kernel(kernel)
+    if kernel.product is not None:
+        return [CompiledForm(kernel, None, general, gpu, aligned)]
+    return [CompiledForm(kernel, form, general, gpu, aligned) for form in forms_of(kernel)]
+
+
+def _form_for(forms: Sequence[CompiledForm], sizes: Mapping[Symbol, int]) -> CompiledForm:
+    """What is launched for these sizes, or the general form where they are not said."""
+    said = all(e.symbols.issubset(sizes) for form in forms for e, _ in form.conditions)
+    if said:
+        return next(form for form in forms if all(e.evaluate(sizes) <= most for e, most in form.conditions))
+    return next(form for form in forms if form.is_general)
 
 
 @cache

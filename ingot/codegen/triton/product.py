@@ -15,14 +15,14 @@ from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel, Stage
 
 
-def write_product(kernel: Kernel, wide: bool) -> TritonKernel:
+def write_product(kernel: Kernel) -> TritonKernel:
     """The Triton code of a kernel with a product, whose sizes are known."""
     assert kernel.product is not None
     tiling = kernel.product.tiling
     if tiling is None:
         raise CompilerBug("codegen", "a product without a tiling", kernel.name, kernel.origin.where)
     blocks = Blocks(tiling.columns, tiling.depth, tiling.rows, warps=tiling.warps)
-    return _ProductWriter(kernel, blocks, not wide and fits_short(kernel, blocks)).write()
+    return _ProductWriter(kernel, blocks, fits_short(kernel, blocks.slack)).write()
 
 
 class _ProductWriter(Writer):

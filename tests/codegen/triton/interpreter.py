@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 
 from ingot.codegen.reference import run_plan
 from ingot.codegen.triton import helpers, module, ops, supported, write_kernel
-from ingot.codegen.triton.kernel import TritonKernel
+from ingot.codegen.triton.kernel import Form, TritonKernel, forms_of
 from ingot.graph.fakes import FakeContext, FakeTensor
 from ingot.graph.passes.pipeline import Passes, run_passes
 from ingot.graph.record import trace
@@ -98,7 +98,7 @@ interpreter._patch_lang_tensor = _patch_tensor
 
 
 def run_kernel(kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
-    written = write_kernel(kernel)
+    written = write_kernel(kernel, form_for(kernel, sizes))
     grid = written.grid.evaluate(dict(sizes))
     if grid == 0:
         return
@@ -107,6 +107,12 @@ def run_kernel(kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes:
     given = [_number(arrays[p.name]) if p.on_host else arrays[p.name] for p in written.parameters]
     with _Bounds(arrays[p.name] for p in written.parameters if not p.on_host):
         function[(grid,)](*given, *values, **dict(written.constants))
+
+
+def form_for(kernel: Kernel, sizes: Mapping[Symbol, int]) -> Form | None:
+    """What the native core launches for these sizes."""
+    forms = [] if kernel.product is not None else forms_of(kernel)
+    return next((f for f in forms if all(e.evaluate(dict(sizes)) <= most for e, most in f.conditions)), None)
 
 
 def _number(array: torch.Tensor) -> tl.tensor:
@@ -124,8 +130,9 @@ def interpreted(written: TritonKernel) -> Any:
     return function
 
 
-def planned(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False) -> Plan:
-    """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first size is symbolic."""
+def planned(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False) -> Plan:
+    """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first size is symbolic, or
+    its sizes in these dimensions."""
     loops = lower(traced(fn, *args, dynamic=dynamic), supported, target=GPU)
     verify(loops)
     return schedule(loops, target=GPU)

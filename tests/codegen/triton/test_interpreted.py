@@ -34,6 +34,7 @@ if not INTERPRETED:
 
 else:
     from ingot.codegen.triton import supported, write_kernel
+    from ingot.codegen.triton.kernel import forms_of, general_form
     from ingot.loops.lowering import lower
     from ingot.loops.target import GPU
     from ingot.schedule import schedule
@@ -386,8 +387,9 @@ def test_sizes_that_are_symbols(rows: int, narrow: None) -> None:
 def test_both_forms_of_symbolic_sizes(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
-    def write(kernel: Any) -> Any:
-        written.append(write_kernel(kernel, wide=wide))
+    def write(kernel: Any, form: Any) -> Any:
+        form = forms_of(kernel)[-1] if wide else general_form(kernel)
+        written.append(write_kernel(kernel, form))
         return written[-1]
 
     monkeypatch.setattr(interpreter, "write_kernel", write)
@@ -400,6 +402,29 @@ def test_both_forms_of_symbolic_sizes(wide: bool, monkeypatch: pytest.MonkeyPatc
         x = draw(rows, 24, seed=rows)
         torch.testing.assert_close(tuple(run(plan, [x])), fn(x))
     assert all(w.short is not wide for w in written if w.sizes) and any(w.sizes for w in written)
+
+
+def rows_of_any_length(x: torch.Tensor) -> Any:
+    x = F.softmax(x * 2 + x.mean(0), -1)
+    joined = torch.cat([x, x.sin()], -1)
+    return (joined - joined.mean(-1, keepdim=True)) * x.shape[1], x.argmax(-1), x.softmax(0), x.sum()
+
+
+@interpreted
+def test_forms_for_some_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of symbolic length stay in registers where they fit, and are taken in steps where they do not."""
+    monkeypatch.setattr(blocks, "FEW_BLOCKS", 8)
+    monkeypatch.setattr(blocks, "LARGEST_ROW", 256)
+    monkeypatch.setattr(blocks, "ROWS", 512)
+    plan = planned(rows_of_any_length, draw(9, 24), dynamic=(0, 1))
+    asked = []
+    for shape in ((3, 1), (5, 63), (2, 65), (9, 100), (2, 520), (40, 3)):
+        x = draw(*shape, seed=shape[1])
+        torch.testing.assert_close(tuple(run(plan, [x])), rows_of_any_length(x), rtol=2e-5, atol=1e-5)
+        sizes = dict(zip((symbol for symbol, *_ in plan.graph.symbols), shape))
+        asked.append([interpreter.form_for(kernel, sizes).blocks for kernel in plan.kernels])
+    persistent = [sum(b.persistent for b in each) for each in asked]
+    assert persistent[0] == max(persistent) > persistent[4] and len(set(map(tuple, asked))) > 3
 
 
 @interpreted

@@ -178,20 +178,36 @@ def test_equal_kernels_are_compiled_once() -> None:
 
 
 def test_sizes_that_are_symbols_have_two_forms() -> None:
-    """32 bits as long as all fits, else 64."""
+    """32 bits as long as all fits, else 64. What the sizes at hand do not ask for is compiled when it is launched."""
     plan = planned(lambda x: (torch.tanh(x) + 1, x.softmax(-1), x.sum(0)), torch.randn(40, 24), dynamic=True)
     compiled = compile_kernels(steps(plan), HOPPER)
+    assert compiled.function_count == len(steps(plan))
     (rows,) = (symbol for symbol, *_ in plan.graph.symbols)
     for step in steps(plan):
-        short, wide = compiled.written(step.kernel), compiled.wide(step.kernel)
-        assert short.short and short.sizes and wide is not None and short.limit is not None
-        limit = {n: short.limit.evaluate({rows: n}) for n in (1, 40, 1000, 2**31 // 24, 2**31)}
-        assert 40 * 24 < limit[40] < 10000 and limit[1000] < 2**31 // 100
-        assert limit[2**31 // 24] >= 2**31 - 100 and limit[2**31] > 2**31
-        assert "int64" not in short.source and "int64" in write_kernel(step.kernel, wide=True).source
-        assert ".u32" in entry(compiled.binary(step.kernel)) and ".u32" not in entry(wide)
-        assert entry(wide).count(".u64") > entry(compiled.binary(step.kernel)).count(".u64")
+        short, wide = compiled.forms(step.kernel)
+        assert short.is_compiled and not wide.is_compiled and not wide.conditions
+        assert short.written.short and short.written.sizes == wide.written.sizes != ()
+        ((limit, most),) = short.conditions
+        limits = {n: limit.evaluate({rows: n}) for n in (1, 40, 1000, 2**31 // 24, 2**31)}
+        assert most == 2**31 - 1 and 40 * 24 < limits[40] < 10000 and limits[1000] < 2**31 // 100
+        assert limits[2**31 // 24] >= 2**31 - 100 and limits[2**31] > 2**31
+        assert "int64" not in short.written.source and "int64" in wide.written.source
+        assert ".u32" in entry(short.binary) and ".u32" not in entry(wide.binary)
+        assert entry(wide.binary).count(".u64") > entry(short.binary).count(".u64")
     assert compiled.function_count == 2 * len(steps(plan))
+
+
+def test_the_form_for_the_sizes_at_hand_is_compiled() -> None:
+    plan = planned(lambda x: (x.softmax(-1), x.sum(0)), torch.randn(40, 24), dynamic=(0, 1))
+    symbols = [symbol for symbol, *_ in plan.graph.symbols]
+    expected = {(40, 100): (128, 16), (40, 200): (256, 16), (3, 1 << 14): (1 << 14, 64), (3, 1 << 15): (2048, 128)}
+    for shape, sizes in expected.items():
+        compiled = compile_kernels(steps(plan), HOPPER, sizes=dict(zip(symbols, shape)))
+        rows, columns = (dict(compiled.written(step.kernel).constants) for step in steps(plan))
+        assert (rows["RBLOCK"], columns["XBLOCK"]) == sizes
+        assert compiled.function_count == 2
+        for step in steps(plan):
+            assert sum(form.is_compiled for form in compiled.forms(step.kernel)) == 1
 
 
 def entry(binary: Binary) -> str:
@@ -203,13 +219,15 @@ def entry(binary: Binary) -> str:
 def test_both_forms_compile(gpu: Gpu) -> None:
     plan = planned(lambda x: (x.t() * 2).softmax(-1)[1:], torch.randn(40, 24), dynamic=True)
     compiled = compile_kernels(steps(plan), gpu)
-    assert all(compiled.wide(step.kernel) is not None for step in steps(plan))
+    for step in steps(plan):
+        forms = compiled.forms(step.kernel)
+        assert len(forms) > 1 and all(form.binary.image[:4] == b"\x7fELF" for form in (forms[0], *forms[-2:]))
 
 
 def test_sizes_that_are_known_have_one_form() -> None:
     plan = planned(lambda x: x.softmax(-1) + 1, torch.randn(40, 24))
     compiled = compile_kernels(steps(plan), HOPPER)
-    assert all(compiled.wide(step.kernel) is None for step in steps(plan))
+    assert all(len(compiled.forms(step.kernel)) == 1 for step in steps(plan))
     assert compiled.function_count == len(steps(plan))
 
 
