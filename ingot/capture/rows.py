@@ -20,10 +20,12 @@ from ingot.capture.values import (  # noqa: F401
     module,
     optimizers,
     outside_iterators,
+    scalers,
     selected,
     size_checks,
     slots,
     tensor_hooks,
     torch_functions,
     transforms,
+    weak_references,
 )

@@ -586,3 +586,33 @@ def test_numbers_of_objects_in_what_existed_before(fn):
         ours.things.reverse()
         eagers.things.reverse()
         assert compiled(x, ours, 0)[1:] == fn(x, eagers, 0)[1:]
+
+
+def test_weak_references():
+    """One to what the program has in its hands anyway is called; another breaks the graph, as what is behind it may die."""
+
+    class Thing:
+        def __init__(self, k):
+            self.k = k
+
+    a, b = Thing(2), Thing(3)
+    box = types.SimpleNamespace(thing=a, reference=weakref.ref(a))
+
+    def held(x):
+        box.thing.k += 1
+        return x * box.reference().k, box.reference() is box.thing
+
+    def alone(x):
+        return x * box.reference().k
+
+    x = torch.ones(2)
+    compiled, other = ingot.compile(held), ingot.compile(alone)
+    assert compiled(x)[0][0] == 3 and compiled(x)[1] and compiled(x)[0][0] == 5
+    assert ingot.explain(compiled)(x).break_count == 0
+    box.reference = weakref.ref(b)
+    found, same = compiled(x)
+    assert found[0] == 3 and not same
+    assert other(x)[0] == 3 and ingot.explain(other)(x).break_count == 1
+    box.reference = weakref.ref(Thing(1))
+    with pytest.raises(AttributeError, match="NoneType"):
+        compiled(x)

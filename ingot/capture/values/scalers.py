@@ -1,0 +1,107 @@
+"""torch.amp.GradScaler: whether a step of the optimizer is taken depends on the gradients. Where the step does nothing
+but write tensors, it is taken in any case, and what it wrote is put back on the device where it was not to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import optimizer as optimizers
+
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import ConstSource
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.functions import FunctionValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_WRITE_TENSORS = frozenset(
+    getattr(torch.optim, name)
+    for name in (
+        "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    )
+)  # fmt: skip
+"""Optimizers whose step writes parameters, gradients and its state's tensors, and nothing else once these are there."""
+
+# -- inlined -----------------------------------------------------------------------------------------------------------
+
+
+def found_by_device(state: Any) -> Any:
+    """For each device whether a gradient was not finite, as a tensor."""
+    return list(state["found_inf_per_device"].values())
+
+
+def writes_tensors_alone(optimizer: Any, device: Any) -> bool:
+    """Whether the next step of one of these does: all of its state is there, on one device, and nobody looks on."""
+    if optimizers._global_optimizer_pre_hooks or optimizers._global_optimizer_post_hooks:
+        return False
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched") and not getattr(optimizer, "_opt_called", False):
+        return False
+    for group in optimizer.param_groups:
+        if group.get("differentiable", False):
+            return False
+        stateless = isinstance(optimizer, torch.optim.SGD) and group["momentum"] == 0
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.layout is not torch.strided or p.device != device or p.grad.device != device:
+                return False
+            if stateless:
+                continue
+            if p not in optimizer.state or not optimizer.state[p]:
+                return False
+            for value in optimizer.state[p].values():
+                if value is None or (isinstance(value, torch.Tensor) and value.device != device):
+                    return False
+    return True
+
+
+def written_by_step(optimizer: Any) -> Any:
+    """The tensors that a step may write."""
+    found = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                found.append(p)
+                found.append(p.grad)
+                if p in optimizer.state:
+                    for value in optimizer.state[p].values():
+                        if isinstance(value, torch.Tensor):
+                            found.append(value)
+    return found
+
+
+def step_where_finite(optimizer: Any, found_inf: Any) -> Any:
+    """A step whose writes are undone where a gradient was not finite."""
+    skipped = found_inf.reshape(()) != 0
+    with torch.no_grad():
+        written = written_by_step(optimizer)
+        before = [t.clone() for t in written]
+    result = optimizer.step()
+    with torch.no_grad():
+        for t, old in zip(written, before):
+            t.copy_(torch.where(skipped, old, t))
+    return result
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    function: Any = GradScaler._maybe_opt_step
+    if len(args) == 3 and not kwargs:
+        _, optimizer, state = map(session.realize, args)
+        found = session.unpacked(session.call(session.builtin(found_by_device), [state], {}))
+        if len(found) == 1 and optimizer.python_type() in _WRITE_TENSORS:
+            found_inf = session.realize(found[0])
+            device = found_inf.get_attribute(session, "device")
+            if session.truth(session.call(session.builtin(writes_tensors_alone), [optimizer, device], {})):
+                return session.call(session.builtin(step_where_finite), [optimizer, found_inf], {})
+    return session.inline(FunctionValue.outside(session, function, ConstSource(function)), args, kwargs)
+
+
+SPECIAL_FUNCTIONS[GradScaler._maybe_opt_step] = _maybe_step

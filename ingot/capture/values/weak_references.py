@@ -1,0 +1,40 @@
+"""Weak references from outside, to objects that the program has in its hands anyway: so schedulers of learning rates
+hold the optimizer whose step they count."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.guards import Kind
+from ingot.capture.sources import DerivedSource, Source
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.foreign import ForeignValue
+from ingot.capture.values.wrap import wraps
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+class WeakReference(ForeignValue):
+    """One of them. What only it leads to might die while the program runs."""
+
+    __slots__ = ()
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        assert self.source is not None
+        referent = self.object()
+        known = None
+        if not args and not kwargs and referent is not None:
+            known = session.effects.known(session, referent, DerivedSource(self.source, _referent))
+        return super().call(session, args, kwargs) if known is None else known
+
+
+def _referent(reference: Any) -> Any:
+    return reference()
+
+
+@wraps(weakref.ref)
+def wrap_weak_reference(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    return WeakReference(object_, source) if type(object_) is weakref.ref else ForeignValue(object_, source)
