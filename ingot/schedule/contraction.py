@@ -151,7 +151,8 @@ def choose_blocks(
     if height > LARGEST_ROWS:
         wanted = _ceil(WANTED_BLOCKS, (batch.constant or 1) * across)
         count = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
-        height = _ceil(_ceil(height, count), 24) * 24
+        unit = 6 if width == 64 else 24  # whole tiles, of 6 rows if they are as wide: threads have as many of them each
+        height = _ceil(_ceil(height, count), unit) * unit
     elif height >= FEWEST_ROWS and batch.constant == 1 and right_size and right_size < PACKED * left_size:
         height = _ceil(height, 2)
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across

@@ -334,9 +334,15 @@ def blocks(rows: int, columns: int, reduced: int = 512) -> tuple[int, int]:
 
 
 def test_blocks_are_tall_where_there_are_many():
-    assert blocks(49, 512) == (49, 64) and blocks(1024, 256) == (264, 64)
-    assert blocks(512, 1024, 256) == (528, 64) and blocks(512, 256, 256) == (264, 64)
+    assert blocks(49, 512) == (49, 64) and blocks(1024, 256) == (258, 64)
+    assert blocks(512, 1024, 256) == (516, 64) and blocks(512, 256, 256) == (258, 64)
     assert blocks(1 << 16, 32) == (1056, 32) and blocks(1 << 20, 256) == (1056, 64)
+
+
+def test_blocks_have_about_as_many_tiles_each():
+    for rows, tiles in (512, [43, 43]), (1024, [43, 43, 43, 42]), (1500, [63, 63, 63, 61]):
+        height, _ = blocks(rows, 256)
+        assert [-(-min(height, rows - start) // 6) for start in range(0, rows, height)] == tiles
 
 
 def test_blocks_are_wide_where_each_reads_much_again():
