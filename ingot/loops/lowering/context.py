@@ -283,6 +283,17 @@ class Lowering:
         )
         return [None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)]
 
+    def call_in_place(
+        self, function: Any, start: TensorValue, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> TensorValue:
+        """Call a library that writes to its first argument, which nobody else has; it then has the result."""
+        arguments, keywords = self.arguments((start, *args)), self.arguments(kwargs)
+        mutates = (self.view(start).buffer,)
+        self.graph.nodes.append(
+            Library(self.node_name(), self.origin, function, arguments, keywords, (None,), None, mutates)
+        )
+        return start
+
     def arguments(self, tree: Any) -> Any:
         """`tree` with every `TensorValue` in it as a `View`."""
         if isinstance(tree, TensorValue):

@@ -30,6 +30,8 @@ _ROWS_OF_BIAS = {
     aten._scaled_dot_product_efficient_attention.default: 8,
     aten._scaled_dot_product_efficient_attention_backward.default: 8,
 }
+# Of these, the first argument is computed into memory of its own, which the call writes to, rather than copied there.
+_IN_PLACE = {aten.index_put.default: aten.index_put_.default}
 _RESIZE_OUT = {aten.binary_cross_entropy.default}  # it holds the terms before it holds their sum
 
 WARM_BYTES = 16 << 20
@@ -48,6 +50,9 @@ def call_aten(
         names = [a.name for a in func._schema.arguments]
         args = [_in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a for name, a in zip(names, args)]
     spec = outs[0] if len(outs) == 1 else None
+    if func in _IN_PLACE and spec is not None and not lw.target.scatters:
+        start = lw.copied(args[0])
+        return [lw.call_in_place(_IN_PLACE[func], start, args[1:], kwargs)]
     writable = spec is not None and not random and func not in _RESIZE_OUT and _is_dense(spec)
     if spec is not None and writable and not _allocates_well(lw, spec):
         function = _PLAIN.get(func) or out_variant(func, lw.target.device.upper())

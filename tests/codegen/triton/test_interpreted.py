@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from examples.functions import FUNCTIONS
 from ingot.codegen.triton.module import available
 from ingot.schedule import blocks, columns, horizontal
-from ingot.schedule.plan import KernelStep
+from ingot.schedule.plan import KernelStep, LibraryStep
 from tests.codegen.test_reference import SHAPES
 from tests.loops.test_lowering import copies as copied
 
@@ -232,6 +232,17 @@ def test_columns_are_summed_in_runs_of_rows(dtype: torch.dtype, width: int, monk
     plan = same(fn, g.to(dtype), *others, draw(width, seed=3))
     assert sorted(k.run for k in plan.kernels)[-1] >= 64  # type: ignore[union-attr]
     assert len(plan.kernels) == 4
+
+
+@interpreted
+def test_a_library_writes_into_what_a_kernel_makes() -> None:
+    def fn(x: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        total = x.float().index_put([places], rows, accumulate=True)
+        return total, total * 2 + x, x.index_put([places], rows.half())
+
+    plan = same(fn, draw(10, 4, dtype=torch.float16), torch.tensor([1, 9, 1]), draw(3, 4, seed=1))
+    calls = [step.node for step in plan.steps if isinstance(step, LibraryStep)]
+    assert len(calls) == 2 and all(call.mutates and call.targets == (None,) for call in calls)
 
 
 @interpreted
