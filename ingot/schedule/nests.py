@@ -298,11 +298,16 @@ def distribute(loops: Sequence[Symbol], onto: Sequence[Symbol], substitution: di
         substitution[s] = value
 
 
-def walked_as(node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol]) -> Pointwise | None:
+def walked_as(
+    node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol], apart: bool = False
+) -> Pointwise | None:
     """The node over `loops`, in their order, such that its index `own` becomes `other`; None where the two are not
-    known to walk through the same elements, each once."""
+    known to walk through the same elements, each once. They may be `apart` by a constant number of elements."""
     mine, theirs = _steps(own, node.loops), _steps(other, loops)
-    if mine is None or theirs is None or mine[0] != theirs[0]:
+    if mine is None or theirs is None:
+        return None
+    distance = (mine[0] - theirs[0]).constant
+    if distance is None or (distance != 0 and not apart):
         return None
     substitution: dict[Symbol, Expr] = {}
     left = sorted(loops, key=lambda s: theirs[1][s])

@@ -21,7 +21,7 @@ from ingot.graph.passes.one_hot import sum_one_hot
 from ingot.graph.passes.ownership import own_outputs
 from ingot.graph.passes.products import join_products
 from ingot.graph.passes.steps import join_steps
-from ingot.graph.passes.sums import write_into_sums
+from ingot.graph.passes.sums import sum_pieces, write_into_sums
 from ingot.graph.passes.verify import verify
 from ingot.graph.passes.windows import see_through_joins, see_through_writes
 
@@ -60,6 +60,7 @@ TRAINING_PASSES: Passes = (
     ("join products", join_products),
     ("see through joins", see_through_joins),
     ("add in place", write_into_sums),
+    ("sum pieces", sum_pieces),
     *_RECOGNITION,
     *_ENDING,
 )

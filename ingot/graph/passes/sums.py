@@ -1,4 +1,5 @@
-"""Sums of what was written at places with something else: written into the rest of the sum."""
+"""Sums of what was written at places with something else: written into the rest of the sum. Sums over the rows of
+what was joined: of each piece."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from ingot.graph.fakes import run_fake
 aten = torch.ops.aten
 Node = torch.fx.Node
 
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FULL_PRECISION = (torch.float32, torch.float64)  # halves would be rounded at other places
 
 
@@ -51,12 +53,46 @@ def _write_into(graph: AtenGraph, node: Node) -> None:
             return
 
 
+def sum_pieces(graph: AtenGraph) -> None:
+    """On a GPU, the sum over all rows of a concatenation of their columns as that of the sums of the pieces, which the
+    kernels that read these can compute: the gradient of the bias of a projection that makes queries, keys and values."""
+    for node in list(graph.graph.nodes):
+        if node.target is aten.sum.dim_IntList and node.meta["val"].device.type == "cuda":
+            _sum_pieces(graph, node)
+
+
+def _sum_pieces(graph: AtenGraph, node: Node) -> None:
+    rows, dims = node.args[0], node.args[1]
+    assert isinstance(rows, Node)
+    rank = rows.meta["val"].ndim
+    if not isinstance(dims, (list, tuple)) or sorted(d % rank for d in dims if rank) != list(range(rank - 1)):
+        return
+    joined = rows
+    while joined.target is aten.view.default and joined.meta["val"].shape[-1] == joined.args[0].meta["val"].shape[-1]:
+        joined = joined.args[0]
+    whole = joined.meta["val"]
+    if joined.target is not aten.cat.default or whole.ndim < 2 or whole.dtype not in _FLOATS:
+        return
+    pieces, *dim = joined.args
+    if not dim or dim[0] % whole.ndim != whole.ndim - 1 or any(p.meta["val"].dtype is not whole.dtype for p in pieces):
+        return
+    with graph.graph.inserting_before(node):
+        over = list(range(whole.ndim - 1))
+        sums = [_call(graph, aten.sum.dim_IntList, (p, over), node, node.kwargs) for p in pieces]
+        total = _call(graph, aten.cat.default, (sums, 0), node)
+        if total.meta["val"].ndim != node.meta["val"].ndim:
+            total = _call(graph, aten.view.default, (total, list(node.meta["val"].shape)), node)
+    node.replace_all_uses_with(total)
+    graph.graph.erase_node(node)
+
+
 def _is_zero(node: Any) -> bool:
     return node.target is aten.zeros.default or (node.target is aten.full.default and node.args[1] == 0)
 
 
-def _call(graph: AtenGraph, op: Any, args: Any, like: Node) -> Node:
-    node = graph.graph.call_function(op, args)
-    node.meta["val"] = run_fake(op, torch.fx.map_arg(args, lambda n: n.meta["val"]), {})
+def _call(graph: AtenGraph, op: Any, args: Any, like: Node, kwargs: Any = None) -> Node:
+    kwargs = dict(kwargs or {})
+    node = graph.graph.call_function(op, args, kwargs)
+    node.meta["val"] = run_fake(op, torch.fx.map_arg(args, lambda n: n.meta["val"]), kwargs)
     node.meta["where"] = like.meta.get("where", "")
     return node

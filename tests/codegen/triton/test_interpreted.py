@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from examples.functions import FUNCTIONS
 from ingot.codegen.triton.module import available
+from ingot.graph.passes.sums import sum_pieces
 from ingot.schedule import blocks, columns, horizontal
 from ingot.schedule.plan import KernelStep, LibraryStep
 from tests.codegen.test_reference import SHAPES
@@ -232,6 +233,24 @@ def test_columns_are_summed_in_runs_of_rows(dtype: torch.dtype, width: int, monk
     plan = same(fn, g.to(dtype), *others, draw(width, seed=3))
     assert sorted(k.run for k in plan.kernels)[-1] >= 64  # type: ignore[union-attr]
     assert len(plan.kernels) == 4
+
+
+@interpreted
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_is_joined_is_summed_on_the_way(keep: bool) -> None:
+    def fn(*pieces: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        joined = torch.cat(pieces, -1).view(4096, -1)
+        return joined, joined.sum([0], keepdim=keep)
+
+    args = [draw(4, 1024, 64, seed=k) / 16 for k in range(3)]
+    plan = planned_beside(fn, *args, passes=(("sum pieces", sum_pieces),))
+    for found, expected in zip(run(plan, args), fn(*args), strict=True):
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found, expected)
+    first = plan.kernels[0]
+    assert [len(stage.stores) for stage in first.stages if stage.loops] == [3]  # type: ignore[union-attr]
+    large = [p for p in first.parameters if p.length is not None and p.length.constant == args[0].numel()]
+    assert len(large) == 3
 
 
 @interpreted
