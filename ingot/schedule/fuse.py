@@ -577,8 +577,8 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
         for k in waiting:
             node = members[k]
             assert isinstance(node, Pointwise)
-            pieces_too = target.has_registers  # what is written beside what another node writes
-            found = (walked_as(node, own, *place, pieces_too) for name, own in _accesses(node) for place in places[name])
+            apart = target.has_registers  # pieces of one buffer, that several nodes write
+            found = (walked_as(node, own, *place, apart) for name, own in _accesses(node) for place in places[name])
             moved = next((n for n in found if n is not None), None)
             if moved is not None:
                 break

@@ -54,8 +54,8 @@ def _write_into(graph: AtenGraph, node: Node) -> None:
 
 
 def sum_pieces(graph: AtenGraph) -> None:
-    """On a GPU, the sum over all rows of a concatenation of their columns as that of the sums of the pieces, which the
-    kernels that read these can compute: the gradient of the bias of a projection that makes queries, keys and values."""
+    """On a GPU, the sum over all rows of a concatenation of columns as that of the sums of the pieces, which the kernels
+    that read these can compute: the gradient of the bias of a projection that makes queries, keys and values."""
     for node in list(graph.graph.nodes):
         if node.target is aten.sum.dim_IntList and node.meta["val"].device.type == "cuda":
             _sum_pieces(graph, node)
