@@ -54,7 +54,7 @@ def _write_into(graph: AtenGraph, node: Node) -> None:
 
 
 def sum_pieces(graph: AtenGraph) -> None:
-    """On a GPU, the sum over all rows of a concatenation of columns as that of the sums of the pieces, which the kernels
+    """On a GPU, the sum over all rows of columns that were joined as that of the sums of the pieces, which the kernels
     that read these can compute: the gradient of the bias of a projection that makes queries, keys and values."""
     for node in list(graph.graph.nodes):
         if node.target is aten.sum.dim_IntList and node.meta["val"].device.type == "cuda":
