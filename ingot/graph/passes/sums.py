@@ -62,12 +62,11 @@ def sum_pieces(graph: AtenGraph) -> None:
 
 
 def _sum_pieces(graph: AtenGraph, node: Node) -> None:
-    rows, dims = node.args[0], node.args[1]
-    assert isinstance(rows, Node)
-    rank = rows.meta["val"].ndim
+    arguments: Any = node.args
+    joined, dims = arguments[:2]
+    rank = joined.meta["val"].ndim
     if not isinstance(dims, (list, tuple)) or sorted(d % rank for d in dims if rank) != list(range(rank - 1)):
         return
-    joined = rows
     while joined.target is aten.view.default and joined.meta["val"].shape[-1] == joined.args[0].meta["val"].shape[-1]:
         joined = joined.args[0]
     whole = joined.meta["val"]
