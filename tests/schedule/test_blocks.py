@@ -92,6 +92,22 @@ def test_libraries_compute_products_and_scatters() -> None:
     assert len(called) == 2 and "index_add" in called[1]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_bias_of_few_elements_is_added_by_what_comes_next(dynamic: bool) -> None:
+    """The library takes longer with it; of symbolic sizes, there may be few."""
+
+    def steps(fn: Callable[..., Any], dtype: torch.dtype) -> list[str]:
+        args = torch.ones(8, 16, dtype=dtype), torch.ones(32, 16, dtype=dtype), torch.ones(32, dtype=dtype)
+        plan = schedule(lower(traced(fn, *args, dynamic=dynamic), target=GPU), target=GPU)
+        return ["kernel" if isinstance(s, KernelStep) else s.node.function.__name__ for s in plan.steps]
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w, b).sin()
+
+    assert steps(fn, torch.float32) == ["mm", "kernel"]
+    assert steps(fn, torch.bfloat16) == ["addmm", "kernel"]
+
+
 def test_small_temporaries_share_an_arena() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(3):
