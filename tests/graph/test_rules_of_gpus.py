@@ -12,6 +12,7 @@ from ingot.graph import meta
 from ingot.graph.meta import table
 from ingot.graph.passes.pipeline import PASSES
 from ingot.loops.ir import Library
+from ingot.schedule.plan import KernelStep
 from tests.codegen.triton.interpreter import planned, planned_beside
 
 aten = torch.ops.aten
@@ -86,6 +87,20 @@ def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.Monkey
     assert images(torch.float32) == [[False] * 3] + [[True] * 3] * 2  # the first has few channels
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     assert images(torch.float32)[:2] == [[False] * 3] * 2
+
+
+def test_depthwise_convolutions_lie_as_those_around_them() -> None:
+    """And are kernels: two are left, with what is pointwise."""
+
+    def fn(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+        x = F.pad(F.conv2d(x, first).relu(), (0, 1, 0, 1))
+        return F.conv2d(F.conv2d(x, second, None, 2, 0, 1, 192).clamp(0, 6), third).relu().mean((2, 3))
+
+    sizes = ((1, 64, 28, 28), (192, 64, 1, 1), (192, 1, 3, 3), (64, 192, 1, 1))
+    plan = planned_beside(fn, *(torch.empty(size) for size in sizes), passes=PASSES)
+    calls = [node for node in plan.graph.nodes if isinstance(node, Library)]
+    assert len(calls) == 2 and all(plan.graph.buffers[node.targets[0]].strides[1].constant == 1 for node in calls)
+    assert sum(isinstance(step, KernelStep) for step in plan.steps) == 3  # the images are converted first
 
 
 def test_convolutions_of_float32_that_eager_may_not_round_stay_as_they_are() -> None:

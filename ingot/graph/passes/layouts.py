@@ -38,7 +38,10 @@ CHEAP_SUM = 128
 """A convolution that sums this many products for an element gains about what the conversion of one element takes."""
 
 MANY_CHANNELS = 64
-"""From so many on, eager's float32 convolutions on a GPU round to TF32 whatever the layout; of fewer, some do not."""
+"""From so many on, eager's float32 convolutions on a GPU round to TF32 whatever the layout; of fewer, not all do ..."""
+
+FEW_CHANNELS, MANY_WEIGHTS = 16, 1536
+"""... but those of single pixels do, with so many channels on either side and so many weights."""
 
 # Ops, beside pointwise ones, whose result lies as their first argument does.
 _FOLLOWERS = {
@@ -66,7 +69,7 @@ def choose_layouts(graph: AtenGraph) -> None:
     for connected in _components([node for node in nodes if node in laid]):
         if sum(map(_gain, connected)) > sum(_conversions(node, connected) for node in connected):
             for node in connected:
-                if not _is_weight_gradient(node):
+                if not _is_weight_gradient(node) and not _is_only_returned(node):
                     node.meta["layout"] = CHANNELS_LAST
     for node in nodes:
         if _is_tokens(node):
@@ -139,15 +142,30 @@ def _is_for_tensor_cores(node: Any) -> bool:
     if value.dtype in (torch.float16, torch.bfloat16):
         return True
     channels = (weight.shape[0], weight.shape[1])
-    many = all(isinstance(size, int) and size >= MANY_CHANNELS for size in channels)
+    if not all(isinstance(size, int) for size in weight.shape):
+        return False
+    plain = math.prod(weight.shape[2:]) == 1 and min(channels) >= FEW_CHANNELS and math.prod(channels) >= MANY_WEIGHTS
+    many = plain or min(channels) >= MANY_CHANNELS
     return value.dtype is torch.float32 and many and torch.backends.cudnn.allow_tf32
+
+
+def _is_of_channels(node: Any) -> bool:
+    """Whether a convolution on a GPU has a small window over each channel by itself, which loops compute where channels
+    lie side by side; images may lie either way."""
+    found = _Convolution.of(node)
+    if found is None or found.mask is not None or found.transposed or found.images[0].meta["val"].device.type != "cuda":
+        return False
+    weight, image = found.weight, found.images[0].meta["val"]
+    if weight.dim() != 4 or not 1 < found.groups == weight.shape[0] == image.shape[1]:
+        return False
+    return all(isinstance(n, int) for n in weight.shape) and 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
 
 
 def _images(node: Node) -> list[Node]:
     """The images whose layout the node's result follows: none for an op that has a layout of its own."""
     if node.op != "call_function" or not _is_image(node.meta["val"]):
         return []
-    if node.target in _FOLLOWERS:
+    if node.target in _FOLLOWERS or _is_of_channels(node):
         first: Any = node.args[0]
         if isinstance(first, (list, tuple)):
             return list(first)
@@ -240,6 +258,13 @@ def _conversions(node: Node, connected: set[Node]) -> float:
 
 def _is_returned(node: Node) -> bool:
     return any(user.op == "output" for user in node.users)
+
+
+def _is_only_returned(node: Node) -> bool:
+    """Whether a pointwise result, of a GPU's, is read by the user alone: its kernel writes it as it is to lie."""
+    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
+        return False
+    return node.meta["val"].device.type == "cuda" and all(user.op == "output" for user in node.users)
 
 
 def _lies_channels_last(node: Node) -> bool:

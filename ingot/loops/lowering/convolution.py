@@ -2,7 +2,8 @@
 vectors of channels at each element of its window, a dense one is a matrix product over pixels, a transposed one whose
 windows lie side by side one for each element of its window. A depthwise one with a small window over contiguous images
 is loops as well, since it does so little arithmetic per element that a library's change of layout costs more. All
-others are library calls."""
+others are library calls. So are all on a GPU, but for small depthwise ones over channels-last images, whose kernel
+computes what is before and behind them as well."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides, known_less, known_less_equal, loop_symbol
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    contiguous_strides,
+    known_less,
+    known_less_equal,
+    loop_symbol,
+    maximum,
+    minimum,
+)
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.contraction import contracts_in_full
@@ -26,6 +37,9 @@ from ingot.loops.lowering.values import (
     channels_last_strides,
     compute_dtype,
     exprs,
+    loops_over,
+    numel,
+    rounded,
     stored,
 )
 
@@ -43,6 +57,15 @@ FEWEST_PIXELS = 8
 
 FEWEST_CHANNELS = 8
 """With fewer, sums over one element of the window at a time are too short."""
+
+OPERATIONS_PER_BYTE = 6
+"""What a GPU computes while it moves a byte ..."""
+
+HEAVY = 20
+"""... and what a function such as `exp` counts for there."""
+
+MOST_AGAIN = 16
+"""Scalar ops of what is computed again at each element of a window: of more its kernel would be long."""
 
 
 class Window(NamedTuple):
@@ -82,7 +105,7 @@ class Window(NamedTuple):
 
 @lowers(aten.convolution.default)
 def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any) -> TensorValue:
-    for form in (channels_last, depthwise) if lw.target.contracts else ():
+    for form in (channels_last, depthwise) if lw.target.contracts else (of_channels,):
         try:
             return form(lw, out, x, weight, *rest)
         except NotLowered:
@@ -304,6 +327,90 @@ def access(view: View, index: Index) -> Access:
 
 def address(index: Index, strides: Sequence[Expr]) -> Expr:
     return sum((i * stride for i, stride in zip(index, strides)), ZERO)
+
+
+# -- on a GPU ----------------------------------------------------------------------------------------------------------
+
+
+def of_channels(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: int,
+) -> TensorValue:
+    """A small window over each channel by itself, channels innermost. What the images are made of is computed at each
+    element of the window where that takes less than to write and read them. Raises NotLowered for all others."""
+    if transposed or len(out.sizes) != 4 or out.dtype not in (torch.float32, *ops.HALVES) or groups == 1:
+        raise NotLowered("a convolution for the library")
+    if not out.strides == channels_last_strides(out.sizes) != contiguous_strides(out.sizes):
+        raise NotLowered("not images whose channels lie side by side")
+    if not groups == out.sizes[1].constant == x.sizes[1].constant or ZERO in (*x.sizes, *out.sizes):
+        raise NotLowered("groups of several channels")
+    window = Window.of(weight, stride, padding, dilation)
+    if not 1 < len(window.offsets()) <= MOST_TAPS:
+        raise NotLowered("a large window")
+    lw.realize_root(weight)
+    margins, number, before = x.margins, 0.0, [0, 0]
+    if margins is not None and x.buffer is None and not any((*margins.before[:2], *margins.after[:2])):
+        if margins.number == 0 or not any(window.padding):
+            x, number, before = margins.inner, float(margins.number), list(margins.before[2:])
+    if not _is_less_than_memory(lw, out, x, len(window.offsets())):
+        strides = channels_last_strides(x.sizes)
+        if x.buffer is None and x.root is x:
+            lw.realize(x, strides)
+        elif lw.view(x).strides[1] is not ONE:
+            x = lw.copied(x, strides)
+
+    def tap(index: Index, offset: tuple[int, ...]) -> int:
+        """The input under one element of the window. What is read outside of it, at its border, is not used."""
+        inside: int | None = None
+        at = []
+        for i, size, k, step, pad, apart, first in zip(
+            index[2:], x.sizes[2:], offset, window.stride, window.padding, window.dilation, before
+        ):
+            position = place = i * step + (k * apart - pad - first)
+            if not known_less_equal(0, position):
+                holds, place = compare("ge", position, ZERO), maximum(place, 0)
+                inside = holds if inside is None else apply("logical_and", inside, holds)
+            if not known_less(position, size):
+                holds, place = compare("lt", position, size), minimum(place, size - 1)
+                inside = holds if inside is None else apply("logical_and", inside, holds)
+            at.append(place)
+        value = x.load((*index[:2], *at))
+        return value if inside is None else apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
+
+    def compute(index: Index) -> int:
+        total: int | None = bias.load((index[1],)) if bias is not None else None
+        for offset in window.offsets():
+            value, factor = tap(index, offset), weight.load((index[1], ZERO, *(ZERO + k for k in offset)))
+            total = apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+        assert total is not None
+        return rounded(total, out.dtype)
+
+    return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
+
+
+def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> bool:
+    """Whether images are better computed at each of so many elements of a window than written and read: they are made
+    of little, of one other tensor whose neighbouring channels lie side by side, or they are few."""
+    if x.buffer is not None:
+        return lw.view(x).strides[1] is ONE
+    steps = lw.steps_of_loads(x, loops_over(x.sizes))
+    images = max((len(found) for dim, found in steps.items() if dim > 1), default=0)
+    if x.root.cost > MOST_AGAIN or images > 1 or set(steps.get(1, ())) - {1}:
+        return False
+    there, points = numel(x.sizes).constant, numel(out.sizes).constant
+    if there is None or points is None:
+        return False
+    operations = (points * taps - there) * (x.root.cost + (HEAVY if x.root.heavy else 0))
+    return operations <= lw.target.launch + there * 2 * x.dtype.itemsize * OPERATIONS_PER_BYTE
 
 
 # -- contiguous --------------------------------------------------------------------------------------------------------
