@@ -17,10 +17,11 @@ from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 
 
 class Fault(NamedTuple):
-    """What a kernel raises, as eager would."""
+    """What a kernel raises, as eager would; where an index was computed to be in range, it is not `possible`."""
 
     error: type[BaseException]
     message: str
+    possible: bool = True
 
 
 class Origin(NamedTuple):

@@ -384,7 +384,7 @@ class _Description:
             0.0 if isinstance(step.work, Expr) else step.work,
             _POINTWISE_UNIT if pointwise else 1,
             -1 if scratch.constant == 0 else self.value(scratch),
-            tuple(self.compiled.errors(kernel)),
+            tuple((fault.error, fault.message) for fault in self.compiled.errors(kernel)),
             self.values(step.parts),
             self.value(step.work) if isinstance(step.work, Expr) else -1,
             self.offsets(step),

@@ -509,10 +509,14 @@ class Writer:
         return self.fresh(ops.call(i.op, dtype, texts), axes)
 
     def indirect(self, i: Instruction, arguments: list[Value]) -> Value:
-        """Name an index that is a value, and assert that it is in range, as eager's kernels do."""
+        """Name an index that is a value, and assert that it is in range, as eager's kernels do, where it may not be."""
         symbol, extent, fault = i.attrs
         value, size = arguments[0], self.index(extent).text
         axes = value.axes
+        if not fault.possible:
+            at = self.fresh(f"{value.text}.to({'tl.int32' if self.short else 'tl.int64'})", axes)
+            self.symbols[symbol] = at
+            return at
         at = self.fresh(f"tl.where({value.text} < 0, {value.text} + {_factor(size)}, {value.text})", axes)
         mask = self.joined_mask(axes, arguments[1:])
         condition = f"({at.text} >= 0) & ({at.text} < {size})"

@@ -24,7 +24,7 @@ apply = ops.apply
 
 LONGEST_TABLE = 1 << 16
 CHEAP_USES = 1.5  # a pass whose results are used up to so often is computed where they are used
-_INSIDE = Fault(IndexError, "a resampled place is inside of the tensor")  # cannot happen: the tables are made so
+_INSIDE = Fault(IndexError, "a resampled place is inside of the tensor", False)  # the tables are made so
 
 
 class Taps(NamedTuple):

@@ -1,4 +1,7 @@
-"""Images read at places that a grid names: `grid_sample` by bilinear weights and by nearest neighbours."""
+"""Images read at places that a grid names: `grid_sample` by bilinear weights and by nearest neighbours.
+
+Eager's kernel for a GPU takes other steps than that for a CPU where coordinates are not finite, reflects by another
+formula, and computes with halves in float32."""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
 
 aten = torch.ops.aten
 apply = ops.apply
 
 BILINEAR, NEAREST, _ = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
-_INSIDE = Fault(IndexError, "a sampled place is inside of the image")  # cannot happen: places are clamped
+_INSIDE = Fault(IndexError, "a sampled place is inside of the image", False)  # places are clamped
 
 
 @lowers(aten.grid_sampler_2d.default)
@@ -24,19 +27,21 @@ def grid_sampler_2d(
     lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int, corners: bool
 ) -> TensorValue:
     """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from -1 to 1."""
-    if not lw.target.scatters or out.dtype not in ops.FLOATS or interpolation not in (BILINEAR, NEAREST):
-        raise NotLowered("sampling for the library: on a GPU, of halves, or by cubic weights")
+    on_gpu = lw.target.device == "cuda"
+    if out.dtype not in (*ops.FLOATS, *(ops.HALVES if on_gpu else ())) or interpolation not in (BILINEAR, NEAREST):
+        raise NotLowered("sampling for the library: of halves on a CPU, or by cubic weights")
     if ZERO in x.sizes:
         raise NotLowered("sampling of nothing")
     height, width = x.sizes[2:]
     if x.root.cost:
         lw.realize_root(x)
+    dtype = compute_dtype(out.dtype)
     places = [_places(lw, x, grid, number, padding, corners) for number in range(2)]
 
     def compute(index: Index) -> int:
         batch, channel, *place = index
         across, down = (tensor.load((batch, *place)) for tensor in places)
-        zero, one = (ops.constant(number, out.dtype) for number in (0, 1))
+        zero, one = (ops.constant(number, dtype) for number in (0, 1))
 
         def element(row: int, column: int) -> int:
             at = _position(row, height), _position(column, width)
@@ -50,30 +55,33 @@ def grid_sampler_2d(
         right, bottom = apply("add", left, one), apply("add", top, one)
         to_right, to_bottom = apply("sub", across, left), apply("sub", down, top)
         to_left, to_top = apply("sub", one, to_right), apply("sub", one, to_bottom)
-        total = None
+        total = zero if on_gpu else None
         for row, by_row in ((top, to_top), (bottom, to_bottom)):
             for column, by_column in ((left, to_left), (right, to_right)):
                 value, weight = element(row, column), apply("mul", by_column, by_row)
                 total = apply("mul", value, weight) if total is None else apply("fma", value, weight, total)
         assert total is not None
-        return total
+        return rounded(total, out.dtype)
 
     return lw.computed(out, compute, [x, *places], cost=40, heavy=True)
 
 
 def _places(lw: Lowering, x: TensorValue, grid: TensorValue, number: int, padding: int, corners: bool) -> TensorValue:
-    """One of the grid's two coordinates as a place in the image, in memory where it serves several channels."""
+    """One of the grid's two coordinates as a place in the image; on a CPU in memory, where several channels need it."""
     sizes, last = grid.sizes[:-1], x.sizes[3 - number]
-    spec = Spec(sizes, contiguous_strides(sizes), grid.dtype, torch.device("cpu"))
+    spec = Spec(sizes, contiguous_strides(sizes), compute_dtype(grid.dtype), torch.device("cpu"))
+    on_gpu = lw.target.device == "cuda"
+    if on_gpu:
+        lw.share(grid)
 
     def compute(index: Index) -> int:
-        return _place(grid.load((*index, as_expr(number))), last, padding, corners)
+        return _place(grid.load((*index, as_expr(number))), last, padding, corners, on_gpu)
 
     place = lw.computed(spec, compute, [grid], cost=12, heavy=True)
-    return place if x.sizes[1] is ONE else lw.realize(place)
+    return place if x.sizes[1] is ONE or on_gpu else lw.realize(place)
 
 
-def _place(coordinate: int, size: Expr, padding: int, corners: bool) -> int:
+def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: bool) -> int:
     """Where a coordinate from -1 to 1 lies among `size` elements, in the steps that eager takes: they decide which
     neighbour is the nearest."""
     dtype = ops.dtype_of(coordinate)
@@ -85,10 +93,18 @@ def _place(coordinate: int, size: Expr, padding: int, corners: bool) -> int:
     low = number(0.0 if corners else -0.5)
     place = apply("fma", apply("add", coordinate, number(1.0)), apply("mul", span, number(0.5)), low)
     if padding == ZEROS:
+        if on_gpu:  # what is not finite, or no integer of 32 bits, is outside
+            place = apply("where", apply("lt", apply("abs", place), number(2.0**31)), place, number(-100.0))
         return place
-    if padding == REFLECTION:
-        if corners and size is ONE:
-            return number(0.0)
+    if padding == REFLECTION and corners and size is ONE:
+        return number(0.0)
+    if padding == REFLECTION and on_gpu:
+        away = apply("abs", apply("sub", place, low))
+        rest = apply("fmod", away, span)
+        flips = ops.to(apply("floor", apply("div", away, span)), torch.int32)
+        odd = ops.to(apply("bitwise_and", flips, ops.constant(1, torch.int32)), torch.bool)
+        place = apply("add", apply("where", odd, apply("sub", span, rest), rest), low)
+    elif padding == REFLECTION:
         period = apply("mul", span, number(2.0))
         away = apply("abs", apply("sub", place, low))
         flips = apply("trunc", apply("div", away, period))
