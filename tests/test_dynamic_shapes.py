@@ -728,9 +728,9 @@ def compared(x: Tensor) -> Tensor:
     return x
 
 
-def as_float(x: Tensor) -> Tensor:
+def as_text(x: Tensor) -> Tensor:
     rows = x.shape[0]
-    return x * float(rows)
+    return x * len("a" * rows)
 
 
 def viewed(x: Tensor) -> Tensor:
@@ -742,7 +742,7 @@ def inlined(x: Tensor) -> Tensor:
     return viewed(y)
 
 
-FIXED_BY = [(unrolled, unrolled, 2), (compared, compared, 2), (as_float, as_float, 2), (inlined, viewed, 1)]
+FIXED_BY = [(unrolled, unrolled, 2), (compared, compared, 2), (as_text, as_text, 2), (inlined, viewed, 1)]
 
 
 @pytest.mark.parametrize(("function", "at", "line"), FIXED_BY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -180,3 +181,51 @@ def test_new_tensors_of_numbers_that_their_type_cannot_hold(number: float) -> No
                 assert found[0] == found[1]
             else:
                 torch.testing.assert_close(found[1], found[0])
+
+
+OF_PYTHON: list[Callable[[Tensor, int], Any]] = [
+    lambda x, n: (x * 2, n << 2, n >> 1, n & 3, n | 4, 5 ^ n, ~n),
+    lambda x, n: (x * 2, divmod(n, -3), n // -4, n % -4, divmod(n, 5)),
+    lambda x, n: (x * (n / 3), n / 7, float(n), n * 0.5, 0.5**n, n**2, n > 2.5),
+    lambda x, n: (x * math.exp(-n / 10), math.gcd(n, 6), math.cos(n), (n + 1) / 2),
+    lambda x, n: x[: int(n * 0.25) + 1] * round(n / 3, 1),
+]
+
+
+@pytest.mark.parametrize("program", OF_PYTHON)
+def test_what_python_computes_of_an_integer_that_varies(program: Callable[[Tensor, int], Any]) -> None:
+    tracked = Tracked(program, fullgraph=True)
+    with torch.no_grad():
+        counts = [tracked(X, n) for n in (8, 13, -7, 2, 31, -1, 9, 22, 17, 5, -14)]
+    assert sum(counts) <= 6
+
+
+OF_SIZES: list[Callable[[Tensor], Any]] = [
+    lambda x: x * (1 / x.shape[0]),
+    lambda x: x.softmax(0) / math.sqrt(x.shape[0]),
+    lambda x: (x * x.shape[0] ** -0.5, float(len(x) - 1), x.shape[0] / x.shape[1]),
+    lambda x: (x - 0.5 * (x.shape[0] - 1) / 3).clamp(max=x.shape[0] / 10),
+    lambda x: torch.full_like(x, 1 / (x.shape[0] + 1)) + math.log(x.shape[0]),
+]
+
+
+@pytest.mark.parametrize("program", OF_SIZES)
+def test_what_python_computes_of_a_size_that_varies(program: Callable[[Tensor], Any]) -> None:
+    tracked = Tracked(program, fullgraph=True)
+    with torch.no_grad():
+        assert [tracked(X[:n].clone()) for n in (4, 6, 16, 9, 5)] == [1, 1, 0, 0, 0]
+
+
+def test_a_count_of_steps_beside_a_schedule() -> None:
+    class Warm(torch.nn.Module):
+        step = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.step += 1
+            return x * min(1.0, self.step / 4)
+
+    eager, compiled = Warm(), ingot.compile(Warm())
+    with torch.no_grad():
+        for _ in range(12):
+            torch.testing.assert_close(compiled(X), eager(X))
+    assert len(Compiler.of(compiled).compilations) <= 4

@@ -192,22 +192,22 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    if (made := _of_a_varying_float(session, function, args, kwargs)) is not None:
+    if (made := _of_a_varying_number(session, function, args, kwargs)) is not None:
         return made
     asked = () if function in _UNASKED else ("__float__", "__index__") if function in _OF_FLOATS else ("__index__",)
     known = [_number_of(session, a, asked) for a in args]
     return session.wrap_constant(session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()}))
 
 
-def _of_a_varying_float(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value | None:
-    """What a pure function gives for constants and one float that varies; None for all else."""
+def _of_a_varying_number(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value | None:
+    """What a pure function gives for constants and one number that varies; None for all else."""
     values = [session.realize(arg) for arg in args]
     places = [i for i, value in enumerate(values) if not isinstance(value, ConstantValue)]
     if len(places) != 1 or kwargs or not getattr(values[places[0]], "in_graph", False):
         return None
     sides = values[: places[0]], values[places[0] + 1 :]
     constants = [tuple([value.object for value in side]) for side in sides]  # type: ignore[attr-defined]
-    made: Value = values[places[0]].applied(function, *constants)  # type: ignore[attr-defined]
+    made: Value | None = values[places[0]].applied(session, function, *constants)  # type: ignore[attr-defined]
     return made
 
 
@@ -608,7 +608,7 @@ def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
     found = special_first(session, number, "__round__", *digits)
     if found is not None:
         return found
-    made = _of_a_varying_float(session, round, [number, *digits], {})
+    made = _of_a_varying_number(session, round, [number, *digits], {})
     return made or session.wrap_constant(session.really(round, [number, *digits], {}))
 
 

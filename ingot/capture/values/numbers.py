@@ -16,14 +16,15 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from ingot.capture.guards import Kind
+from ingot.capture.guards import Kind, Quantity
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
-from ingot.graph.symbols import is_decided_by_data
+from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import require_relation
+from ingot.loops.expr import Expr, Symbol
 from ingot.wrapped import is_transformed, untransformed
 
 if TYPE_CHECKING:
@@ -102,12 +103,17 @@ class NumberValue(Value):
             size, its = self.as_size(session), other.as_size(session) if isinstance(other, NumberValue) else other
             if size is not None and its is not None:
                 return size.binary(session, function, its, reflected)
-        right = self._operand(session, other)
         plain = _PLAIN.get(function, function)
+        if self.cls is float and plain in _ARITHMETIC and isinstance(other, SymIntValue):
+            other = other.convert(session, float)
+        right = self._operand(session, other)
         known = plain in _OF_FLOATS
         if plain in _PARTIAL and not session.is_trusted(session.frames[-1].function.namespace.get("__name__")):
             divisor = self if reflected else other
-            known = plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
+            if isinstance(divisor, OutsideNumber) and divisor.in_graph:
+                known = plain is operator.truediv and divisor.truth(session)
+            else:
+                known = plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
         if self.cls is not float or right is None or not known:
             raise session.unsupported(f"operator.{function.__name__} of {self.describe()} and {other.describe()}")
         function = plain
@@ -224,31 +230,27 @@ class OutsideNumber(NumberValue):
     def identity(self) -> Any:
         return self.object
 
-    def applied(self, function: Callable[..., Any], before: tuple[Any, ...] = (), after: tuple[Any, ...] = ()) -> Value:
+    def applied(
+        self, session: Session, function: Callable[..., Any], before: tuple[Any, ...] = (), after: tuple[Any, ...] = ()
+    ) -> Value:
         """What a pure function of Python's gives for it and these constants: computed before the graph runs."""
-        session, applied = self._session, Applied.of(function, before, after)
+        assert self.source is not None
         try:
-            result = applied(self.object)
+            result = function(*before, self.object, *after)
         except (ArithmeticError, ValueError, TypeError):
             self.constant()  # the error is that of the value
             return session.wrap_constant(session.python(function, *before, self.object, *after))
-        assert self.source is not None
-        source = DerivedSource(self.source, applied)
-        if type(result) is not float:
-            return session.realize(session.wrap(result, source))
-        made = OutsideNumber(session, result, source, self.varies, self.in_graph)
-        if function not in _SAFE or before and function is operator.truediv:
-            session.guard(source, Kind.TYPE, float)  # which another number may have none of
-        return made
+        source = DerivedSource(self.source, Applied.of(function, before, after))
+        return outcome(session, function, before, result, source, self.varies)
 
     def truth(self, session: Session) -> bool:
-        return bool(self.applied(operator.ne, after=(0.0,)).constant())
+        return bool(self.applied(session, operator.ne, after=(0.0,)).constant())
 
     def convert(self, session: Session, cls: type) -> Value:
         if cls is float:
             return self
         if cls is int and self.in_graph:
-            return self.applied(int)
+            return self.applied(session, int)
         if self.breaks:
             return super().convert(session, cls)
         return session.wrap_constant(session.python(cls, self.constant()))
@@ -256,7 +258,7 @@ class OutsideNumber(NumberValue):
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         if not self.in_graph or function is operator.invert:
             return ConstantValue(self.constant()).unary(session, function)
-        made = self.applied(function)
+        made = self.applied(session, function)
         if isinstance(made, OutsideNumber):
             made._made_of = lambda: call(session, function, self.tensor)
         return made
@@ -281,7 +283,7 @@ class OutsideNumber(NumberValue):
         self, session: Session, function: Callable[[Any, Any], Any], other: ConstantValue, reflected: bool
     ) -> Value:
         constant = (other.object,)
-        made = self.applied(function, constant if reflected else (), () if reflected else constant)
+        made = self.applied(session, function, constant if reflected else (), () if reflected else constant)
         operand = self._operand(session, other)
         if isinstance(made, OutsideNumber) and operand is not None and function in _ARITHMETIC:
             if function is not operator.truediv or not reflected:  # a quotient by a number that is not 0
@@ -290,13 +292,13 @@ class OutsideNumber(NumberValue):
         return made
 
     def method_is_integer(self, session: Session) -> Value:
-        return self.applied(float.is_integer) if self.in_graph else ConstantValue(self.constant().is_integer())
+        return self.applied(session, float.is_integer) if self.in_graph else ConstantValue(self.constant().is_integer())
 
     def with_tensor(
         self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
     ) -> Value:
         if function is operator.pow and self.in_graph and tensor.fake.dtype in (torch.float32, torch.float64):
-            if reflected or not self.applied(_is_special_exponent).constant():
+            if reflected or not self.applied(session, _is_special_exponent).constant():
                 number = converted(session, self.tensor, tensor.fake.dtype)
                 return call(session, torch.pow, *((number, tensor) if reflected else (tensor, number)))
         try:
@@ -309,8 +311,65 @@ class OutsideNumber(NumberValue):
             return made
 
 
+def outcome(
+    session: Session, function: Callable[..., Any], before: tuple[Any, ...], result: Any, source: Source, varies: bool
+) -> Value:
+    """The value of what Python computes of a number that varies, and these constants before it."""
+    if type(result) is not float:
+        return session.realize(session.wrap(result, source))
+    if function not in _SAFE or before and function is operator.truediv:
+        session.guard(source, Kind.TYPE, float)  # which another number may have none of
+    return OutsideNumber(session, result, source, varies, True)
+
+
+class Evaluated:
+    """The value of an expression of one size or integer."""
+
+    __slots__ = ("__weakref__", "dim", "expr", "symbol", "what")
+    _known: WeakValueDictionary[Any, Evaluated] = WeakValueDictionary()
+
+    def __init__(self, expr: Expr, symbol: Symbol, what: str, dim: int) -> None:
+        self.expr, self.symbol, self.what, self.dim = expr, symbol, what, dim
+
+    @classmethod
+    def of(cls, expr: Expr, symbol: Symbol, quantity: Quantity) -> Evaluated:
+        """One object for one expression, so that sources of it are the same in all captures."""
+        key = str(expr), symbol.name, quantity.what, quantity.dim
+        known = cls._known.get(key)
+        if known is None:
+            known = cls._known[key] = cls(expr, symbol, quantity.what, quantity.dim)
+        return known
+
+    @property
+    def __name__(self) -> str:
+        return str(self.expr)
+
+    def __call__(self, owner: Any) -> int:
+        number = owner if self.what == "value" else (owner.shape if self.what == "size" else owner.stride())[self.dim]
+        return self.expr.evaluate({self.symbol: number})
+
+
+def of_size(
+    session: Session, size: SymIntValue, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
+) -> Value | None:
+    """What a pure function of Python's gives for an expression of one size or integer that varies and for these
+    constants, computed before the graph runs; None where that cannot be, or the size only may vary."""
+    shapes = session.graph.context.shapes
+    expr = shapes.simplified(to_expr(size.fake))
+    quantities = [session.guards.symbols.get(symbol) for symbol in expr.symbols]
+    if len(quantities) != 1 or quantities[0] is None or quantities[0] in session.graph.supposed:
+        return None
+    try:
+        result = function(*before, shapes.hint(expr), *after)
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+    evaluated = Evaluated.of(expr, next(iter(expr.symbols)), quantities[0])
+    source = DerivedSource(DerivedSource(quantities[0].source, evaluated), Applied.of(function, before, after))
+    return outcome(session, function, before, result, source, False)
+
+
 class Applied:
-    """A pure function of Python's, and all of its arguments but a float."""
+    """A pure function of Python's, and all of its arguments but a number."""
 
     __slots__ = ("__weakref__", "after", "before", "function")
     _known: WeakValueDictionary[Any, Applied] = WeakValueDictionary()
@@ -333,8 +392,8 @@ class Applied:
         return f"{self.function.__name__}({', '.join(args)})" if len(args) > 1 else self.function.__name__
 
     def __call__(self, number: float) -> Any:
-        if type(number) is not float:
-            raise TypeError(f"{type(number).__name__} is not float")
+        if type(number) is not float and type(number) is not int:
+            raise TypeError(f"{type(number).__name__} is no number")
         return self.function(*self.before, number, *self.after)
 
 

@@ -335,6 +335,12 @@ class TensorMethod(Value):
         return self.tensor.call_named(session, self.name, args, kwargs)
 
 
+_PLAIN = {
+    getattr(operator, f"i{name}"): getattr(operator, name)
+    for name in "add sub mul truediv floordiv mod pow lshift rshift".split()
+} | {operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
+"""What operators in place do to numbers."""
+
 _SYMBOLIC = {getattr(operator, name): getattr(operator, name) for name in "eq ne lt le gt ge".split()} | {
     getattr(operator, prefix + name): getattr(operator, name)
     for name in "add sub mul floordiv mod".split()
@@ -392,8 +398,27 @@ class SymIntValue(Value):
             raise session.unsupported(f"the value of {self.describe()}")
         return int(self.fake)
 
+    @property
+    def in_graph(self) -> bool:
+        """Whether what Python computes of it may be computed before the graph runs."""
+        return not is_decided_by_data(self.fake)
+
+    def applied(
+        self, session: Session, function: Callable[..., Any], before: tuple[Any, ...] = (), after: tuple[Any, ...] = ()
+    ) -> Value | None:
+        """What a pure function of Python's gives for it and these constants; None where it is to be compiled for."""
+        from ingot.capture.values.numbers import of_size  # which are made of tensors
+
+        return of_size(session, self, function, before, after) if self.in_graph else None
+
+    def is_supposed(self, session: Session) -> bool:
+        """Whether it is made of sizes that may vary, and were not seen to."""
+        quantities = [session.guards.symbols.get(symbol) for symbol in to_expr(self.fake).symbols]
+        return bool(quantities) and all(quantity in session.graph.supposed for quantity in quantities)
+
     def convert(self, session: Session, cls: type) -> Value:
-        return self if cls is int else ConstantValue(cls(self.specialize(session)))
+        made = self.applied(session, float) if cls is float else None
+        return self if cls is int else made or ConstantValue(cls(self.specialize(session)))
 
     def truth(self, session: Session) -> bool:
         if is_decided_by_data(self.fake):
@@ -412,7 +437,7 @@ class SymIntValue(Value):
                 raise session.unsupported(f"the sign of {self.describe()}")
             return self.unary(session, operator.neg) if self.fake < 0 else self
         if function not in (operator.neg, operator.pos):
-            return ConstantValue(self.specialize(session)).unary(session, function)
+            return self.applied(session, function) or ConstantValue(self.specialize(session)).unary(session, function)
         return SymIntValue(function(self.fake), "call_function", function, (self,))
 
     def binary(
@@ -430,6 +455,14 @@ class SymIntValue(Value):
         if divides and is_decided_by_data(operands[1]) and not self._asked(operator.gt, (pair[1], 0)).is_constant():
             raise session.unsupported(f"a division by {self.describe()}")
         if function not in _SYMBOLIC or float in map(type, pair) or divides and operands[1] <= 0:
+            if isinstance(other, SymIntValue) and (self.is_supposed(session) or other.is_supposed(session)):
+                if other.is_supposed(session):
+                    return self.binary(session, function, ConstantValue(other.specialize(session)), reflected)
+                return other.binary(session, function, ConstantValue(self.specialize(session)), not reflected)
+            if isinstance(other, ConstantValue):
+                before, after = ((other.object,), ()) if reflected else ((), (other.object,))
+                if (made := self.applied(session, _PLAIN.get(function, function), before, after)) is not None:
+                    return made
             known = [ConstantValue(int(p)) if isinstance(p, torch.SymInt) else ConstantValue(p) for p in operands]
             return known[0].binary(session, function, known[1], False)
         if function in RELATIONS and any(map(is_decided_by_data, operands)):
