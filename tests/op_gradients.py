@@ -31,15 +31,7 @@ ERROR_RATIO, ERROR_FLOOR = 1.2, 4  # of the relative L2 error of all gradients t
 SEEDS = 5, 40  # sets of arguments and tangents over which errors are averaged where fewer do not do
 CLOSE = 1e-12  # results that differ by no more are not looked at
 
-_ROUNDING = "rounding of the same formula in another order", 2.5
 EXCEPTIONS = {
-    "nn.functional.scaled_dot_product_attention": _ROUNDING,
-    "nn.functional.softmin": _ROUNDING,
-    "nn.functional.group_norm": _ROUNDING,  # groups of two or three elements
-    "nn.functional.linear_cross_entropy": _ROUNDING,
-    "pca_lowrank": _ROUNDING,
-    "linalg.pinv.singular": _ROUNDING,
-    "linalg.householder_product": _ROUNDING,
     "linalg.vector_norm": ("a root of a power, where eager's errors happen to cancel", 5.0),
 }
 """Ops whose derivatives of float32 may be less exact than eager's: why, and how many times its error, or eps. They are
