@@ -363,3 +363,39 @@ def test_what_takes_no_symbols_breaks_the_graph() -> None:
         for size in (5, 7):
             tracked(torch.randn(1, 2, 4, 4), torch.tensor([size, 6]))
     assert tracked.skips == []
+
+
+MASKED = {
+    "masked_fill": lambda x, y, m: x.masked_fill(m, -1.0),
+    "mse_loss": lambda x, y, m: F.mse_loss(x, y),
+    "smooth_l1_loss": lambda x, y, m: F.smooth_l1_loss(x, y, reduction="none"),
+    "cosine_similarity": lambda x, y, m: F.cosine_similarity(x, y),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_what_one_mask_selects_is_as_many(name):
+    """Of several tensors: functions that compare the sizes, as losses do, break no graph."""
+
+    def function(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        kept = mask.any(0)
+        return MASKED[name](x[:, kept], y[:, kept], mask[:, kept])
+
+    one_program(function, *[(X, X.cos(), mask_of(count)) for count in (30, 20, 9)])
+
+
+def test_a_mask_that_is_written_selects_another_number():
+    def function(x: Tensor, mask: Tensor, other: Tensor) -> Tensor:
+        mask = mask.clone()
+        before = x[mask]
+        mask.data.logical_and_(other)
+        return F.mse_loss(before, x[mask])
+
+    fewer = mask_of(9)
+    fewer.view(-1)[fewer.view(-1).nonzero()[0]] = False
+    tracked = Tracked(function)
+    with torch.no_grad():
+        for _ in range(2):
+            tracked(X, mask_of(9), mask_of(30))
+        with pytest.warns(UserWarning, match="size"), pytest.raises(RuntimeError, match="must match"):
+            tracked.compiled(X, mask_of(9), fewer)

@@ -15,7 +15,7 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.schemas import is_pointwise, name_of
 from ingot.graph.symbols import INTEGERS, ShapeContext, is_decided_by_data
-from ingot.graph.unbacked import expected
+from ingot.graph.unbacked import Unbacked, expected
 from ingot.loops.expr import Symbol
 
 aten = torch.ops.aten
@@ -40,6 +40,22 @@ def rule_for(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any] | None:
     if op is aten.index.Tensor:
         return _masked if has_masks(args) else None
     return _RULES.get(op)
+
+
+def note_counts(unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], made: Sequence[Symbol]) -> None:
+    """Note of which masks among an op's arguments the new symbols are counts."""
+    masks = [t for t in tensors if t.dtype is torch.bool]
+    if op is aten.nonzero.default:
+        masks = list(tensors)
+    elif op is aten.masked_select.default:
+        masks = masks[-1:] if tensors[0].shape == tensors[1].shape else []
+    elif op is not aten.index.Tensor:
+        return
+    elif tensors[0].dtype is torch.bool:
+        masks = masks[1:]
+    if len(masks) == len(made):
+        for mask, symbol in zip(masks, made):
+            unbacked.count(mask, symbol)
 
 
 def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:

@@ -233,8 +233,10 @@ def run_fake(
             data_dependent.expect_elements(op, seen)
         of_data = shapes is not None and shapes.unbacked.enabled and device.type == "cpu"
         rule = data_dependent.rule_for(op, inner) if of_data else None
-        if rule is not None:
+        if rule is not None and shapes is not None:
+            before = len(shapes.unbacked.made)
             result = rule(shapes, *inner, **inner_kwargs)
+            data_dependent.note_counts(shapes.unbacked, op, seen, shapes.unbacked.made[before:])
         else:
             by_look = meta.rule_for(op, device.type)
             result = by_look(op, inner, inner_kwargs)

@@ -234,6 +234,8 @@ class ShapeContext:
         sides = (right, left) if swapped else (left, right)
         if self.unbacked.concerns(left, right):
             answer = usual(left, relation, right) if likely is None else likely
+            if answer is None and relation in ("==", "!=") and self.unbacked.are_likely_equal(left, right):
+                answer = relation == "=="
             if answer is None or not self.unbacked.assumes:
                 raise self.unbacked.refuse(f"{left} {relation} {right}", self.where)
             self.require(left, relation, right) if answer else self.require(sides[0], negated, sides[1])

@@ -45,6 +45,8 @@ class Unbacked:
         self._order: dict[Symbol, int] = {}
         self.made: list[Symbol] = []  # those that the present trace has bound, in order
         self._again: list[Symbol] = []  # those that it is to bind next
+        self._alike: dict[Any, tuple[Any, int, Symbol]] = {}  # by what is counted: that, its version, and the count
+        self._counts: dict[Symbol, Symbol] = {}  # a later count of the same thing, by the first
         self._settled = 0  # symbols that compiled code is in use for, which makes no further checks on these
 
     def begin_trace(self, again: Sequence[Symbol] = ()) -> None:
@@ -53,6 +55,7 @@ class Unbacked:
         self.assumes = True
         self.fresh.clear()
         self.made.clear()
+        self._alike.clear()
         self._again = list(again)
 
     def settle(self) -> None:
@@ -71,6 +74,21 @@ class Unbacked:
         self.made.append(symbol)
         self.fresh.append(symbol)
         return symbol
+
+    def count(self, of: Any, symbol: Symbol) -> None:
+        """Note that a symbol is how many elements of a fake are not zero."""
+        known = self._alike.get(id(of))
+        if known is None or known[1] != of._version:
+            self._alike[id(of)] = of, of._version, symbol
+        else:
+            self._counts[symbol] = known[2]
+
+    def are_likely_equal(self, left: Expr, right: Expr) -> bool:
+        """Whether two expressions are the same if what was counted twice was not written in a way that none can see."""
+        if not self._counts:
+            return False
+        firsts = {form: self._counts.get(root, root) for form, root in self.roots.items()}
+        return (left - right).substitute(firsts).constant == 0
 
     def concerns(self, *expressions: Expr) -> bool:
         """Whether an unbacked symbol occurs in an expression."""

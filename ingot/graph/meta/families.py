@@ -62,9 +62,7 @@ def plain_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """masked_fill and masked_scatter: the first argument, broadcast with the mask, contiguous."""
-    t, mask = args[0], args[1]
-    same = geometry.same_sizes(t.shape, mask.shape)
-    return fresh(t.shape if same else geometry.broadcast(t.shape, mask.shape), t.dtype)
+    return fresh(geometry.broadcast(args[0].shape, args[1].shape), args[0].dtype)
 
 
 def roll(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
