@@ -247,6 +247,14 @@ def test_what_is_left_to_eager():
     assert all(isinstance(c.skipped, Unsupported) for c in ingot.compiled_backward.report().compilations)
 
 
+def test_sparse_gradients_are_eagers():
+    table = torch.nn.Embedding(5, 3, sparse=True)
+    with ingot.compiled_backward():
+        table(torch.tensor([1, 1])).sum().backward()
+    assert table.weight.grad.is_sparse and torch.equal(table.weight.grad.to_dense()[1], torch.full((3,), 2.0))
+    assert "sparse gradient" in reasons()[0]
+
+
 def test_outside_it_is_eager():
     compiled, _ = pair()
     with ingot.compiled_backward():

@@ -289,6 +289,8 @@ def _of_formula(
             refuse_unpacking(kept if isinstance(kept, (list, tuple)) else (kept,))
             continue
         value = getattr(node, attribute)
+        if attribute in ("_saved_sparse", "_saved_sparse_grad") and value:
+            raise Unsupported(f"{name} gives a sparse gradient")
         if "_sym_" in attribute or attribute in ("_saved_start", "_saved_end"):
             found = value if isinstance(value, (list, tuple)) else (value,)
             if all(type(n) is int for n in found):
