@@ -45,6 +45,8 @@ def inlined(nodes: Sequence[Node], graph: LoopGraph, target: Target) -> list[Nod
     for k, node in enumerate(nodes):
         if not isinstance(node, Pointwise) or node.scatters or any(i.op == "indirect" for i in node.body.instructions):
             continue
+        if len(node.body.instructions) == 1:
+            continue  # a copy is made for how it lies
         buffer = graph.buffers[node.target]
         if buffer.role != "temporary" or buffer.on_host or len(writers[node.target]) > 1:
             continue

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.codegen.triton.module import available
+from ingot.loops.lowering import convolution
 from ingot.schedule import blocks
 from ingot.schedule.plan import KernelStep
 
@@ -76,6 +77,18 @@ def test_windows_of_channels(stride: Any, padding: Any, dilation: int, bias: boo
         return F.conv2d(x, w, b if bias else None, stride, padding, dilation, 12)
 
     assert same(fn, x, w, b) == (1, 0)
+
+
+@interpreted
+def test_of_many_points_the_weight_is_laid_side_by_side_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "MANY_TAPS", 9 * 12 * 80)
+    w = draw(12, 1, 3, 3, seed=1)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x, w, None, 1, 1, 1, 12)
+
+    assert same(fn, draw(1, 12, 8, 9).to(memory_format=LAST), w) == (1, 0)
+    assert same(fn, draw(1, 12, 8, 10).to(memory_format=LAST), w) == (2, 0)
 
 
 @interpreted
@@ -145,7 +158,7 @@ def test_few_images_or_cheap_ones_are_computed_again() -> None:
     def of_much(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(F.silu(x), w, None, 1, 1, 1, 64)
 
-    assert [launches(of_little, n) for n in (1, 64)] == [1, 1] and [launches(of_much, n) for n in (1, 64)] == [1, 2]
+    assert [launches(of_little, n) for n in (1, 64)] == [1, 2] and [launches(of_much, n) for n in (1, 64)] == [1, 3]
 
 
 def planned_of_any(fn: Any, *args: Tensor) -> Any:
