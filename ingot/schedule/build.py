@@ -62,9 +62,7 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
     first, second = laid.members[j], laid.members[k]
     pairs = [(first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target]
     pairs += [(i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target]
-    loops = [(*laid.outer, *laid.inner[n]) for n in (j, k)]
-    apart = never_meet(first.index, second.index, laid.outer) or pieces(first.index, second.index, *loops)
-    if first.target == second.target and not apart:
+    if first.target == second.target and not _apart(laid, j, k):
         pairs.append((first.index, second.index, False))
     if not pairs:
         return None
@@ -73,6 +71,13 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
         if unfinished or laid.inner[j] != laid.inner[k] or relation(a, b, laid.outer) != SAME_POINT:
             return 1
     return 0
+
+
+def _apart(laid: Overlay, j: int, k: int) -> bool:
+    """Whether two members write no element that the other writes too."""
+    first, second = laid.members[j].index, laid.members[k].index
+    loops = [(*laid.outer, *laid.inner[n]) for n in (j, k)]
+    return never_meet(first, second, laid.outer) or pieces(first, second, *loops)
 
 
 @dataclass

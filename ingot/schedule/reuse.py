@@ -110,15 +110,14 @@ def _overwritable(group: Group, dead: str, target: str) -> bool:
     writer = laid.members[writers[0]]
     if not isinstance(writer, Pointwise) or writer.scatters:
         return False
+    readers = [k for k, m in enumerate(laid.members) if any(i.attrs[0] == dead for i in m.body.loads)]
+    if any(k > writers[0] or laid.inner[k] != laid.inner[writers[0]] for k in readers):
+        return False
+    places = {i.attrs[1] for k in readers for i in laid.members[k].body.loads if i.attrs[0] == dead}
+    if places != {writer.index}:
+        return not places
     stages = assign_stages(laid)
-    for k, m in enumerate(laid.members):
-        for i in m.body.loads:
-            if i.attrs[0] != dead:
-                continue
-            late = k > writers[0] or stages[k] > stages[writers[0]]
-            if late or i.attrs[1] != writer.index or laid.inner[k] != laid.inner[writers[0]]:
-                return False
-    return True
+    return all(stages[k] <= stages[writers[0]] for k in readers)
 
 
 def _overwritable_by_epilogue(members: Sequence[Node], dead: str, target: str) -> bool:
