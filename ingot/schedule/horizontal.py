@@ -63,12 +63,14 @@ class _Batches:
 
     def add(self, step: Step) -> None:
         reads, writes = accesses(step)
+        lent = _lenders(step)
         waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
         shape = self._shape_of(step) if isinstance(step, KernelStep) and not waits else None
         beside = isinstance(step, KernelStep) and step.on_host
         shared = shape is not None and (beside or self._shares(step))
         place = self._open.get((id(shape), beside)) if shape is not None and shared else None
-        if place is None or not self._may_move(place, reads, writes):
+        read = any(self._touched.get(name, -1) >= (place or 0) for name in lent)  # beside what may be written over it
+        if place is None or read or not self._may_move(place, reads, writes):
             place = len(self.members)
             self.members.append([])
         self.members[place].append(step)
@@ -76,7 +78,7 @@ class _Batches:
             self._open[id(shape), beside] = place
         if shape is None or _may_fail(shape):
             self._failing = place
-        for name in writes:
+        for name in (*writes, *lent):
             self._written[name] = max(place, self._written.get(name, -1))
         for name in (*reads, *writes):
             self._touched[name] = max(place, self._touched.get(name, -1))
@@ -123,6 +125,13 @@ def accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
         return sorted(step.node.reads()), list(step.node.writes())
     pairs = list(zip(step.arguments, step.parameters, strict=True))
     return [name for name, p in pairs if p.read], [name for name, p in pairs if p.written]
+
+
+def _lenders(step: Step) -> list[str]:
+    """The inputs that a result may be written over."""
+    if not isinstance(step, KernelStep):
+        return []
+    return [name for name, p in zip(step.arguments, step.parameters, strict=True) if p.lends >= 0]
 
 
 def _may_fail(kernel: Kernel) -> bool:

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import ingot
+from ingot.loops.lowering import lower
+from ingot.schedule import schedule
+from tests.loops.test_lowering import traced
 
 
 def kernels(fn, *args):
@@ -72,6 +75,15 @@ def test_what_is_read_before_is_not_overwritten_early():
     mine, its = vectors(40, 50), vectors(40, 50)
     assert torch.equal(ingot.compile(fn)(*mine), fn(*its))
     assert all(torch.equal(a, b) for a, b in zip(mine, its, strict=True))
+
+
+@pytest.mark.parametrize("lending", [False, True])
+def test_what_is_read_beside_it_is_not_overwritten(lending):
+    """Of two equal loops the first reads what lends its memory to the second's result."""
+    graph = lower(traced(lambda x, y, z: (x[:5] * y, z * x), *vectors(10, 5, 10)))
+    graph.lends = {graph.inputs[k] for k in (0, 1) if lending}
+    plan = schedule(graph, frugal=True)
+    assert len(plan.steps) == 1 + lending and len(plan.lenders) == 2 * lending
 
 
 def test_large_temporaries_are_not_made_early():
