@@ -65,15 +65,15 @@ def _sum_pieces(graph: AtenGraph, node: Node) -> None:
     arguments: Any = node.args
     joined, dims = arguments[:2]
     rank = joined.meta["val"].ndim
-    if not isinstance(dims, (list, tuple)) or sorted(d % rank for d in dims if rank) != list(range(rank - 1)):
-        return
+    if rank < 2 or not isinstance(dims, (list, tuple)) or sorted(d % rank for d in dims) != list(range(rank - 1)):
+        return  # of one dimension, none means all
     while joined.target is aten.view.default and joined.meta["val"].shape[-1] == joined.args[0].meta["val"].shape[-1]:
         joined = joined.args[0]
     whole = joined.meta["val"]
     if joined.target is not aten.cat.default or whole.ndim < 2 or whole.dtype not in _FLOATS:
         return
     pieces, *dim = joined.args
-    if not dim or dim[0] % whole.ndim != whole.ndim - 1 or any(p.meta["val"].dtype is not whole.dtype for p in pieces):
+    if not dim or dim[0] % whole.ndim != whole.ndim - 1 or any(not _is_alike(p.meta["val"], whole) for p in pieces):
         return
     with graph.graph.inserting_before(node):
         over = list(range(whole.ndim - 1))
@@ -83,6 +83,10 @@ def _sum_pieces(graph: AtenGraph, node: Node) -> None:
             total = _call(graph, aten.view.default, (total, list(node.meta["val"].shape)), node)
     node.replace_all_uses_with(total)
     graph.graph.erase_node(node)
+
+
+def _is_alike(piece: Any, whole: Any) -> bool:
+    return piece.dtype is whole.dtype and piece.ndim == whole.ndim  # empty pieces may have one dimension
 
 
 def _is_zero(node: Any) -> bool:

@@ -254,6 +254,19 @@ def test_what_is_joined_is_summed_on_the_way(keep: bool) -> None:
 
 
 @interpreted
+def test_joined_numbers_and_joined_nothing_are_summed() -> None:
+    """Over no dimensions means over all, and an empty piece may have fewer dimensions than the others."""
+    passes = (("sum pieces", sum_pieces),)
+    a, b = draw(1, 3), draw(1, 3, seed=1)
+    for fn, args in (
+        (lambda x, y: (torch.cat([x, y], -1).view(6).sum([]),), (a, b)),
+        (lambda x, y: (torch.cat([x, y], -1).sum([0]),), (torch.empty(0), a)),
+    ):
+        found, expected = run(planned_beside(fn, *args, passes=passes), list(args)), fn(*args)
+        torch.testing.assert_close(found[0], expected[0])
+
+
+@interpreted
 def test_a_library_writes_into_what_a_kernel_makes() -> None:
     def fn(x: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         total = x.float().index_put([places], rows, accumulate=True)
@@ -283,6 +296,24 @@ def test_tanh_that_is_wanted_stays() -> None:
     plan = same(lambda x: (1 + x.tanh(), 1 - x.tanh() ** 2, 2 + x.tanh()), draw(1000) * 3)
     (kernel,) = plan.kernels
     assert "libdevice.tanh" in write_kernel(kernel).source  # type: ignore[arg-type]
+
+
+@interpreted
+def test_what_is_no_factor_is_made_of_tanh() -> None:
+    """Where tanh is 1, the logarithm of what is left to 1 is eager's: minus infinity, and never that of less than 0."""
+    x = torch.cat([torch.tensor([-12.0, -11.0, 11.0, 12.0]), draw(1000).clamp(-2, 2)])
+    plan = same(lambda x: (torch.log(1 - x.tanh() ** 2), torch.log(1 + x.tanh())), x)
+    (kernel,) = plan.kernels
+    source = write_kernel(kernel).source  # type: ignore[arg-type]
+    assert "libdevice.tanh" in source and "one_" not in source
+
+
+@interpreted
+def test_tanh_is_computed_once_where_a_product_takes_it_too() -> None:
+    plan = same(lambda x, g: (g * x.tanh(), g * (1 - x.tanh() ** 2)), draw(1000) * 3, draw(1000, seed=1))
+    (kernel,) = plan.kernels
+    source = write_kernel(kernel).source  # type: ignore[arg-type]
+    assert source.count("libdevice.tanh") == 1 and "one_" not in source
 
 
 @interpreted
