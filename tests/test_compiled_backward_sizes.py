@@ -92,6 +92,10 @@ FORMULAS = {
     "bce with weights": lambda x, w: F.binary_cross_entropy_with_logits(
         x @ w, torch.ones(x.shape[0], 4), weight=torch.rand(4), pos_weight=torch.rand(4), reduction="sum"
     ),
+    "bce with targets": lambda x, w: F.binary_cross_entropy_with_logits(x, x.sigmoid(), weight=torch.rand(3)),
+    "bce with weights and targets": lambda x, w: F.binary_cross_entropy_with_logits(
+        x @ w, (x @ w).sigmoid(), pos_weight=torch.rand(4)
+    ),
 }
 
 
@@ -187,6 +191,16 @@ def test_one_and_none(sizes):
 def test_formulas_that_look_at_sizes_are_compiled_for_each():
     over_sizes(lambda x, w: x.prod(0).sum() + x.repeat(2, 1).sin().sum(), (5, 7, 4))
     assert graphs() == 3 and any("looks at sizes" in text for text in fixed())
+
+
+def test_joined_tensors_of_which_some_gradients_are_not_asked_for():
+    for n in (4, 5, 6, 7):
+        found, leaves = [], [torch.randn(n + k, 3, requires_grad=True) for k in range(3)]
+        for compiled in (True, False):
+            loss = (torch.cat([leaf.sin() for leaf in leaves]) * torch.arange(3.0 * n + 3)[:, None]).sum()
+            with ingot.compiled_backward() if compiled else contextlib.nullcontext():
+                found += torch.autograd.grad(loss, leaves[1])
+        torch.testing.assert_close(*found)
 
 
 def test_results_for_no_more_than_part_of_the_rows():

@@ -165,15 +165,17 @@ def _var(kept: Kept, g: Tensor) -> Tensor:
 
 
 @formula("BinaryCrossEntropyWithLogitsBackward0")
-def _bce(kept: Kept, g: Tensor) -> Tensor:
+def _bce(kept: Kept, g: Tensor) -> tuple[Tensor, Tensor | None]:
     x, target, weight, of_ones = [kept.tensors[name] for name in ("self", "target", "weight", "pos_weight")]
+    wanted = len(kept.inputs) > 1 and kept.inputs[1] is not None
     if of_ones is None:
-        found = (x.sigmoid() - target) * g
+        found = [(x.sigmoid() - target) * g, -x * g if wanted else None]
     else:
-        ones = of_ones * target
-        found = ((ones + 1 - target) * x.sigmoid() - ones) * g
-    found = found if weight is None else found * weight
-    return found / math.prod(x.shape) if kept.plain("reduction") == 1 else found
+        ones, log = of_ones * target, torch.nn.functional.logsigmoid
+        found = [((ones + 1 - target) * x.sigmoid() - ones) * g, (log(-x) - of_ones * log(x)) * g if wanted else None]
+    count = math.prod(x.shape) if kept.plain("reduction") == 1 else 1
+    of_x, of_target = [f if f is None or weight is None else f * weight for f in found]
+    return of_x / count, None if of_target is None else of_target / count
 
 
 @formula("DivBackward0", "MulBackward0")
@@ -213,6 +215,8 @@ def _cat(kept: Kept, g: Tensor) -> Any:
     if any(sizes is not None and len(sizes) != g.dim() for sizes in kept.inputs):
         raise Unsupported("CatBackward0 of tensors of other dimensions, which have no elements")
     known = [None if sizes is None else sizes[dim] for sizes in kept.inputs]
+    if known.count(None) > 1:  # of those whose gradients are not asked for it is not known, either
+        raise Unsupported("CatBackward0 of several tensors whose gradients are not asked for")
     rest = g.shape[dim] - sum(size for size in known if size is not None)
     begin, found = 0, list[Any]()
     for size in known:

@@ -290,6 +290,8 @@ class _Trace:
             gradients = [buffer.get(k) for k in range(len(step.node._input_metadata))]
             found = FORMULAS[name](self._kept_by(position, step), gradients)
             if found is not NotImplemented:
+                if any(edge is not None for edge in step.edges[len(found) :]):
+                    raise Unsupported(f"the gradients of some inputs of {name}")
                 return found
         varies = any(isinstance(n, torch.SymInt) for key in numbers if key.startswith("_") for n in numbers[key])
         if varies or name not in LOOK_AT_NO_SIZES:
