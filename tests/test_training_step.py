@@ -258,6 +258,32 @@ def test_a_step_that_is_not_taken(name):
     assert (last.break_ is None) == ("hooks" not in name)
 
 
+def test_scaled_steps_of_an_optimizer_whose_step_is_the_users():
+    """It is called where gradients are finite alone."""
+    p = nn.Parameter(torch.ones(3))
+    optimizer, scaler, steps = torch.optim.Adam([p]), torch.amp.GradScaler("cpu", init_scale=4.0), []
+    taken = optimizer.step
+
+    def counted() -> None:
+        steps.append(1)
+        taken()
+
+    optimizer.step = counted
+
+    @ingot.compile
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale((p * x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    found = []
+    for number in (1.0, 2.0, float("inf"), 3.0, float("inf")):
+        step(torch.full((3,), number))
+        found.append(len(steps))
+    assert found == [1, 2, 2, 3, 3]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_operations_of_a_scaler(dtype):
     def unscale(grads: Any, found: torch.Tensor, inverse: torch.Tensor) -> Any:

@@ -39,7 +39,10 @@ def writes_tensors_alone(optimizer: Any, device: Any) -> bool:
         return False
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched") and not getattr(optimizer, "_opt_called", False):
+    wrapped = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if "step" in vars(optimizer) and not wrapped:  # the user's own
+        return False
+    if wrapped and not getattr(optimizer, "_opt_called", False):
         return False
     for group in optimizer.param_groups:
         if group.get("differentiable", False):
