@@ -33,6 +33,7 @@ from ingot.graph.record import BEHIND
 from ingot.graph.replay import drawn_again
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import to_expr
+from ingot.graph.unit_tangent import compute_ahead, parts_of
 from ingot.loops.expr import Symbol
 
 aten = torch.ops.aten
@@ -92,6 +93,8 @@ def partition(joint: Joint) -> Partition:
     late = _reached_from(tangents)
     copied = {*primals, *owned}.difference(places)
     saved = _cut(whole, [s.node for s in gradients if s.node is not None], late, set(places), copied)
+    saved = _ahead(joint, saved, set(places), late)
+    gradients, late = joint.gradients, _reached_from(tangents)
     kept: list[Node] = []
     for node in saved:
         if node not in places:
@@ -205,6 +208,23 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
             network.edge(after[node], sink)
     beyond = network.cut(source, sink)
     return [n for n in candidates if beyond[after[n]] and not beyond[before[n]]]
+
+
+def _ahead(joint: Joint, saved: list[Node], held: set[Node], late: set[Node]) -> list[Node]:
+    """What is kept if the forward computes what is linear in the only tangent, where that takes no more bytes than what
+    is kept for this alone, and is in memory for no other reason. Changes the graph."""
+    whole = joint.aten
+    parts = parts_of(whole, joint.tangents[0]) if len(joint.tangents) == 1 else []
+    if not parts or any(map(_is_checkpointed, whole.graph.nodes)):
+        return saved
+    roots = [s.node for s in joint.gradients if s.node is not None]
+    rest = _ancestors(roots, {*saved, *joint.tangents, *parts})
+    needed = {node for node in saved if node in roots or not rest.isdisjoint(node.users)}
+    stored = _stored(whole.graph, late)
+    replaced = [node for node in saved if not (node in needed or node in held or node in stored or is_view(node))]
+    if sum(map(_bytes, parts)) > sum(map(_bytes, replaced)):
+        return saved
+    return [*(node for node in saved if node in needed), *compute_ahead(whole, joint.tangents[0], parts)]
 
 
 def _is_checkpointed(node: Node) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Access, Body, Origin
+from ingot.loops.ir import Access, Body, Instruction, Origin
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,49 @@ class Kernel:
         if self.product is None:
             return shared
         return shared * self.product.row_blocks * self.product.column_blocks
+
+
+class Scaling(NamedTuple):
+    """That a kernel leaves the elements of a parameter as they are, each in its place, where one number is 1: the
+    positions of the parameters, and where the number lies. In the same memory nothing is to be done then."""
+
+    source: int
+    factor: int
+    offset: Expr
+    target: int
+
+
+def scaling(kernel: Kernel) -> Scaling | None:
+    """How a kernel scales what lends its memory; None for others."""
+    if len(kernel.stages) != 1 or kernel.table or kernel.product or not loans(kernel.parameters):
+        return None
+    (stage,) = kernel.stages
+    body, parameters = stage.body.instructions, kernel.parameters
+    loads = [i for i in stage.body.loads if not i.args]
+    if len(loads) != 2 or len(stage.stores) != 1 or stage.reductions or stage.scalars:
+        return None
+    (store,) = stage.stores
+    positions = {p.name: k for k, p in enumerate(parameters)}
+    if parameters[positions[store.buffer]].dtype not in (torch.float32, torch.float64) or store.mode != "store":
+        return None
+    for source, factor in (loads, loads[::-1]):
+        a, b, c = (positions[name] for name in (source.attrs[0], factor.attrs[0], store.buffer))
+        alike = len({parameters[k].dtype for k in (a, b, c)}) == 1 and not parameters[b].on_host
+        if alike and parameters[a].lends == c and source.attrs[1] == store.index and not factor.attrs[1].symbols:
+            if _is_source(body, store.value, source, factor):
+                return Scaling(a, b, factor.attrs[1], c)
+    return None
+
+
+def _is_source(body: Sequence[Instruction], position: int, source: Instruction, factor: Instruction) -> bool:
+    """Whether a value is what `source` loads where `factor` loads 1."""
+    value = body[position]
+    if value.op == "mul":
+        a, b = value.args
+        return any(body[y] == factor and _is_source(body, x, source, factor) for x, y in ((a, b), (b, a)))
+    if value.op == "where":
+        return all(_is_source(body, k, source, factor) for k in value.args[1:])
+    return value == source
 
 
 def ceil_div(a: Expr, b: int) -> Expr:

@@ -24,7 +24,7 @@ from ingot.errors import Unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
 from ingot.loops.ir import Fault, Instruction
 from ingot.loops.ops import HALVES
-from ingot.schedule.kernel import Accumulate, Kernel, Row, Stage, loans
+from ingot.schedule.kernel import Accumulate, Kernel, Row, Stage, loans, scaling
 from ingot.schedule.tiling import transposed_loads
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
@@ -225,6 +225,15 @@ class KernelEmitter:
         passed = "".join(f"ptr %p{k}, " for k in range(len(self.kernel.parameters)))
         fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.errors)))
         lines = self.e.entry + self.e.scopes[0].lines
+        found = scaling(self.kernel)
+        if found is not None:  # nothing is done where elements are to be multiplied by 1 in their place
+            type = REPRESENTATIONS[self.kernel.parameters[found.factor].dtype].memory
+            loads += (
+                f"  %same = icmp eq ptr %p{found.source}, %p{found.target}\n"
+                f"  %at = getelementptr {type}, ptr %p{found.factor}, i64 {found.offset}\n"
+                f"  %factor = load {type}, ptr %at\n  %one = fcmp oeq {type} %factor, 1.0\n"
+                "  %unchanged = and i1 %same, %one\n  br i1 %unchanged, label %done, label %changed\nchanged:\n"
+            )
         text = (
             f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, i64 %end, "
             "ptr noalias %scratch) "

@@ -28,7 +28,7 @@ from ingot.schedule.blocks import (
     inner_size,
     power_of_two,
 )
-from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store, loans
+from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store, loans, scaling
 
 SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
@@ -145,6 +145,7 @@ class Writer:
 
     def write(self) -> TritonKernel:
         name = _identifier(self.kernel.name)
+        self.skip()
         self.outer()
         touched: set[str] = set()
         stored: set[str] = set()
@@ -178,6 +179,15 @@ class Writer:
             self.short,
             table=self.kernel.table,
         )
+
+    def skip(self) -> None:
+        """Nothing is done where elements are to be multiplied by 1 in their place."""
+        found = scaling(self.kernel)
+        if found is not None:
+            source, factor, target = (self.kernel.parameters[k].name for k in (found.source, found.factor, found.target))
+            same = f"{source}.to(tl.int64) == {target}.to(tl.int64)"
+            self.line(f"if ({same}) & (tl.load({factor} + {found.offset}) == 1):")
+            self.line("    return")
 
     @property
     def grid(self) -> Expr:
