@@ -184,7 +184,8 @@ class Writer:
         """Nothing is done where elements are to be multiplied by 1 in their place."""
         found = scaling(self.kernel)
         if found is not None:
-            source, factor, target = (self.kernel.parameters[k].name for k in (found.source, found.factor, found.target))
+            positions = found.source, found.factor, found.target
+            source, factor, target = (self.kernel.parameters[k].name for k in positions)
             same = f"{source}.to(tl.int64) == {target}.to(tl.int64)"
             self.line(f"if ({same}) & (tl.load({factor} + {found.offset}) == 1):")
             self.line("    return")
