@@ -122,8 +122,8 @@ def _is_linear(node: Node, linear: Container[Node]) -> bool:
 def _is_zero(argument: Any) -> bool:
     if not isinstance(argument, Node):
         return argument == 0
-    values = {aten.scalar_tensor.default: 0, aten.full.default: 1}
-    place = values.get(argument.target)  # type: ignore[arg-type]
+    values: dict[Any, int] = {aten.scalar_tensor.default: 0, aten.full.default: 1}
+    place = values.get(argument.target)
     return place is not None and argument.args[place] == 0
 
 
