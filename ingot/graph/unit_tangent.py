@@ -124,7 +124,7 @@ def _is_zero(argument: Any) -> bool:
         return argument == 0
     values: dict[Any, int] = {aten.scalar_tensor.default: 0, aten.full.default: 1}
     place = values.get(argument.target)
-    return place is not None and argument.args[place] == 0
+    return place is not None and bool(argument.args[place] == 0)
 
 
 def _product(args: Sequence[Any], linear: Container[Node]) -> bool:
