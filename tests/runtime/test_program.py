@@ -12,7 +12,7 @@ import torch
 import ingot
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, integer, loop_symbol, product, size_symbol
-from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
+from ingot.loops.ir import Buffer, Fault, Library, LoopGraph, Origin, View
 from ingot.runtime.program import Program
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 from tests.native.kernels import HandMade, kernel
@@ -90,7 +90,7 @@ def test_errors_and_scratch_come_from_the_machine_code():
     x, y = make.buffer("x", "input", 8), make.buffer("y", "output", 8)
     make.kernel("by_scratch", x, y)
     make.kernel("fail_second", x, y)
-    faults = (IndexError, "one"), (RuntimeError, "two")
+    faults = Fault(IndexError, "one"), Fault(RuntimeError, "two")
     run = make.program(y, scratch={"by_scratch": integer(4)}, messages={"fail_second": faults})
     with pytest.raises(RuntimeError, match="two"):
         run([torch.zeros(8)])
