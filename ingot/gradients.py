@@ -221,7 +221,10 @@ def _training_program(
     def program_of(backward: Compilation) -> Backward:
         with compiling(), paused_collection():
             try:
-                return compile_program(backward).consume
+                made = compile_program(backward)
+                for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
+                    native.lays_out = True  # a hook may have made what was saved anew
+                return made.consume
             except Exception as problem:  # the forward has run: eager's operations, one by one
                 backward.skipped = _reason(problem)
                 return _by_eager(backward.aten)

@@ -199,6 +199,35 @@ static int align_inputs(Program *program, Frame *frame) {
     return 0;
 }
 
+/* Whether an input is what it is described as but for its strides. */
+static int lies_elsewise(Program *program, Frame *frame, int number) {
+    int64_t room[2 * INGOT_MAX_RANK];
+    IngotTensorFacts facts;
+    const IngotLayout layout = ingot_program_layout(program, frame, &program->buffers[number].geometry, room);
+    if (frame->tensors[number] == NULL || ingot_tensor_facts(frame->tensors[number], &facts) < 0)
+        return -1;
+    if (facts.dtype != layout.number || facts.rank != layout.rank)
+        return 0;
+    int64_t differ = 0, empty = 0;
+    for (int64_t i = 0; i < facts.rank; i++) {
+        if (facts.sizes[i] != layout.sizes[i])
+            return 0;
+        empty |= facts.sizes[i] == 0;
+        differ |= facts.sizes[i] > 1 && facts.strides[i] != layout.strides[i];
+    }
+    return differ && !empty;
+}
+
+/* Copies inputs that lie in another way than is described. */
+static int lay_out_inputs(Program *program, Frame *frame) {
+    for (int i = 0; i < program->buffer_count; i++) {
+        int elsewise = program->buffers[i].place == INPUT ? lies_elsewise(program, frame, i) : 0;
+        if (elsewise < 0 || (elsewise && align_input(program, frame, i) < 0))
+            return -1;
+    }
+    return 0;
+}
+
 /* Holds the inputs and constants until they are released or the call ends, and finds their memory. */
 static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) {
     for (int i = 0; i < program->buffer_count; i++) {
@@ -524,7 +553,7 @@ static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, Py
         return -1;
     if (program->frugal && prepare_arena(program, frame) < 0)
         return -1;
-    if (align_inputs(program, frame) < 0)
+    if ((program->lays_out && lay_out_inputs(program, frame) < 0) || align_inputs(program, frame) < 0)
         return -1;
     return (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame);
 }
@@ -692,6 +721,8 @@ static PyMemberDef members[] = {
     {"description", T_OBJECT, offsetof(Program, description), READONLY, "What the program was made from."},
     {"layout_mismatches", T_PYSSIZET, offsetof(Program, layout_mismatches), READONLY,
      "How many results of library calls had another layout than predicted, and were copied."},
+    {"lays_out", T_BOOL, offsetof(Program, lays_out), 0,
+     "Whether inputs may have other strides than described, as what hooks on saved tensors return: they are copied."},
     {NULL, 0, 0, 0, NULL},
 };
 

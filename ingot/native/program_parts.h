@@ -215,6 +215,7 @@ typedef struct {
     int peak_bytes;      /* position in values of what a call takes at once; -1: much */
     Geometry bytes;      /* dtype of the arena */
     int frugal;          /* the arena lives as long as a call */
+    char lays_out;       /* inputs of other strides than described are copied */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;

@@ -178,6 +178,21 @@ class TestWhatIsKeptLendsItsMemory:
         torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected)
         assert all(torch.equal(torch.as_tensor(t), b) for t, b in zip(held, before))
 
+    def test_hooks_may_give_back_other_strides(self) -> None:
+        x = torch.randn(40, 64, requires_grad=True)
+
+        def fn(x: Tensor) -> Tensor:
+            return x.t().exp().softmax(-1)
+
+        def gradient(of: Callable[[Tensor], Tensor]) -> Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.contiguous()):
+                y = of(x)
+            return torch.autograd.grad((y * y).sum(), x)[0]
+
+        compiled = ingot.compile(fn, fullgraph=True)
+        for _ in range(2):
+            torch.testing.assert_close(gradient(compiled), gradient(fn))
+
     def test_tangents_stay(self) -> None:
         x = torch.randn(256, 256, requires_grad=True)
         compiled, compilation = made_of(lambda x: x.exp(), x)
