@@ -179,7 +179,7 @@ class TestWhatIsKeptLendsItsMemory:
         assert all(torch.equal(torch.as_tensor(t), b) for t, b in zip(held, before))
 
     def test_hooks_may_give_back_other_strides(self) -> None:
-        x = torch.randn(40, 64, requires_grad=True)
+        x = torch.randn(40, 64, dtype=torch.float64, requires_grad=True)
 
         def fn(x: Tensor) -> Tensor:
             return x.t().exp().softmax(-1)
