@@ -35,6 +35,17 @@ def used_nodes(graph: LoopGraph) -> list[Node]:
     return kept[::-1]
 
 
+def readers_and_writers(nodes: Sequence[Node]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """The positions of the nodes that read each buffer, and of those that write it; none for others."""
+    readers, writers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    for position, node in enumerate(nodes):
+        for name in node.reads():
+            readers[name].append(position)
+        for name in node.writes():
+            writers[name].append(position)
+    return readers, writers
+
+
 def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
     """For each node, the positions of earlier nodes that must run before it.
 

@@ -13,6 +13,7 @@ from ingot.loops.expr import Expr, Symbol, contiguous_strides, product
 from ingot.loops.ir import Body, Instruction, Library, LoopGraph, Node, Origin, Pointwise, View
 from ingot.loops.target import Target
 from ingot.schedule.cost import operations_of
+from ingot.schedule.dependencies import readers_and_writers
 from ingot.schedule.nests import Compute, Shape, canonical, map_indices
 
 REPEATED = 8  # times that each element is read, at least: of others, one kernel may compute both
@@ -26,12 +27,7 @@ def inlined(nodes: Sequence[Node], graph: LoopGraph, target: Target) -> list[Nod
     if not target.launch:
         return list(nodes)
     found: list[Node | None] = list(nodes)
-    readers, writers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
-    for k, node in enumerate(nodes):
-        for name in node.reads():
-            readers[name].append(k)
-        for name in node.writes():
-            writers[name].append(k)
+    readers, writers = readers_and_writers(nodes)
     shown = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
     alone: set[int] = set()  # nodes that no kernel before them could compute as well
     inside = defaultdict[int, dict[int, Origin]](dict)  # the nodes that are computed in another

@@ -3,13 +3,13 @@ projection's queries, keys and values are."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ingot.loops.expr import ZERO, Expr, as_expr, product
 from ingot.loops.ir import Attention, AttentionBackward, Buffer, LoopGraph, Node, Pointwise, View
+from ingot.schedule.dependencies import readers_and_writers
 
 
 class _Copy(NamedTuple):
@@ -27,12 +27,7 @@ def placed(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
         return list(nodes)
     found = {node.name: node for node in nodes}
     shown = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
-    readers, writers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
-    for position, node in enumerate(nodes):
-        for name in node.reads():
-            readers[name].append(position)
-        for name in node.writes():
-            writers[name].append(position)
+    readers, writers = readers_and_writers(nodes)
     for position, node in enumerate(nodes):
         if not isinstance(node, (Attention, AttentionBackward)):
             continue
