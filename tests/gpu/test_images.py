@@ -59,3 +59,14 @@ def test_sampled(mode: str, padding: str, corners: bool, dtype: torch.dtype) -> 
 
     for height, width in ((8, 8), (1, 1), (1, 9), (13, 2)):
         same(sampled, draw(1, 5, height, width, dtype=dtype), grid, exact=mode == "nearest", oracle=False)
+
+
+@pytest.mark.parametrize("corners", [False, True])
+def test_gradients_of_what_is_sampled(corners: bool) -> None:
+    """With corners, cuDNN samples in eager."""
+
+    def fn(x: torch.Tensor, grid: torch.Tensor) -> Any:
+        y = F.grid_sample(x * 2, grid, align_corners=corners)
+        return y.detach(), *torch.autograd.grad(y.square().sum(), (x, grid))
+
+    same(fn, draw(2, 5, 8, 9).requires_grad_(), (draw(2, 20, 14, 2, seed=1) * 0.8).requires_grad_())

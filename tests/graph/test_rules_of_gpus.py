@@ -51,6 +51,16 @@ def test_backwards_of_norms_of_any_size() -> None:
     assert on_gpus(rms, x, x, [LARGE], stats, None, [True, True]) == [whole]
 
 
+def test_cudnns_samplers_give_contiguous_images() -> None:
+    x = empty(2, 5, LARGE, 3, dtype=torch.float16).to(memory_format=torch.channels_last)
+    grid, slope = empty(2, 7, 4, 2, dtype=torch.float16).transpose(1, 2), empty(2, 5, 4, 7, dtype=torch.float16)
+    made = meta.rule_for(aten.cudnn_grid_sampler.default, "cuda")(aten.cudnn_grid_sampler.default, (x, grid), {})
+    assert (made.shape, made.dtype, made.is_contiguous()) == ((2, 5, 4, 7), torch.float16, True)
+    backward = aten.cudnn_grid_sampler_backward.default
+    slopes = meta.rule_for(backward, "cuda")(backward, (x, grid, slope), {})
+    assert [(t.shape, t.is_contiguous()) for t in slopes] == [(x.shape, True), (grid.shape, True)]
+
+
 def test_masks_of_attention_keep_the_gaps_between_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which eager puts there, as its kernels want."""
 

@@ -35,6 +35,15 @@ def cudnn_batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dic
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
 
 
+def cudnn_grid_sampler(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    images, grid = args
+    return fresh((*images.shape[:2], *grid.shape[1:3]), images.dtype)
+
+
+def cudnn_grid_sampler_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
+
+
 def with_wide_statistics(rule: Rule) -> Rule:
     """The rule of a norm whose mean and deviation are kept as they were accumulated."""
 

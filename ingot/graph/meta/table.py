@@ -52,6 +52,8 @@ from ingot.graph.meta.families import (
 from ingot.graph.meta.gpus import (
     cudnn_batch_norm,
     cudnn_batch_norm_backward,
+    cudnn_grid_sampler,
+    cudnn_grid_sampler_backward,
     rms_norm,
     rms_norm_backward,
     with_wide_statistics,
@@ -145,6 +147,8 @@ _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
     "native_batch_norm": with_wide_statistics(batch_norm),
     "cudnn_batch_norm": cudnn_batch_norm,
     "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
+    "cudnn_grid_sampler": cudnn_grid_sampler,
+    "cudnn_grid_sampler_backward": cudnn_grid_sampler_backward,
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
     **{name: KNOWN_TO_CPUS[rule] for name, rule in _RULES.items() if rule in KNOWN_TO_CPUS},

@@ -33,7 +33,7 @@ if not INTERPRETED:
 
 else:
     from ingot.codegen.triton import write_kernel
-    from tests.codegen.triton.interpreter import planned, run
+    from tests.codegen.triton.interpreter import planned, planned_beside, run
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
 
@@ -227,6 +227,17 @@ def test_places_that_are_none_are_outside_on_a_gpu(mode: str, padding: str, corn
         torch.testing.assert_close(found[..., 0], low)  # NaN
         if padding == "border":
             torch.testing.assert_close(found[..., 1:], torch.stack([high, low, high, low], -1))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_what_cudnn_samples_is_a_kernel(dtype: torch.dtype) -> None:
+    x, grid = draw(2, 3, 5, 7, dtype=dtype), (draw(2, 4, 6, 2) * 0.8).to(dtype)
+    plan = planned_beside(torch.ops.aten.cudnn_grid_sampler.default, x, grid)
+    assert [type(step) for step in plan.steps] == [KernelStep]
+    (found,), expected = run(plan, [x, grid]), F.grid_sample(x.double(), grid.double(), align_corners=True)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, expected.to(dtype))
 
 
 @interpreted
