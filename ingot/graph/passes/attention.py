@@ -367,7 +367,7 @@ class _Match:
     def computed(self, op: Any, *args: Node) -> Node:
         """A node with the op's result, of the arguments' common shape."""
         made = self.graph.graph.call_function(op, args)
-        shape = torch.broadcast_shapes(*(_value(arg).shape for arg in args))
+        shape = geometry.broadcast(*(_value(arg).shape for arg in args))
         value = FakeTensor(torch.empty(shape, dtype=torch.float32, device="meta"), torch.device("cpu"))
         made.meta.update(val=value, where=self.softmax.meta["where"])
         return made

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 
@@ -47,7 +48,7 @@ def _match(node: Node) -> tuple[Node, int, list[Node], Node, Node] | None:
     exact = {value.meta["val"].dtype for value in hit.args} == {torch.int64}  # nothing is rounded
     if count is None or not exact or not all(_is_one_along(value, dim) for value in (index, x, *more)):
         return None
-    sizes = torch.broadcast_shapes(*(value.meta["val"].shape for value in (index, x, otherwise, *more)))
+    sizes = geometry.broadcast(*(value.meta["val"].shape for value in (index, x, otherwise, *more)))
     return (index, count, more, x, otherwise) if tuple(sizes) == tuple(node.meta["val"].shape) else None
 
 
@@ -76,7 +77,7 @@ def _replace(
 ) -> None:
     def call(op: Any, *args: Any) -> Node:
         made = graph.call_function(op, args)
-        sizes = torch.broadcast_shapes(*(arg.meta["val"].shape for arg in args if isinstance(arg, Node)))
+        sizes = geometry.broadcast(*(arg.meta["val"].shape for arg in args if isinstance(arg, Node)))
         dtype = x.meta["val"].dtype if op is aten.where.self else torch.bool
         meta = torch.empty(sizes, dtype=dtype, device="meta")
         made.meta.update(val=FakeTensor(meta, node.meta["val"].device), where=node.meta["where"])
