@@ -3,6 +3,7 @@
 #   make demo     compile and run the examples       make lint    style, types, import rules
 #   make test     lint, then the whole suite         make bench   the benchmark table
 #   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
+#   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
 #
 # PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
@@ -17,7 +18,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test lint bench sanitize test-gpu bench-gpu
+.PHONY: demo test lint bench sanitize test-gpu bench-gpu sanitize-gpu
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
@@ -44,6 +45,9 @@ bench: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(RUN) -m pytest -n $(JOBS) tests/gpu
+
+sanitize-gpu: $(STAMP)
+	$(RUN) -m tests.gpu.sanitize
 
 bench-gpu: $(STAMP)
 	$(RUN) -m benchmarks.gpu
