@@ -129,7 +129,7 @@ def problems(lines: Sequence[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for line, after in zip(lines, [*lines[1:], ""]):
         text = line.removeprefix("========= ")
-        if text != line and text[:1].strip() and not text.startswith(("COMPUTE-SANITIZER", "ERROR SUM", "RACECHECK SUM")):
+        if text != line and text[:1].strip() and "SUMMARY:" not in text and text != "COMPUTE-SANITIZER":
             found[re.sub(r"0x[0-9a-f]+|\+0x\w+", "", f"{text} | {after.removeprefix('=========').strip()}")[:300]] += 1
     return found
 
@@ -145,7 +145,7 @@ def right(name: str, device: str) -> bool:
     """Whether a kind gives what eager gives on the CPU; prints a line that says so."""
     apart = memory._small, tuning.Tuner._times
     memory._small = lambda *given: (set(), set())
-    tuning.Tuner._times = first_kernel  # type: ignore[method-assign]
+    tuning.Tuner._times = first_kernel  # type: ignore[assignment,method-assign]
     try:
         check(KINDS[name](), device)
     except Exception as problem:
@@ -154,7 +154,7 @@ def right(name: str, device: str) -> bool:
         traceback.print_exc()
         return False
     finally:
-        memory._small, tuning.Tuner._times = apart  # type: ignore[method-assign]
+        memory._small, tuning.Tuner._times = apart  # type: ignore[assignment,method-assign]
     print(f"{name}: right", flush=True)
     return True
 
