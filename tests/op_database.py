@@ -362,7 +362,7 @@ class _QuickCode:
     """Within, LLVM generates code without optimizing it, which takes half the time, and equal code once: what is
     computed does not depend on it."""
 
-    _objects: dict[int, bytes] = {}
+    _objects: dict[int, list[bytes]] = {}
 
     def __init__(self, quick: bool) -> None:
         self.quick = quick
@@ -379,11 +379,12 @@ class _QuickCode:
             return create(target, *args, **(kwargs | {"opt": 0}))
 
         def compile_once(kernels: Any) -> None:
-            key = zlib.crc32(kernels._text.encode()) << 32 | len(kernels._text)
+            text = "".join(kernels._texts)
+            key = zlib.crc32(text.encode()) << 32 | len(text)
             if key not in objects:
                 compile(kernels)
-                objects[key] = kernels._object
-            kernels._object = objects[key]
+                objects[key] = kernels._objects
+            kernels._objects = objects[key]
 
         Target.create_target_machine = create_quick  # type: ignore[method-assign]
         CompiledKernels._compile = compile_once  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm import compile_kernels, objects
 from ingot.codegen.llvm.contraction import DEPTH
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.llvm.tiles import choose_tile
@@ -305,7 +305,8 @@ def test_other_targets(name, sizes, left):
         torch.testing.assert_close(matrix(c, sizes[0], sizes[2]), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_kernels_of_one_module_share_their_parts():
+def test_kernels_of_one_module_share_their_parts(monkeypatch):
+    monkeypatch.setattr(objects, "_processors", lambda: 1)
     first, second = Case((16, 96, 96), right="nk").kernel(), Case((16, 192, 480), right="nk").kernel()
     compiled = compile_kernels([first, second], [], load=False)
     assert compiled.function_count == 2

@@ -1,4 +1,4 @@
-"""One LLVM module per graph: emit, optimize, compile, load."""
+"""The machine code of a graph's kernels: emit, compile, load."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ingot.codegen.llvm.attention_backward import emit_attention_backward
 from ingot.codegen.llvm.contraction import emit_contraction
 from ingot.codegen.llvm.kernel import Function, emit_kernel
 from ingot.codegen.llvm.library import llvm, session
+from ingot.codegen.llvm.objects import in_parts, objects_of, optimized
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Fault, Instruction, Origin
@@ -32,12 +33,12 @@ class CompiledKernels:
     `seconds` maps "emit", "parse", "optimize", "generate" and "load" to the time each took.
     """
 
-    def __init__(self, functions: dict[AnyKernel, tuple[str, Function]], text: str, target: Target) -> None:
+    def __init__(self, functions: dict[AnyKernel, tuple[str, Function]], texts: list[str], target: Target) -> None:
         self.seconds: dict[str, float] = {}
         self._functions = functions
-        self._text = text
+        self._texts = texts
         self._target = target
-        self._object = b""
+        self._objects: list[bytes] = []
         self._loaded: Any = None
 
     def address(self, kernel: AnyKernel) -> int:
@@ -58,13 +59,13 @@ class CompiledKernels:
         return function.text.replace("@KERNEL", f"@{name}")
 
     def assembly(self) -> str:
-        """The assembly of the whole module; compiled once more for it."""
-        return self._target.machine().emit_assembly(_optimized(self._text, self._target, {}))
+        """The assembly of all kernels; compiled once more for it."""
+        return "\n".join(self._target.machine().emit_assembly(optimized(t, self._target, {})) for t in self._texts)
 
     @property
     def object_code(self) -> bytes:
-        """The relocatable object file."""
-        return self._object
+        """The relocatable object files, one after the other."""
+        return b"".join(self._objects)
 
     @property
     def function_count(self) -> int:
@@ -72,14 +73,13 @@ class CompiledKernels:
         return len({name for name, _ in self._functions.values()})
 
     def _compile(self) -> None:
-        module = _optimized(self._text, self._target, self.seconds)
-        start = perf_counter()
-        self._object = self._target.machine().emit_object(module)
-        self.seconds["generate"] = perf_counter() - start
+        self._objects = objects_of(self._texts, self._target, self.seconds)
 
     def _load(self) -> None:
         start = perf_counter()
-        builder = llvm().JITLibraryBuilder().add_object_img(self._object).add_current_process()
+        builder = llvm().JITLibraryBuilder().add_current_process()
+        for image in self._objects:
+            builder.add_object_img(image)
         for name in {name for name, _ in self._functions.values()}:
             builder.export_symbol(name)
         self._loaded = builder.link(session(), f"ingot{next(_libraries)}")
@@ -113,15 +113,21 @@ def compile_kernels(
             function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
-    declarations = sorted(set().union(*(f.declarations for f in different.values())))
-    bodies = [f.text.replace("@KERNEL", f"@{name}") for name, f in different.items()]
-    compiled = CompiledKernels(functions, "\n".join([HEADER, *declarations, *bodies]), target)
+    parts = in_parts([function.text for function in different.values()])
+    compiled = CompiledKernels(functions, [_text(list(different.items()), part) for part in parts], target)
     compiled.seconds["emit"] = perf_counter() - start
     if different:
         compiled._compile()
         if load:
             compiled._load()
     return compiled
+
+
+def _text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:
+    """The module of some of the named functions, with what they call."""
+    chosen = [functions[k] for k in part]
+    declarations = sorted(set().union(*(f.declarations for _, f in chosen)))
+    return "\n".join([HEADER, *declarations, *(f.text.replace("@KERNEL", f"@{name}") for name, f in chosen)])
 
 
 def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> Function:
@@ -165,25 +171,3 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
     return replace(
         kernel, name="", origin=Origin(()), stages=stages, parameters=parameters, rows=rows, product=product
     )
-
-
-def _optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
-    """The parsed module after the few passes that code which is written loop by loop still needs."""
-    binding = llvm()
-    start = perf_counter()
-    module = binding.parse_assembly(text)
-    module.triple = target.triple
-    machine = target.machine()
-    module.data_layout = str(machine.target_data)
-    parsed = perf_counter()
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
-    passes = binding.create_new_function_pass_manager()
-    passes.add_sroa_pass()  # accumulators into registers
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
-    seconds["parse"] = parsed - start
-    seconds["optimize"] = perf_counter() - parsed
-    return module

@@ -1,0 +1,98 @@
+"""LLVM text becomes machine code: parsed, optimized and generated, in as many modules at a time as there are
+processors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+from ingot.codegen.llvm.library import llvm
+from ingot.codegen.llvm.target import Target
+
+PART = 60_000
+"""Characters of text that are worth a module of their own, each of which takes 10 ms before its first function."""
+
+
+def in_parts(texts: Sequence[str]) -> list[list[int]]:
+    """The positions of the texts, in parts that take about as long to compile, one for each processor at most."""
+    parts: list[list[int]] = [[] for _ in range(max(1, min(_processors(), sum(map(len, texts)) // PART)))]
+    lengths = [0] * len(parts)
+    for k in sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True):
+        shortest = lengths.index(min(lengths))
+        parts[shortest].append(k)
+        lengths[shortest] += len(texts[k])
+    return [sorted(part) for part in parts if part]
+
+
+def _processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) -> list[bytes]:
+    """An object file of each text. Adds what the stages of that which took longest took."""
+    llvm()  # is imported by one thread
+    times: list[dict[str, float]] = [{} for _ in texts]
+    if len(texts) == 1:
+        made = [_object_of(texts[0], target, times[0])]
+    else:
+        with ThreadPoolExecutor(len(texts) - 1) as pool:  # and this thread
+            others = [pool.submit(_object_of, text, target, time) for text, time in zip(texts[1:], times[1:])]
+            made = [_object_of(texts[0], target, times[0]), *(other.result() for other in others)]
+    seconds.update(max(times, key=lambda time: sum(time.values())))
+    return made
+
+
+def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
+    module = optimized(text, target, seconds)
+    start = perf_counter()
+    made = _generated(target.machine(), module)
+    seconds["generate"] = perf_counter() - start
+    return made
+
+
+def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
+    """The parsed module after the few passes that code which is written loop by loop still needs."""
+    binding = llvm()
+    start = perf_counter()
+    module = binding.parse_assembly(text, binding.create_context())  # threads share none
+    module.triple = target.triple
+    machine = target.machine()
+    module.data_layout = str(machine.target_data)
+    parsed = perf_counter()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
+    passes = binding.create_new_function_pass_manager()
+    passes.add_sroa_pass()  # accumulators into registers
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    run = _unlocked("LLVMPY_RunNewFunctionPassManager")
+    for function in module.functions:
+        if not function.is_declaration:
+            run(passes, function, builder)
+    seconds["parse"] = parsed - start
+    seconds["optimize"] = perf_counter() - parsed
+    return module
+
+
+def _generated(machine: Any, module: Any) -> bytes:
+    """The module's object file: `machine.emit_object`, beside other threads."""
+    ffi = llvm().ffi
+    with ffi.OutputString() as problem:
+        buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, problem)
+        if not buffer:
+            raise RuntimeError(str(problem))
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def _unlocked(name: str) -> Any:
+    """A function of the library's that several threads may be in. llvmlite lets in one at a time, which is more than
+    LLVM asks: that no two work on one context."""
+    function = getattr(llvm().ffi.lib, name)
+    return getattr(function, "_cfn", function)

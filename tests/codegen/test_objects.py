@@ -1,0 +1,77 @@
+"""Several modules of a graph's kernels at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ingot.codegen.llvm import compile_kernels, host
+from ingot.codegen.llvm import objects as made_of
+from ingot.codegen.llvm.objects import in_parts, objects_of
+from ingot.loops import ops
+from tests.codegen.harness import flat, launch
+from tests.codegen.test_contraction import Case
+
+f32 = torch.float32
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Three processors, and any text is worth a module."""
+    monkeypatch.setattr(made_of, "_processors", lambda: 3)
+    monkeypatch.setattr(made_of, "PART", 1)
+
+
+def test_each_text_is_in_one_part_and_parts_are_alike(three):
+    parts = in_parts(["a" * length for length in (10, 90, 20, 30, 40, 50)])
+    assert sorted(k for part in parts for k in part) == [0, 1, 2, 3, 4, 5]
+    assert [1] in parts and len(parts) == 3
+
+
+def test_little_text_is_one_part(monkeypatch):
+    monkeypatch.setattr(made_of, "_processors", lambda: 8)
+    assert in_parts(["a" * 100, "b" * 100]) == [[0, 1]]
+    assert in_parts([]) == []
+
+
+def test_one_processor_compiles_one_module(monkeypatch):
+    monkeypatch.setattr(made_of, "_processors", lambda: 1)
+    assert in_parts(["a" * 10**6, "b" * 10**6]) == [[0, 1]]
+
+
+def test_kernels_of_several_modules_run(three):
+    scaled = [
+        flat(100, [f32], f32, lambda x, k=k: ops.apply("mul", x, ops.constant(k + 0.5, f32))) for k in range(8)
+    ]  # fmt: skip
+    compiled = compile_kernels(scaled, [])
+    assert len(compiled._objects) == 3 and all(f"kernel{k}:" in compiled.assembly() for k in range(8))
+    x = torch.randn(100)
+    for k, kernel in enumerate(scaled):
+        out = torch.zeros(100)
+        assert launch(kernel, [x, out], [(0, 100)], compiled=compiled) == 0
+        assert torch.equal(out, x * (k + 0.5))
+
+
+def test_results_do_not_depend_on_the_number_of_modules(monkeypatch):
+    """What several kernels call is in each module that calls it."""
+    cases = [Case((rows, 64, 32), right="nk") for rows in (16, 24, 40)]
+    kernels = [case.kernel() for case in cases]
+    monkeypatch.setattr(made_of, "_processors", lambda: 1)
+    whole = compile_kernels(kernels, [])
+    monkeypatch.setattr(made_of, "_processors", lambda: 3)
+    monkeypatch.setattr(made_of, "PART", 1)
+    apart = compile_kernels(kernels, [])
+    assert (len(whole._objects), len(apart._objects)) == (1, 3)
+    for case, kernel in zip(cases, kernels):
+        a, b, c = case.tensors()
+        d = c.clone()
+        for out, compiled in ((c, whole), (d, apart)):
+            assert launch(kernel, [a, b, out], [(0, kernel.points.evaluate({}))], compiled=compiled) == 0
+        assert torch.equal(c, d) and c.isfinite().all()
+
+
+def test_what_is_wrong_in_any_module_is_raised():
+    good = "define i32 @f(i32 %x) {\n ret i32 %x\n}\n"
+    for texts in ([good, "define"], ["define", good]):
+        with pytest.raises(RuntimeError, match="parsing"):
+            objects_of(texts, host(), {})
