@@ -43,7 +43,8 @@ def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
         with ThreadPoolExecutor(len(texts) - 1) as pool:  # and this thread
             others = [pool.submit(_object_of, text, target, time) for text, time in zip(texts[1:], times[1:])]
             made = [_object_of(texts[0], target, times[0]), *(other.result() for other in others)]
-    seconds.update(max(times, key=lambda time: sum(time.values())))
+    slowest: dict[str, float] = max(times, key=lambda time: sum(time.values()))
+    seconds.update(slowest)
     return made
 
 
