@@ -4,7 +4,11 @@
 
 #include <dlfcn.h>
 
-enum { MOST_DEVICES = 64, DYNAMIC_SHARED_BYTES = 8 /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */ };
+enum {
+    MOST_DEVICES = 64,
+    DYNAMIC_SHARED_BYTES = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+    RELAXED = 2               /* CU_STREAM_CAPTURE_MODE_RELAXED */
+};
 static const int ALWAYS_SHARED = 48 << 10; /* bytes that a block may have without asking */
 static const char NAME[] = "ingot.cuda.kernel";
 
@@ -24,6 +28,7 @@ static struct {
                   unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
     int (*copy)(void *target, const void *source, size_t bytes, void *stream);
     int (*is_recording)(void *stream, int *status);
+    int (*exchange_mode)(int *mode); /* of this thread, about what it may do while something is recorded */
     int (*error_text)(int error, const char **text);
 } driver;
 
@@ -56,6 +61,7 @@ static int find_driver(void) {
                    {&driver.launch, "cuLaunchKernel"},
                    {&driver.copy, "cuMemcpyHtoDAsync_v2"},
                    {&driver.is_recording, "cuStreamIsCapturing"},
+                   {&driver.exchange_mode, "cuThreadExchangeStreamCaptureMode"},
                    {&driver.error_text, "cuGetErrorString"}};
     if (driver.error_text != NULL)
         return 0;
@@ -169,6 +175,18 @@ int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream
 
 const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) { return PyCapsule_GetPointer(capsule, NAME); }
 
+/* Lets this thread do what is no part of a recording while it records; returns what brings back the mode before. Code
+   is loaded and unloaded so: a user may meet sizes that need another kernel while he records. */
+static int relax(void) {
+    int mode = RELAXED;
+    return driver.exchange_mode(&mode) ? RELAXED : mode;
+}
+
+static void restore(int mode) {
+    if (mode != RELAXED)
+        driver.exchange_mode(&mode);
+}
+
 static void unload(PyObject *capsule) {
     IngotCudaKernel *kernel = PyCapsule_GetPointer(capsule, NAME);
     if (kernel == NULL) {
@@ -179,8 +197,11 @@ static void unload(PyObject *capsule) {
     PyErr_Fetch(&type, &value, &traceback);
     /* While the process ends, the driver may be gone: then there is nothing to unload. */
     int entered = enter(kernel->device);
-    if (entered >= 0)
+    if (entered >= 0) {
+        int mode = relax();
         driver.module_unload(kernel->module);
+        restore(mode);
+    }
     if (entered == 1)
         ingot_cuda_end();
     PyMem_Free(kernel);
@@ -210,7 +231,8 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
         return PyErr_NoMemory();
     kernel->device = device;
     int entered = enter(device);
-    int loaded = entered < 0 ? -1 : load_into(kernel, image, name, shared);
+    int mode = relax(), loaded = entered < 0 ? -1 : load_into(kernel, image, name, shared);
+    restore(mode);
     if (entered == 1)
         ingot_cuda_end();
     PyObject *capsule = loaded < 0 ? NULL : PyCapsule_New(kernel, NAME, unload);

@@ -362,27 +362,51 @@ static int load_form(const Program *program, LoadedKernel *loaded) {
     return status;
 }
 
-static LaunchForm *choose_form(const Frame *frame, const LaunchStep *launch) {
-    LaunchForm *form = launch->forms;
-    for (; form < launch->forms + launch->form_count - 1; form++) {
-        int holds = 1;
-        for (int i = 0; i < form->condition_count; i++)
-            holds &= frame->values[form->conditions[i].value] <= form->conditions[i].most;
-        if (holds)
+static int holds_here(const Frame *frame, const LaunchForm *form) {
+    int holds = 1;
+    for (int i = 0; i < form->condition_count; i++)
+        holds &= frame->values[form->conditions[i].value] <= form->conditions[i].most;
+    return holds;
+}
+
+/* The first form whose conditions hold, loaded. Each of these is right, so that where one cannot be compiled or loaded
+   the next takes its place, now and later; NULL, with the first one's error, where none can. */
+static LaunchForm *choose_form(const Program *program, const Frame *frame, const LaunchStep *launch) {
+    PyObject *type = NULL, *value = NULL, *traceback = NULL;
+    LaunchForm *chosen = NULL, *end = launch->forms + launch->form_count;
+    for (LaunchForm *form = launch->forms; form < end && chosen == NULL; form++) {
+        if (form->failed || !holds_here(frame, form))
+            continue;
+        if (form->loaded.kernel || frame->values[form->grid] <= 0 || load_form(program, &form->loaded) == 0) {
+            chosen = form;
+            continue;
+        }
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) /* somebody interrupts it */
             break;
+        form->failed = form < end - 1 && ingot_cuda_is_recording(frame->stream) == 0;
+        if (type == NULL)
+            PyErr_Fetch(&type, &value, &traceback);
+        PyErr_Clear();
     }
-    return form;
+    if (chosen == NULL && !PyErr_Occurred())
+        PyErr_Restore(type, value, traceback);
+    else {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    }
+    return chosen;
 }
 
 static int launch(Program *program, Frame *frame, const Step *step) {
     static void *nothing;
     const LaunchStep *launch = &step->launch;
-    LaunchForm *form = choose_form(frame, launch);
+    const LaunchForm *form = choose_form(program, frame, launch);
+    if (form == NULL)
+        return -1;
     int64_t grid = frame->values[form->grid];
     if (grid <= 0)
         return 0;
-    if (form->loaded.kernel == NULL && load_form(program, &form->loaded) < 0)
-        return -1;
     const LoadedKernel *loaded = &form->loaded;
     void **next = frame->pointers;
     for (int i = 0; i < launch->count; i++) {

@@ -113,10 +113,11 @@ typedef struct {
     int condition_count;
     Condition *conditions;
     LoadedKernel loaded;
+    int failed; /* it cannot be compiled, or not be loaded */
 } LaunchForm;
 
 /* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them), and pointers that are
- * null. Of its forms the first is launched whose conditions hold. */
+ * null. Of its forms the first is launched whose conditions hold, or the next of these if that fails to be loaded. */
 typedef struct {
     int count, *buffers, size_count, *sizes;
     int *offsets; /* the bytes of each buffer before what the kernel is given, or NULL: none */

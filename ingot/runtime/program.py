@@ -66,6 +66,7 @@ Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -84,6 +85,8 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 
 if TYPE_CHECKING:
     from ingot.codegen.triton.module import Binary, CompiledForm, CompiledKernels
+
+log = logging.getLogger("ingot")
 
 _ATTENTIONS = ("flash", "efficient", "cudnn")
 
@@ -518,7 +521,11 @@ class _Loader:
         self.form, self.loaded, self.device = form, loaded, device
 
     def __call__(self) -> tuple[Any, int, int, int]:
-        return load_binary(self.form.binary, self.loaded, self.device)
+        try:
+            return load_binary(self.form.binary, self.loaded, self.device)
+        except Exception as problem:  # the core looks for another form
+            log.warning("a kernel for some sizes could not be compiled or loaded: %s", problem)
+            raise
 
 
 def load_binary(binary: Binary, loaded: dict[tuple[Binary, int], Any], device: int) -> tuple[Any, int, int, int]:

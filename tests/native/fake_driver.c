@@ -5,7 +5,7 @@
 
 enum { MOST = 64 };
 uint64_t fake_parameters[MOST];
-unsigned fake_grid, fake_count = 1, fake_recording;
+unsigned fake_grid, fake_count = 1, fake_recording, fake_mode, fake_loads;
 unsigned char fake_copied[4096];
 
 int cuInit(unsigned flags) { return (int)(flags & 0); }
@@ -14,8 +14,15 @@ int cuDevicePrimaryCtxRetain(void **context, int device) { return (*context = &f
 int cuCtxGetCurrent(void **context) { return (*context = &fake_grid, 0); }
 int cuCtxPushCurrent_v2(void *context) { return context == NULL; }
 int cuCtxPopCurrent_v2(void **context) { return (*context = &fake_grid, 0); }
-int cuModuleLoadData(void **module, const void *image) { return (*module = (void *)image, 0); }
-int cuModuleUnload(void *module) { return module == NULL; }
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    unsigned before = fake_mode;
+    fake_mode = (unsigned)*mode;
+    return (*mode = (int)before, 0);
+}
+/* While something is recorded, of which this thread says in no mode but the relaxed one that it is no part. */
+static int refused(void) { return fake_recording && fake_mode != 2 ? 900 : 0; }
+int cuModuleLoadData(void **module, const void *image) { return (*module = (void *)image, fake_loads++, refused()); }
+int cuModuleUnload(void *module) { return module == NULL ? 1 : refused(); }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     return (*function = module, name == NULL);
 }

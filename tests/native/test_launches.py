@@ -35,12 +35,14 @@ def const(value):
     return (("const", value),)
 
 
-def launched(step, parameters, expressions):
+def launched(step, parameters, expressions, calls=1):
     ctypes.c_uint.in_dll(fake, "fake_count").value = parameters
     x, y = torch.ones(8), torch.ones(8)
     vectors = tuple(("input", F32, (0,), (1,), k) for k in range(2))
     parts = (tuple(map(const, expressions)), (), vectors, (), (step,), ())
-    _native.Program((2, (), *parts, 2, torch.uint8, None, cuda))(x, y)
+    program = _native.Program((2, (), *parts, 2, torch.uint8, None, cuda))
+    for _ in range(calls):
+        program(x, y)
     found = (ctypes.c_uint64 * 64).in_dll(fake, "fake_parameters")
     return list(found)[:parameters], x.data_ptr(), y.data_ptr()
 
@@ -71,6 +73,46 @@ for most, grid, parameters in ((8, 5, 3), (7, 6, 5)):
     found, x, y = launched(("launch", (0, 1), (), (0,), forms), parameters, (8, 1, 0, 5, 6))
     assert found == [x, y, 8, 0, 0][:parameters] and ctypes.c_uint.in_dll(fake, "fake_grid").value == grid
 assert asked == [1]
+
+# Where it cannot be compiled or loaded, the next that is right for these sizes is launched, which need not be there yet.
+def fails():
+    asked.append(2)
+    raise RuntimeError("not compiled")
+
+
+for last in ((4, (), kernel, 64, 0, 2), (4, (), load)):
+    del asked[:]
+    forms = (3, ((0, 9),), fails), (3, ((0, 7),), kernel, 32, 0, 0), last
+    step = ("launch", (0, 1), (), (0,), forms)
+    found, x, y = launched(step, 5, (8, 1, 0, 5, 6), calls=3)
+    assert found == [x, y, 8, 0, 0] and ctypes.c_uint.in_dll(fake, "fake_grid").value == 6
+    assert asked == [2] + [1] * (len(last) == 3), asked
+for forms in (((3, (), fails),), ((3, ((0, 9),), fails), (4, (), fails))):
+    for k in range(2):
+        try:
+            launched(("launch", (0, 1), (), (0,), forms), 3, (8, 1, 0, 5, 6))
+        except RuntimeError as problem:
+            assert "not compiled" in str(problem)
+        else:
+            raise AssertionError(forms)
+
+# What has no blocks is not loaded.
+launched(("launch", (0, 1), (), (0,), ((3, (), fails),)), 3, (0, 1, 0, 0))
+
+# While something is recorded, code is loaded and unloaded all the same, and the thread's mode is as before.
+recording, mode = (ctypes.c_uint.in_dll(fake, name) for name in ("fake_recording", "fake_mode"))
+recording.value, mode.value = 1, 1
+other = _native.load_cuda(b"image", "kernel", 0, 0)
+assert mode.value == 1
+del other
+assert mode.value == 1
+
+# What fails while something is recorded is asked for again.
+del asked[:]
+step = ("launch", (0, 1), (), (0,), ((3, ((0, 9),), fails), (4, (), kernel, 64, 0, 2)))
+launched(step, 5, (8, 1, 0, 5, 6), calls=2)
+assert asked == [2, 2]
+recording.value = 0
 for forms in ((), ((3, ((0, 8),), kernel, 32, 0, 0),), ((3, (), 5),), ((3, (), kernel, 32, 0, 9),)):
     try:
         launched(("launch", (0, 1), (), (0,), forms), 3, (8, 1, 0, 5))
