@@ -74,7 +74,7 @@ for most, grid, parameters in ((8, 5, 3), (7, 6, 5)):
     assert found == [x, y, 8, 0, 0][:parameters] and ctypes.c_uint.in_dll(fake, "fake_grid").value == grid
 assert asked == [1]
 
-# Where it cannot be compiled or loaded, the next that is right for these sizes is launched, which need not be there yet.
+# Where it cannot be compiled or loaded, the next that is right for these sizes is launched, compiled if need be.
 def fails():
     asked.append(2)
     raise RuntimeError("not compiled")
