@@ -181,7 +181,7 @@ def _ancestors(nodes: Iterable[Node], given: Container[Node] = ()) -> set[Node]:
 def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Node], copied: set[Node]) -> list[Node]:
     """The values that are kept, in the graph's order. Those that are `held` anyway cost nothing, those that must be
     `copied` cost twice, those that only a kernel has in its registers a little more than those that are in memory."""
-    wanted = _ancestors(gradients)
+    wanted, ends = _ancestors(gradients), set(gradients)
     checkpoints = any(map(_is_checkpointed, whole.graph.nodes))
     varying = _reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or draws(n.target)])
     network = Network()
@@ -204,7 +204,7 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
         for argument in _read_by(node):
             if argument in after:
                 network.edge(after[argument], before[node])
-        if node in gradients or any(user in late and user in wanted for user in node.users):
+        if node in ends or any(user in late and user in wanted for user in node.users):
             network.edge(after[node], sink)
     beyond = network.cut(source, sink)
     return [n for n in candidates if beyond[after[n]] and not beyond[before[n]]]
@@ -217,7 +217,7 @@ def _ahead(joint: Joint, saved: list[Node], held: set[Node], late: set[Node]) ->
     parts = parts_of(whole, joint.tangents[0]) if len(joint.tangents) == 1 else []
     if not parts or any(map(_is_checkpointed, whole.graph.nodes)):
         return saved
-    roots = [s.node for s in joint.gradients if s.node is not None]
+    roots = {s.node for s in joint.gradients if s.node is not None}
     rest = _ancestors(roots, {*saved, *joint.tangents, *parts})
     needed = {node for node in saved if node in roots or not rest.isdisjoint(node.users)}
     stored = _stored(whole.graph, late)

@@ -169,7 +169,8 @@ class _Fusion:
         self._sizes: dict[str, float] = {}
         self._laid: dict[tuple[Any, ...], tuple[Compute, Compute]] = {}  # a member by its id, and what became of it
         self._refused: set[tuple[int, ...]] = set()  # pairs, with their sizes: no merging of others makes them legal
-        self.ancestors: dict[int, int] = {}  # group -> bit set of the groups that run before it
+        self.nodes: dict[int, int] = {}  # group -> bit set of its nodes
+        self.ancestors: dict[int, int] = {}  # group -> bit set of the nodes that run before it
         self.after: dict[int, set[int]] = defaultdict(set)  # group -> those that wait for it
         for k, before in enumerate(direct_dependencies(nodes)):
             group = self.groups[k] = self._single(k, nodes[k], before)
@@ -178,9 +179,9 @@ class _Fusion:
                     self.users[name].add(k)
                 for name in group.writes:
                     self.writers[name].add(k)
-            self.ancestors[k] = sum(1 << b for b in before)
+            self.nodes[k], self.ancestors[k] = 1 << k, 0
             for b in before:
-                self.ancestors[k] |= self.ancestors[b]
+                self.ancestors[k] |= self.ancestors[b] | self.nodes[b]
                 self.after[b].add(k)
         self.needs = dict(self.ancestors)  # node -> bit set of the nodes that run before it
         self.failing = {k for k, node in enumerate(nodes) if _may_fail(node)}
@@ -300,14 +301,12 @@ class _Fusion:
     def _best_partner(self, group: Group) -> tuple[Group, Group, Expr, Overlay, list[Node]] | None:
         scored = []
         for other in self._neighbours(group):
-            score = self.score(other, group)
-            if score > 0:
-                scored.append((score, -abs(other.id - group.id), other.id))
-        for _, _, other_id in sorted(scored, reverse=True):
-            other = self.groups[other_id]
             pair = other.id, len(other.positions), group.id, len(group.positions)
-            if pair in self._refused:
-                continue
+            score = 0 if pair in self._refused else self.score(other, group)
+            if score > 0:
+                scored.append((score, -abs(other.id - group.id), pair))
+        for _, _, pair in sorted(scored, reverse=True):
+            other = self.groups[pair[0]]
             fit = self.can_fuse(other, group)
             if fit is not None:
                 return other, group, *fit
@@ -438,7 +437,8 @@ class _Fusion:
     def _path_between(self, first: Group, second: Group) -> bool:
         """Whether something outside of both must run after one and before the other."""
         for a, b in ((first, second), (second, first)):
-            if any(p != a.id and self.ancestors[p] >> a.id & 1 for p in b.before):
+            nodes = self.nodes[a.id]
+            if any(p != a.id and self.ancestors[p] & nodes for p in b.before):
                 return True
         return False
 
@@ -507,29 +507,26 @@ class _Fusion:
             self.users[name] = self.users[name] - {gone.id} | ({new.id} if new.fusible else set())
         for name in gone.writes:
             self.writers[name] = self.writers[name] - {gone.id} | ({new.id} if new.fusible else set())
-        both = 1 << new.id | 1 << gone.id
         new.before = (new.before | gone.before) - {new.id, gone.id}
-        ancestors = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~both
-        self.ancestors[new.id] = ancestors
+        nodes = self.nodes[new.id] = self.nodes[new.id] | self.nodes.pop(gone.id)
+        self.ancestors[new.id] = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~nodes
         for b in gone.before - {new.id}:
             self.after[b] = self.after[b] - {gone.id} | {new.id}
         for a in self.after[gone.id] - {new.id}:
             self.groups[a].before = self.groups[a].before - {gone.id} | {new.id}
         self.after[new.id] = (self.after[new.id] | self.after.pop(gone.id)) - {new.id, gone.id}
-        for g in self._followers(new):
-            self.ancestors[g] = (self.ancestors[g] | ancestors) & ~(1 << gone.id) | 1 << new.id
+        self._tell_followers(new)
         return new
 
-    def _followers(self, group: Group) -> set[int]:
-        """The groups that run after one."""
-        found: set[int] = set()
-        waiting = list(self.after[group.id])
+    def _tell_followers(self, group: Group) -> None:
+        """What runs after a group runs after what it waits for. What knows has told its own followers."""
+        known = self.ancestors[group.id] | self.nodes[group.id]
+        waiting = [group.id]
         while waiting:
-            k = waiting.pop()
-            if k not in found:
-                found.add(k)
-                waiting.extend(self.after[k] - found)
-        return found
+            for k in self.after[waiting.pop()]:
+                if known & ~self.ancestors[k]:
+                    self.ancestors[k] |= known
+                    waiting.append(k)
 
     def _ordered(self) -> list[Group]:
         """The groups in dependency order, keeping program order where there is a choice. What writes inputs comes late:

@@ -8,6 +8,7 @@ name, and is given the input's memory by the run time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -33,10 +34,8 @@ ComputeNode = TypeVar("ComputeNode", bound=Compute)
 
 def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> None:
     """Rename dead temporaries of `groups` (in execution order) to the buffers that may overwrite them."""
-    last_reader: dict[str, int] = {}
-    for k, group in enumerate(groups):
-        for name in group.touches:
-            last_reader[name] = k
+    touching, writing = _positions(groups, "touches"), _positions(groups, "writes")
+    last_reader = {name: positions[-1] for name, positions in touching.items()}
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
     replaced: dict[str, str] = {}
     for k, group in enumerate(groups):
@@ -48,7 +47,7 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in returned or dead in replaced:
                     continue
-                if not _same_layout(graph, dead, target) or _meets(dead, target, k, groups):
+                if not _same_layout(graph, dead, target) or _meets(touching[dead], writing[target], k):
                     continue
                 if _overwritable(group, dead, target):
                     replaced[dead] = target
@@ -61,17 +60,17 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
 
 def lend_inputs(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> list[dict[str, str]]:
     """For each group, what it may write over the inputs that the graph lends, by the input: each lends once."""
-    last_reader = {name: k for k, group in enumerate(groups) for name in group.touches}
+    touching = _positions(groups, "touches")
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
     found: list[dict[str, str]] = []
     for k, group in enumerate(groups):
         loans: dict[str, str] = {}
-        dying = [n for n in sorted(group.reads - returned) if n in graph.lends and last_reader[n] == k]
+        dying = [n for n in sorted(group.reads - returned) if n in graph.lends and touching[n][-1] == k]
         for target in sorted(group.writes - internal[k]) if dying and group.overlay is not None else ():
             if graph.buffers[target].role != "temporary" or target in group.reads:
                 continue
             for dead in dying:
-                alike = _alike(graph, dead, target) and not any(target in g.touches for g in groups[:k])
+                alike = _alike(graph, dead, target) and touching[target][0] == k
                 if dead not in loans and alike and _overwritable(group, dead, target):
                     loans[dead] = target
                     break
@@ -79,11 +78,20 @@ def lend_inputs(groups: Sequence[Group], internal: Sequence[set[str]], graph: Lo
     return found
 
 
-def _meets(dead: str, target: str, here: int, groups: Sequence[Group]) -> bool:
-    """Whether another group writes its part of `target` while `dead` is in use."""
-    others = [k for k, group in enumerate(groups) if target in group.writes and k != here]
-    last = max((k for k, group in enumerate(groups) if dead in group.touches and k != here), default=-1)
-    return any(k <= last for k in others)
+def _positions(groups: Sequence[Group], which: str) -> dict[str, list[int]]:
+    """By buffer: the positions of the groups that have it among what `which` of theirs names, in order."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for k, group in enumerate(groups):
+        for name in getattr(group, which):
+            found[name].append(k)
+    return found
+
+
+def _meets(touching: Sequence[int], writing: Sequence[int], here: int) -> bool:
+    """Whether another group than `here` writes its part of one buffer while another is in use, which those in
+    `touching` touch."""
+    last = max((k for k in touching if k != here), default=-1)
+    return any(k <= last for k in writing if k != here)
 
 
 _LAYOUT = ("dtype", "sizes", "strides", "on_host")  # a graph is of one device, and of the CPU beside it
