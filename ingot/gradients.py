@@ -37,12 +37,16 @@ from ingot.runtime.training import (
     Window,
     WithWindows,
     WithZeros,
+    lazy_keys,
 )
 from ingot.serial import compiling
 from ingot.wrapped import is_wrapped
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
 """An output that is a window, on ("input" | "output", position)."""
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Sizes, strides and the type of a tensor."""
 
 Compile = Callable[[Compilation], "_native.Program | Replayed"]
 """Makes the program of the ATen graph in a compilation."""
@@ -223,7 +227,7 @@ def _training_program(
             try:
                 made = compile_program(backward)
                 for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
-                    native.lays_out = True  # a hook may have made what was saved anew
+                    native.lays_out = lazy_keys()  # a hook may have made what was saved anew
                 return made.consume
             except Exception as problem:  # the forward has run: eager's operations, one by one
                 backward.skipped = _reason(problem)
@@ -289,18 +293,27 @@ def _by_eager(aten: AtenGraph) -> Backward:
     function = aten.function()
     values = [node.meta.get("in_eager", node.meta["val"]) for node in aten.inputs]
 
-    def strides(sizes: Mapping[Symbol, int]) -> Sequence[tuple[int, ...] | None]:
-        return [_known(v.stride(), sizes) if isinstance(v, torch.Tensor) else None for v in values]
+    def layouts(sizes: Mapping[Symbol, int]) -> Sequence[Layout | None]:
+        return [_layout(v, sizes) if isinstance(v, torch.Tensor) else None for v in values]
 
-    laid = BySizes(strides, aten.symbols)
+    laid = BySizes(layouts, aten.symbols)
     return lambda inputs: function(*map(_laid_as, inputs, laid.at(laid.read(inputs))))
 
 
-def _laid_as(value: Any, strides: tuple[int, ...] | None) -> Any:
-    """A tensor with these strides; what is no tensor as it is."""
-    if strides is None or is_wrapped(value) or value.stride() == strides:
+def _layout(value: torch.Tensor, sizes: Mapping[Symbol, int]) -> Layout:
+    return _known(value.shape, sizes), _known(value.stride(), sizes), value.dtype
+
+
+def _laid_as(value: Any, layout: Layout | None) -> Any:
+    """A tensor with these strides, and of this type; what is no tensor as it is."""
+    if layout is None or is_wrapped(value):
         return value
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+    sizes, strides, dtype = layout
+    if value.shape != sizes:
+        raise RuntimeError("a hook on saved tensors gave back a tensor of other sizes than it was given")
+    if value.stride() == strides and value.dtype is dtype:
+        return value
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=value.device).copy_(value)
 
 
 def _reason(problem: Exception) -> Unsupported:

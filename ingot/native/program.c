@@ -199,26 +199,30 @@ static int align_inputs(Program *program, Frame *frame) {
     return 0;
 }
 
-/* Whether an input is what it is described as but for its strides. */
+/* Whether an input has the sizes that are described, but other strides, another type or device, or other values than
+ * its memory. -1 with an exception set for other sizes. */
 static int lies_elsewise(Program *program, Frame *frame, int number) {
     int64_t room[2 * INGOT_MAX_RANK];
     IngotTensorFacts facts;
-    const IngotLayout layout = ingot_program_layout(program, frame, &program->buffers[number].geometry, room);
+    const Buffer *buffer = &program->buffers[number];
+    const IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
     if (frame->tensors[number] == NULL || ingot_tensor_facts(frame->tensors[number], &facts) < 0)
         return -1;
-    if (facts.dtype != layout.number || facts.rank != layout.rank)
-        return 0;
-    int64_t differ = 0, empty = 0;
-    for (int64_t i = 0; i < facts.rank; i++) {
-        if (facts.sizes[i] != layout.sizes[i])
-            return 0;
+    int64_t differ = 0, empty = 0, same = facts.rank == layout.rank;
+    for (int64_t i = 0; same && i < facts.rank; i++) {
+        same = facts.sizes[i] == layout.sizes[i];
         empty |= facts.sizes[i] == 0;
         differ |= facts.sizes[i] > 1 && facts.strides[i] != layout.strides[i];
     }
-    return differ && !empty;
+    if (!same) {
+        PyErr_SetString(PyExc_RuntimeError, "a hook on saved tensors gave back a tensor of other sizes than it was given");
+        return -1;
+    }
+    const int elsewhere = buffer->needs_data && facts.device_type != (layout.device ? layout.device->type : 0);
+    return facts.dtype != layout.number || elsewhere || ((differ || facts.dispatch_keys & program->lays_out) && !empty);
 }
 
-/* Copies inputs that lie in another way than is described. */
+/* Copies inputs that are not as described. */
 static int lay_out_inputs(Program *program, Frame *frame) {
     for (int i = 0; i < program->buffer_count; i++) {
         int elsewise = program->buffers[i].place == INPUT ? lies_elsewise(program, frame, i) : 0;
@@ -745,8 +749,9 @@ static PyMemberDef members[] = {
     {"description", T_OBJECT, offsetof(Program, description), READONLY, "What the program was made from."},
     {"layout_mismatches", T_PYSSIZET, offsetof(Program, layout_mismatches), READONLY,
      "How many results of library calls had another layout than predicted, and were copied."},
-    {"lays_out", T_BOOL, offsetof(Program, lays_out), 0,
-     "Whether inputs may have other strides than described, as what hooks on saved tensors return: they are copied."},
+    {"lays_out", T_ULONGLONG, offsetof(Program, lays_out), 0,
+     "Not 0 where inputs may have other strides or another type than described, as what hooks on saved tensors return: "
+     "they are copied, as are those with one of these dispatch keys, whose memory does not have their values."},
     {NULL, 0, 0, 0, NULL},
 };
 

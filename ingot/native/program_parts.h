@@ -216,7 +216,7 @@ typedef struct {
     int peak_bytes;      /* position in values of what a call takes at once; -1: much */
     Geometry bytes;      /* dtype of the arena */
     int frugal;          /* the arena lives as long as a call */
-    char lays_out;       /* inputs of other strides than described are copied */
+    unsigned long long lays_out; /* inputs unlike what is described, or with one of these keys, are copied; 0: not */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;

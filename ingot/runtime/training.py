@@ -527,7 +527,20 @@ class TrainingProgram(_native.Recorder):
 def _plain_keys(device: torch.device) -> int:
     """The dispatch keys of a plain tensor on a device."""
     with torch.inference_mode(False), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
-        return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+        return _keys(torch.empty(0, device=device))
+
+
+@functools.cache
+def lazy_keys() -> int:
+    """The dispatch keys of tensors that have other values than their memory: negated, conjugated, or zeros."""
+    with torch.inference_mode(False), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        real, complex_ = torch.empty(1), torch.empty(1, dtype=torch.complex64)
+        lazy = (real, torch._neg_view(real)), (complex_, complex_.conj()), (real, torch._efficientzerotensor(1))
+        return functools.reduce(operator.or_, [_keys(made) & ~_keys(plain) for plain, made in lazy])
+
+
+def _keys(tensor: Tensor) -> int:
+    return torch._C._dispatch_keys(tensor).raw_repr()
 
 
 def _keeps_as_expected() -> bool:

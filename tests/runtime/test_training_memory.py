@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import ingot
 from examples import gpt2
+from ingot import pipeline
 from ingot.compiler import Compiler
 from ingot.explain.measure import peak_bytes
 
@@ -192,6 +193,53 @@ class TestWhatIsKeptLendsItsMemory:
         compiled = ingot.compile(fn, fullgraph=True)
         for _ in range(2):
             torch.testing.assert_close(gradient(compiled), gradient(fn))
+
+    @pytest.mark.parametrize("kind", ["negated", "wider", "narrower"])
+    def test_hooks_may_give_back_other_forms(self, kind: str) -> None:
+        x = torch.randn(40, 64, dtype=torch.float64, requires_grad=True)
+        given = {
+            "negated": lambda t: torch._neg_view(-t),
+            "wider": lambda t: t.double(),
+            "narrower": lambda t: t.float(),
+        }[kind]
+        kept = torch.float32 if kind == "wider" else torch.float64
+
+        def fn(x: Tensor) -> Tensor:
+            return x.to(kept).exp().softmax(-1)
+
+        def gradient(of: Callable[[Tensor], Tensor], unpack: Callable[[Tensor], Tensor]) -> Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+                y = of(x)
+            return torch.autograd.grad((y * y).sum(), x)[0]
+
+        close = {"rtol": 1e-5, "atol": 1e-5} if kind in ("wider", "narrower") else {}
+        compiled = ingot.compile(fn, fullgraph=True)
+        for _ in range(2):
+            torch.testing.assert_close(gradient(compiled, given), gradient(fn, lambda t: t), **close)
+
+    def test_hooks_may_give_back_conjugate_views(self) -> None:
+        x = torch.randn(8, 8, dtype=torch.complex64, requires_grad=True)
+
+        def fn(x: Tensor) -> Tensor:
+            return (x * x).exp().real
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.conj().resolve_conj().conj()):
+            y = ingot.compile(fn)(x)
+        (found,), (expected,) = torch.autograd.grad(y.sum(), x), torch.autograd.grad(fn(x).sum(), x)
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("by_eager", [False, True])
+    @pytest.mark.parametrize("given", [lambda t: t[:-1], lambda t: t.flatten(), lambda t: t[:1]])
+    def test_hooks_that_give_back_other_sizes_are_refused(
+        self, given: Callable[[Tensor], Tensor], by_eager: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x = torch.randn(40, 64, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, given):
+            y = ingot.compile(lambda x: x.exp().softmax(-1))(x)
+        if by_eager:  # the backward's program cannot be made
+            monkeypatch.setattr(pipeline, "_machine_code", None)
+        with pytest.raises(RuntimeError, match="other sizes than it was given"):
+            y.sum().backward()
 
     def test_tangents_stay(self) -> None:
         x = torch.randn(256, 256, requires_grad=True)
