@@ -168,10 +168,3 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     if index.dtype is not torch.int64 or geometry.is_empty(x):
         return NotImplemented
     return x.reshape(-1)[index]
-
-
-@rule(aten.cudnn_grid_sampler.default)
-def cudnn_grid_sampler(x: Tensor, grid: Tensor) -> Tensor:
-    """What eager calls on a GPU for bilinear weights, zeros outside, and -1 and 1 as the middles of the corners."""
-    sampled: Tensor = aten.grid_sampler_2d.default(x, grid, 0, 0, True)
-    return sampled

@@ -1,7 +1,9 @@
 """Images read at places that a grid names: `grid_sample` by bilinear weights and by nearest neighbours.
 
 Eager's kernel for a GPU takes other steps than that for a CPU where coordinates are not finite, reflects by another
-formula, and computes with halves in float32."""
+formula, and computes with halves in float32. cuDNN, which eager calls there for bilinear weights, zeros outside and -1
+and 1 as the middles of the corners, takes for a place's left neighbour the nearest number of 32 bits, so that a place
+that is not finite gives NaN."""
 
 from __future__ import annotations
 
@@ -27,6 +29,18 @@ def grid_sampler_2d(
     lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int, corners: bool
 ) -> TensorValue:
     """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from -1 to 1."""
+    return _sampled(lw, out, x, grid, interpolation, padding, corners)
+
+
+@lowers(aten.cudnn_grid_sampler.default)
+def cudnn_grid_sampler(lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue) -> TensorValue:
+    return _sampled(lw, out, x, grid, BILINEAR, ZEROS, True, by_cudnn=True)
+
+
+def _sampled(
+    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int, corners: bool,
+    by_cudnn: bool = False,
+) -> TensorValue:  # fmt: skip
     on_gpu = lw.target.device == "cuda"
     if out.dtype not in (*ops.FLOATS, *(ops.HALVES if on_gpu else ())) or interpolation not in (BILINEAR, NEAREST):
         raise NotLowered("sampling for the library: of halves on a CPU, or by cubic weights")
@@ -36,7 +50,7 @@ def grid_sampler_2d(
     if x.root.cost:
         lw.realize_root(x)
     dtype = compute_dtype(out.dtype)
-    places = [_places(lw, x, grid, number, padding, corners) for number in range(2)]
+    places = [_places(lw, x, grid, number, padding, corners, by_cudnn) for number in range(2)]
 
     def compute(index: Index) -> int:
         batch, channel, *place = index
@@ -52,6 +66,8 @@ def grid_sampler_2d(
         if interpolation == NEAREST:
             return element(apply("round", down), apply("round", across))
         left, top = apply("floor", across), apply("floor", down)
+        if by_cudnn:
+            left, top = _of_32_bits(left), _of_32_bits(top)
         right, bottom = apply("add", left, one), apply("add", top, one)
         to_right, to_bottom = apply("sub", across, left), apply("sub", down, top)
         to_left, to_top = apply("sub", one, to_right), apply("sub", one, to_bottom)
@@ -66,7 +82,9 @@ def grid_sampler_2d(
     return lw.computed(out, compute, [x, *places], cost=40, heavy=True)
 
 
-def _places(lw: Lowering, x: TensorValue, grid: TensorValue, number: int, padding: int, corners: bool) -> TensorValue:
+def _places(
+    lw: Lowering, x: TensorValue, grid: TensorValue, number: int, padding: int, corners: bool, by_cudnn: bool
+) -> TensorValue:
     """One of the grid's two coordinates as a place in the image; on a CPU in memory, where several channels need it."""
     sizes, last = grid.sizes[:-1], x.sizes[3 - number]
     spec = Spec(sizes, contiguous_strides(sizes), compute_dtype(grid.dtype), torch.device("cpu"))
@@ -75,13 +93,13 @@ def _places(lw: Lowering, x: TensorValue, grid: TensorValue, number: int, paddin
         lw.share(grid)
 
     def compute(index: Index) -> int:
-        return _place(grid.load((*index, as_expr(number))), last, padding, corners, on_gpu)
+        return _place(grid.load((*index, as_expr(number))), last, padding, corners, on_gpu, by_cudnn)
 
     place = lw.computed(spec, compute, [grid], cost=12, heavy=True)
     return place if x.sizes[1] is ONE or on_gpu else lw.realize(place)
 
 
-def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: bool) -> int:
+def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: bool, by_cudnn: bool) -> int:
     """Where a coordinate from -1 to 1 lies among `size` elements, in the steps that eager takes: they decide which
     neighbour is the nearest."""
     dtype = ops.dtype_of(coordinate)
@@ -93,7 +111,7 @@ def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: boo
     low = number(0.0 if corners else -0.5)
     place = apply("fma", apply("add", coordinate, number(1.0)), apply("mul", span, number(0.5)), low)
     if padding == ZEROS:
-        if on_gpu:  # what is not finite, or no integer of 32 bits, is outside
+        if on_gpu and not by_cudnn:  # what is not finite, or no integer of 32 bits, is outside
             place = apply("where", apply("lt", apply("abs", place), number(2.0**31)), place, number(-100.0))
         return place
     if padding == REFLECTION and corners and size is ONE:
@@ -113,6 +131,13 @@ def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: boo
     last = ops.index(size - 1, dtype)
     place = apply("where", apply("gt", place, number(0.0)), place, number(0.0))  # NaN too
     return apply("where", apply("lt", place, last), place, last)
+
+
+def _of_32_bits(place: int) -> int:
+    """The nearest whole number of 32 bits; NaN stays."""
+    least, most = (ops.constant(float(n), ops.dtype_of(place)) for n in (-(2**31), 2**31 - 1))
+    place = apply("where", apply("lt", place, least), least, place)
+    return apply("where", apply("gt", place, most), most, place)
 
 
 def _inside(place: int, size: Expr, padding: int) -> int:

@@ -241,6 +241,18 @@ def test_what_cudnn_samples_is_a_kernel(dtype: torch.dtype) -> None:
 
 
 @interpreted
+def test_cudnn_gives_nan_where_a_place_is_none() -> None:
+    """What is far away is outside, and its weights count: where their product is no number, zeros times it are none."""
+    x, grid = draw(1, 2, 4, 5), torch.full((1, 1, 8, 2), 0.3)
+    grid[0, 0, :, 0] = torch.tensor([nan, inf, -inf, 1e30, -1e30, 7.0, 1e30, 1.0])
+    grid[0, 0, 6, 1] = -1e30
+    (found,) = run(planned_beside(torch.ops.aten.cudnn_grid_sampler.default, x, grid), [x, grid])
+    assert torch.equal(found.isnan(), torch.tensor([1, 1, 1, 0, 0, 0, 1, 0]).bool().expand(1, 2, 1, 8))
+    assert torch.equal(found[..., 3:6], torch.zeros(1, 2, 1, 3))
+    torch.testing.assert_close(found[..., 7], F.grid_sample(x, grid[:, :, 7:], align_corners=True)[..., 0])
+
+
+@interpreted
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_halves_are_sampled_in_float32(dtype: torch.dtype) -> None:
     x, grid = draw(1, 2, 4, 5, dtype=dtype), (draw(1, 3, 5, 2) * 0.6).to(dtype)
