@@ -253,13 +253,30 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
 
 /* -- steps --------------------------------------------------------------------------------------------------------- */
 
+/* What a user records as a CUDA graph may be replayed when its program and what the program made are long gone: the
+   program then stays, with its constants and tables. And memory of the recording's pool is no tensor's that is made
+   later: a replay would write there. Whose memory it is torch does not tell, so that nothing is lent from then on. */
+static _Thread_local int records_for_itself; /* this thread's recording holds all of that, see cuda_graphs.py */
+static bool users_record;
+
+static int note_recording(Program *program, const Frame *frame) {
+    int recording = records_for_itself ? 0 : ingot_cuda_is_recording(frame->stream);
+    if (recording > 0) {
+        users_record = true;
+        if (!program->stays)
+            Py_INCREF(program);
+        program->stays = 1;
+    }
+    return recording;
+}
+
 /* A tensor in the memory of what a step lends it; NULL where that is not to be had. A recording would write where its
    pool has no memory. */
 static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step, const IngotLayout *layout) {
     PyObject *lender = step->lender < 0 || !frame->consumes ? NULL : frame->tensors[step->lender], *tensor;
     if (lender == NULL || ingot_layout_bytes(layout) < ingot_lent_from)
         return NULL;
-    if (program->device.type == INGOT_CUDA && ingot_cuda_is_recording(frame->stream) != 0)
+    if (program->device.type == INGOT_CUDA && (users_record || ingot_cuda_is_recording(frame->stream) != 0))
         return NULL;
     tensor = ingot_lent(lender, layout);
     if (tensor != NULL)
@@ -607,7 +624,9 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     int grad_mode = program->calls_torch ? ingot_swap_grad_mode(0) : 0;
     int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
     frame->elsewhere = entered == 1;
-    int status = entered < 0 ? -1 : run_frame(program, frame, inputs, taken);
+    int status = entered < 0 || (program->device.type == INGOT_CUDA && note_recording(program, frame) < 0) ? -1 : 0;
+    if (status == 0)
+        status = run_frame(program, frame, inputs, taken);
     if (grad_mode)
         ingot_swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that they were made in */
     if (status == 0)
@@ -804,7 +823,14 @@ static PyObject *lend_from(PyObject *Py_UNUSED(module), PyObject *bytes) {
     return PyLong_FromLongLong(before);
 }
 
+static PyObject *record_for_itself(PyObject *Py_UNUSED(module), PyObject *does) {
+    records_for_itself = PyObject_IsTrue(does) == 1;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"record_for_itself", record_for_itself, METH_O,
+     "record_for_itself(does): whether what this thread records from now on holds its program, and what that made."},
     {"_lend_from", lend_from, METH_O,
      "_lend_from(bytes): from how many bytes on memory is lent (for tests). Returns what it was before."},
     {"trim_heap", trim_heap, METH_NOARGS, "trim_heap(): give the system the memory of results that have died."},

@@ -210,13 +210,14 @@ typedef struct {
     View *views;
     Step *steps;
     Output *outputs;
-    int arena_bytes;     /* position in values */
-    int joined_bytes;    /* the same with the small buffers */
-    int64_t most_joined; /* the most bytes of an arena with these */
-    int peak_bytes;      /* position in values of what a call takes at once; -1: much */
-    Geometry bytes;      /* dtype of the arena */
-    int frugal;          /* the arena lives as long as a call */
+    int arena_bytes;             /* position in values */
+    int joined_bytes;            /* the same with the small buffers */
+    int64_t most_joined;         /* the most bytes of an arena with these */
+    int peak_bytes;              /* position in values of what a call takes at once; -1: much */
+    Geometry bytes;              /* dtype of the arena */
+    int frugal;                  /* the arena lives as long as a call */
     unsigned long long lays_out; /* inputs unlike what is described, or with one of these keys, are copied; 0: not */
+    int stays;                   /* it is never freed */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ingot.collection import paused_collection
+from ingot.native import _native
 from ingot.runtime.cuda_graphs import Machine
 
 
@@ -55,6 +56,7 @@ class Cuda:
         with torch.cuda.stream(side), paused_collection():
             # Other threads may go on meanwhile, also with what must not be recorded.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            _native.record_for_itself(True)
             try:
                 outputs = run()
             except BaseException:
@@ -62,6 +64,8 @@ class Cuda:
                     graph.capture_end()
                 self._mend(pool)
                 raise
+            finally:
+                _native.record_for_itself(False)
             try:
                 graph.capture_end()
             except Exception:

@@ -3,7 +3,7 @@
     python -m tests.gpu.sanitize [--tools memcheck racecheck] [--jobs 12] [--limit 600] [--only KIND ...]
                                  [--logs FOLDER]
 
-Each process runs some of the kinds under one tool, and compares what they give with eager's on the CPU. The code is
+Each process runs some of the kinds under one tool, and compares what they give with eager's. The code is
 compiled before, without the tool. Each tensor and each temporary has memory of its own, so that memcheck sees accesses
 beyond any of them. Exits with 1 where a tool reports something, a result is wrong, or time runs out.
 """
@@ -166,9 +166,10 @@ def first_kernel(tuner: tuning.Tuner, site: Any, plans: Any, tilings: Any) -> tu
 
 def check(kind: Kind, device: str) -> None:
     compiled = ingot.compile(kind.fn, fullgraph=True, **kind.how)
+    oracle = device if kind.beside else "cpu"
     for args in kind.calls:
-        expected, found = results(kind.fn, args, "cpu"), results(compiled, args, device)
-        truth = results(kind.fn, doubled(args), "cpu")
+        expected, found = results(kind.fn, args, oracle), results(compiled, args, device)
+        truth = results(kind.fn, doubled(args), oracle)
         for a, b, exact in zip(found, expected, truth, strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             if not b.is_floating_point():

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 PROGRAM = """
-import ctypes, torch
+import ctypes, torch, weakref
 from ingot.native import _native
 
 torch._C._cuda_getCurrentRawStream = lambda device: 0
@@ -44,13 +44,13 @@ def launched(step, parameters, expressions, calls=1):
     for _ in range(calls):
         program(x, y)
     found = (ctypes.c_uint64 * 64).in_dll(fake, "fake_parameters")
-    return list(found)[:parameters], x.data_ptr(), y.data_ptr()
+    return list(found)[:parameters], x.data_ptr(), y.data_ptr(), weakref.ref(program)
 
 
-found, x, y = launched(("launch", (0, 1), (), (0,), ((3, (), kernel, 32, 0, 1),)), 4, (8, 1, 0, 5))
+found, x, y, _ = launched(("launch", (0, 1), (), (0,), ((3, (), kernel, 32, 0, 1),)), 4, (8, 1, 0, 5))
 assert found == [x, y, 8, 0], found
 assert ctypes.c_uint.in_dll(fake, "fake_grid").value == 5
-found, x, y = launched(("launch", (0, 1), (4, 2), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
+found, x, y, _ = launched(("launch", (0, 1), (4, 2), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
 assert found == [x + 16, y, 8], found
 try:
     launched(("launch", (0, 1), (4,), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
@@ -70,7 +70,7 @@ def load():
 
 for most, grid, parameters in ((8, 5, 3), (7, 6, 5)):
     forms = ((3, ((0, most), (1, 9)), kernel, 32, 0, 0), (4, (), load))
-    found, x, y = launched(("launch", (0, 1), (), (0,), forms), parameters, (8, 1, 0, 5, 6))
+    found, x, y, _ = launched(("launch", (0, 1), (), (0,), forms), parameters, (8, 1, 0, 5, 6))
     assert found == [x, y, 8, 0, 0][:parameters] and ctypes.c_uint.in_dll(fake, "fake_grid").value == grid
 assert asked == [1]
 
@@ -84,7 +84,7 @@ for last in ((4, (), kernel, 64, 0, 2), (4, (), load)):
     del asked[:]
     forms = (3, ((0, 9),), fails), (3, ((0, 7),), kernel, 32, 0, 0), last
     step = ("launch", (0, 1), (), (0,), forms)
-    found, x, y = launched(step, 5, (8, 1, 0, 5, 6), calls=3)
+    found, x, y, _ = launched(step, 5, (8, 1, 0, 5, 6), calls=3)
     assert found == [x, y, 8, 0, 0] and ctypes.c_uint.in_dll(fake, "fake_grid").value == 6
     assert asked == [2] + [1] * (len(last) == 3), asked
 for forms in (((3, (), fails),), ((3, ((0, 9),), fails), (4, (), fails))):
@@ -106,6 +106,39 @@ other = _native.load_cuda(b"image", "kernel", 0, 0)
 assert mode.value == 1
 del other
 assert mode.value == 1
+
+# What the user records may be replayed when all else is gone: its program stays, and lends no memory from then on.
+count = (("const", 1 << 21),)
+vector = lambda place: (place, F32, (0,), (1,), 0)
+lending = lambda device: _native.Program((
+    1, (), (count, const(1)[0:1], const(0)[0:1]), (), (vector("input"), vector("output")), (),
+    (("allocate", 1, *([0] if device else [])), ("release", (0,))), (("buffer", 1),), 2, torch.uint8, None, device))
+heap, program = lending(None), lending(cuda)
+
+
+def lent():
+    given = list(heap(torch.empty(1 << 21)))
+    address = given[0].data_ptr()
+    try:
+        return program.consume(given)[0].data_ptr() == address
+    except AssertionError:  # there is no memory of its own to be had here
+        return False
+
+
+recording.value = 0
+assert lent()
+recording.value = 1
+_native.record_for_itself(True)
+step = ("launch", (0, 1), (), (0,), ((3, (), kernel, 32, 0, 0),))
+assert launched(step, 3, (8, 1, 0, 5))[-1]() is None
+_native.record_for_itself(False)
+recording.value = 0
+assert lent()
+recording.value = 1
+assert launched(step, 3, (8, 1, 0, 5))[-1]() is not None
+recording.value = 0
+assert not lent()
+recording.value = 1
 
 # What fails while something is recorded is asked for again.
 del asked[:]
