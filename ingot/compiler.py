@@ -308,7 +308,7 @@ class Compiler:
     def _request(self) -> Request:
         """Symbols for what varies."""
         flags = self.takes_data_dependent_sizes, self.expects_errors
-        return Request(self.options, self._continue_at, self.varying, None, *flags)
+        return Request(self.options, self._continue_at, self.varying, None, *flags, self.varying)
 
     def _static_request(self) -> Request:
         """The sizes and integers of the call; floats that vary are inputs."""

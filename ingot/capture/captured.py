@@ -122,7 +122,7 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 class Request:
     """What is asked of a capture besides its call. Without `continuations` a graph may not be broken. `varying` are not
     compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break the graph;
-    nor does what eager is thought to refuse, where `expects_errors`."""
+    nor does what eager is thought to refuse, where `expects_errors`. `varied` were seen to differ."""
 
     options: Options
     continuations: Continuations | None = None
@@ -130,6 +130,7 @@ class Request:
     plausible: Plausible | None = None
     data_dependent_sizes: bool = False
     expects_errors: bool = True
+    varied: Varying = frozenset()
 
 
 Enter = Callable[[Session], tuple[list[InterpreterFrame], Value | None]]
@@ -212,6 +213,7 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
     context = FakeContext(request.data_dependent_sizes)
     session = Session(guards, GraphRecorder(context, options.dynamic, not options.is_native))
     session.varying, session.plausible = request.varying, request.plausible
+    session.varied = request.varied
     session.says_compiling = says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:

@@ -15,6 +15,7 @@ from ingot.capture.values import (  # noqa: F401
     generators,
     iterators,
     library,
+    listed,
     marked,
     modes,
     module,

@@ -90,6 +90,7 @@ class Session(Semantics):
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at = STEP_LIMIT  # the number of instructions after which capture ends in a graph break or is given up
         self.varying: Varying = frozenset()
+        self.varied: Varying = frozenset()
         self.plausible: Plausible | None = None
         self.continues = False  # whether it begins behind a graph break
         self.says_compiling = True  # to a program that asks whether it is compiled

@@ -15,7 +15,7 @@ from ingot.graph.repeats import is_torchs
 MOST = 64
 """Elements of such a tensor."""
 
-_COMPUTES = frozenset(
+COMPUTES = frozenset(
     """
     tensor as_tensor scalar_tensor arange zeros ones full linspace eye
     zeros_like ones_like full_like new_tensor new_zeros new_ones new_full clone detach to type_as int long float double
@@ -62,7 +62,7 @@ class KnownTensors:
         if given and not known:
             return
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        computes = name in _COMPUTES and is_torchs(target) and "out" not in kwargs
+        computes = name in COMPUTES and is_torchs(target) and "out" not in kwargs
         if not known and not computes:
             return
         if (computes or name in _WRITES) and _is_small(result) and self._done(function, args, kwargs, result):

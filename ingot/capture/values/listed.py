@@ -1,0 +1,142 @@
+"""`tolist()` of a few integers that a tensor from outside holds, or that follow from such: facts of the call, as a
+Python int among its arguments is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from ingot.capture.guards import Kind, Quantity
+from ingot.capture.sources import DerivedSource, ItemSource, Source
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.tensor import METHODS, TensorValue
+from ingot.graph.fakes import FakeTensor
+from ingot.graph.known_tensors import COMPUTES, MOST
+from ingot.graph.repeats import is_torchs
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
+_EXACT = _INTEGERS | {torch.bool}
+_COMPUTES = COMPUTES | {"repeat_interleave", "pad", "unique_consecutive"}
+_STEPS, _ELEMENTS = 64, 1 << 16
+"""Of operations between what is known and the integers that are asked for, and of what each computes: the most."""
+
+
+class _Unknown(Exception):
+    """The integers do not follow from what tensors from outside hold."""
+
+
+def integers(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The elements of a small tensor of integers on the CPU, in order. Raises TypeError for another."""
+    if tensor.dtype not in _INTEGERS or tensor.device.type != "cpu" or tensor.numel() > MOST:
+        raise TypeError("not a few integers on the CPU")
+    return tuple(tensor.flatten().tolist())
+
+
+def _tolist(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    """A new list; None where that takes a look at what the graph computes."""
+    if args or kwargs or session.graph.known.of(tensor.fake) is not None or not _holds_integers(tensor.fake):
+        return None
+    if session.graph.writes or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+        return None
+    if tensor.source is None:
+        listed = _computed(session, tensor)
+        return None if listed is None else session.wrap_constant(listed)
+    if any(isinstance(size, torch.SymInt) for size in tensor.fake.shape):
+        return None
+    items = [session.wrap(number, source) for source, number in _facts(tensor.source, session.graph.value_of(tensor))]
+    return _nested(session, items, tensor.fake.shape)
+
+
+METHODS["tolist"] = _tolist
+
+
+def _holds_integers(fake: torch.Tensor) -> bool:
+    """Whether a tensor holds a few integers, so far as is known of its size."""
+    sizes = [size for size in fake.shape if isinstance(size, int)]
+    return fake.dtype in _INTEGERS and fake.device.type == "cpu" and math.prod(sizes) <= MOST
+
+
+def _nested(session: Session, items: Sequence[Value], shape: Sequence[int]) -> Value:
+    """As `tolist` nests the elements of a tensor of this shape."""
+    if not shape:
+        return items[0]
+    step = math.prod(shape[1:])
+    parts = [_nested(session, items[k * step : (k + 1) * step], shape[1:]) for k in range(shape[0])]
+    return session.list_of(TupleValue(parts, tuple))
+
+
+# -- what follows from them --------------------------------------------------------------------------------------------
+
+
+def _computed(session: Session, tensor: TensorValue) -> Any:
+    """The list of a tensor that the graph computes of numbers in the program, and of integers of tensors from outside,
+    which do not vary; else None. It is compiled for these."""
+    inputs = {known.node: known for known in session.graph.inputs}
+    try:
+        nodes = _needed(tensor.fx_node)
+        outside = {node: inputs[node] for node in nodes if node.op == "placeholder"}
+        facts = [fact for known in outside.values() for fact in _facts(known.entry.source, known.value)]
+        if any(Quantity(source, "value") in session.varied for source, _ in facts):
+            return None
+        values: dict[fx.Node, Any] = {}
+        with torch.no_grad():
+            for node in nodes:
+                values[node] = outside[node].value if node in outside else _run(node, values)
+        integers(values[tensor.fx_node])
+    except (_Unknown, KeyError, RuntimeError, ValueError, TypeError, IndexError):
+        return None
+    for source, number in facts:
+        session.guard(source, Kind.EQUALS, number)
+    return values[tensor.fx_node].tolist()
+
+
+def _facts(source: Source, tensor: torch.Tensor) -> Iterator[tuple[Source, int]]:
+    """The integers of a tensor from outside, each with where it is found."""
+    for k, number in enumerate(integers(tensor)):
+        yield ItemSource(DerivedSource(source, integers), k), number
+
+
+def _needed(node: fx.Node) -> list[fx.Node]:
+    """The nodes that a value is computed by, itself last. Raises _Unknown where that is more than a few integers."""
+    found: dict[fx.Node, None] = {}
+    stack = [node]
+    while stack:
+        node = stack[-1]
+        waiting = [before for before in node.all_input_nodes if before not in found]
+        if waiting and len(found) + len(stack) <= _STEPS:
+            stack.extend(waiting)
+            continue
+        if waiting or not _is_plain(node):
+            raise _Unknown
+        found[stack.pop()] = None
+    return list(found)
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Whether a node is a small tensor of integers from outside, or computes integers and nothing else."""
+    value = node.meta["val"]
+    if node.op == "placeholder":
+        sizes = value.shape if type(value) is FakeTensor else (None,)
+        return all(isinstance(size, int) for size in sizes) and _holds_integers(value)
+    if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name not in _COMPUTES or not is_torchs(node.target) or type(value) is not FakeTensor:
+        return False
+    elements = math.prod([size for size in value.shape if isinstance(size, int)])
+    return value.dtype in _EXACT and value.device.type == "cpu" and elements <= _ELEMENTS
+
+
+def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    if isinstance(node.target, str):
+        return getattr(torch.Tensor, node.target)(*args, **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
