@@ -22,6 +22,7 @@ from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import placed
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.schedule.recompute import recomputed
 from ingot.schedule.reuse import lend_inputs, write_in_place
 from ingot.schedule.split import split_reductions
 from ingot.schedule.templates import Choose, excerpt, sites, with_templates
@@ -94,7 +95,12 @@ def _step(
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
-        kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
+        names = dict(zip(arguments, [p.name for p in kernel.parameters]))
+        again = recomputed(kernel, {names[borrower]: names[lender] for lender, borrower in loans.items()})
+        if again is not None:
+            kernel = again
+        else:
+            kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
     places = {arguments.index(lender): arguments.index(loans[lender]) for lender in loans}
     parameters = tuple([p._replace(lends=places.get(k, -1)) for k, p in enumerate(kernel.parameters)])
     kernel = replace(kernel, parameters=parameters) if places else kernel

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, product
 from ingot.schedule.kernel import Kernel, Stage, ceil_div
+from ingot.schedule.online import in_one_pass
 
 FLAT = 1024  # points of a block where each is on its own: eight for each of 128 threads, two accesses of 16 bytes
 ROWS = 2048  # elements of a block of short rows ...
@@ -15,7 +16,8 @@ TILE = 32  # points along both loops of a tile that is read along one and writte
 LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multiprocessor
 BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
 MOST_BESIDE = 128  # ... of one that reads each element once
-STEP = 8192  # elements of a longer row that are taken at a time: of few rows, so that these stay in the L2 cache ...
+STEP = 4096  # elements of a longer row that are taken at a time ...
+STEP_AGAIN = 8192  # ... of one that is read again: of fewer rows at a time, so that these stay in the L2 cache ...
 STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
 PER_THREAD = 8
 MOST_WARPS = 16
@@ -83,8 +85,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         return _whole_rows(kernel, width)
     if kernel.vector is not None:
         return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
-    inner = STEP if known else ROWS
-    return Blocks(1, inner, persistent=False, warps=inner // (32 * PER_THREAD))
+    inner = ROWS if not known else STEP_AGAIN if _reads_again(kernel) else STEP
+    return Blocks(1, inner, persistent=False, warps=max(1, inner // (32 * PER_THREAD)))
 
 
 def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition, ...]]]:
@@ -191,6 +193,18 @@ def keeps_rows(kernel: Kernel) -> bool:
 def power_of_two(number: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(0, number - 1).bit_length()
+
+
+def _reads_again(kernel: Kernel) -> bool:
+    """Whether rows are read that were read or written before."""
+    met: set[str] = set()
+    for stage in in_one_pass(kernel).stages:
+        here = {i.attrs[0] for i in stage.body.loads if not i.attrs[1].symbols.isdisjoint(stage.loops)}
+        if here & met:
+            return True
+        met |= here
+        met |= {store.buffer for store in stage.stores if stage.loops}
+    return False
 
 
 def _at_most(points: int, all_points: int | None) -> int:

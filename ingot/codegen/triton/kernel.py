@@ -29,6 +29,7 @@ from ingot.schedule.blocks import (
     power_of_two,
 )
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, Store, loans, scaling
+from ingot.schedule.online import POWERS, in_one_pass
 
 SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
@@ -116,6 +117,8 @@ def write_kernel(kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbo
 
         return write_product(kernel)
     form = form or general_form(kernel)
+    if not form.blocks.persistent:
+        kernel = in_one_pass(kernel)
     return Writer(kernel, form.blocks, form.short, sizes).write()
 
 
@@ -395,7 +398,7 @@ class Writer:
         """A stage whose inner loops are taken in steps."""
         self.inner_block = "RBLOCK"
         self.constants["RBLOCK"] = self.blocks.inner
-        accumulators = [self.accumulator(a, stage) for a in stage.reductions]
+        accumulators = self.accumulators(stage)
         number, self.count = self.count, self.count + 1
         known, self.known = self.known, dict(self.known)
         self.line(f"for start{number} in range(0, {self.index(size).text}, RBLOCK):")
@@ -405,11 +408,11 @@ class Writer:
         self.mask("r", size, self.blocks.inner, name)
         self.split(name, "r", stage.loops)
         values = self.body(replace(stage, reductions=()), frozenset("xr"))
-        for a, names in zip(stage.reductions, accumulators):
+        for a, names in accumulators:
             self.accumulate(a, names, self.full(values[a.value]), stage)
         self.indent -= 1
         self.known = known
-        for a, names in zip(stage.reductions, accumulators):
+        for a, names in accumulators:
             self.reduce(a, names, stage.body.instructions[a.value].dtype)
 
     def body(self, stage: Stage, axes: frozenset[str]) -> list[Value]:
@@ -441,9 +444,22 @@ class Writer:
         """The number of each element among those that are reduced."""
         return f"tl.broadcast_to({self.inner_axis}.to(tl.int64), {self.shape('xr')})"
 
+    def accumulators(self, stage: Stage) -> list[tuple[Accumulate, list[str]]]:
+        """The variables of partial results. Those of powers have the largest elements besides."""
+        powers = {a.value: f"{a.name}_top" for a in stage.reductions if a.kind == POWERS}
+        found = {a: [powers[a.value]] for a in stage.reductions if a.kind == "max" and a.value in powers}
+        return [(a, found.get(a) or self.accumulator(a, stage)) for a in stage.reductions]
+
     def accumulator(self, a: Accumulate, stage: Stage) -> list[str]:
         """The variables of a partial result for each element of a step, holding that of nothing."""
         dtype = stage.body.instructions[a.value].dtype
+        if a.kind == POWERS:
+            self.group, self.wide_group = self.group_of_powers(stage)
+            shape = f"[XBLOCK, RBLOCK // {self.group}]"
+            names = [f"{a.name}_top", f"{a.name}_all"]
+            for name, number in zip(names, ('float("-inf")', 0)):
+                self.line(f"{name} = tl.full({shape}, {number}, {ops.TYPES[dtype]})")
+            return names
         names = [f"{a.name}_all"]
         self.line(f"{names[0]} = tl.full({self.shape('xr')}, {ops.identity(a.kind, dtype)}, {ops.TYPES[dtype]})")
         if a.kind.startswith("arg"):
@@ -451,8 +467,23 @@ class Writer:
             self.line(f"{names[1]} = tl.full({self.shape('xr')}, {2**63 - 1}, tl.int64)")
         return names
 
+    def group_of_powers(self, stage: Stage) -> tuple[int, bool]:
+        """How many elements of a step a thread has, or of those that it loads at once, if these are more than one."""
+        loads = [i for i in stage.body.loads if not i.attrs[-1].symbols.isdisjoint(stage.loops)]
+        each = max(1, self.blocks.inner * self.blocks.points // (32 * self.blocks.warps))
+        if self.kernel.vector is not None or not loads:
+            return 1, False
+        together = min(_elements_at_once(i, stage) for i in loads)
+        return (min(together, each), True) if together > 1 else (each, False)
+
     def accumulate(self, a: Accumulate, names: list[str], value: Value, stage: Stage) -> None:
         dtype, mask = stage.body.instructions[a.value].dtype, self.masks["r"]
+        if names[0].endswith("_top"):
+            if a.kind == POWERS:
+                masked = value.text if mask is None else f'tl.where({mask}, {value.text}, float("-inf"))'
+                grouping = f"{self.group}, {self.wide_group}"
+                self.line(f"{', '.join(names)} = helpers.add_powers({', '.join(names)}, {masked}, {grouping})")
+            return
         if len(names) == 2:
             masked = value.text if mask is None else f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})"
             function = "further_up" if a.kind == "argmax" else "further_down"
@@ -468,6 +499,8 @@ class Writer:
             ignored, at = f"{a.name}_value", f"{a.name}_position"
             self.line(f"{ignored}, {at} = tl.reduce(({', '.join(names)}), 1, helpers.{function})")
             result = f"{at}[:, None]"
+        elif a.kind == POWERS:
+            result = f"helpers.join_powers({', '.join(names)})"
         else:
             result = ops.reduce_block(a.kind, dtype, names[0])
             if a.dtype is not dtype:
@@ -690,6 +723,13 @@ def _holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozens
         return False
     left_out = {"ge": limit - low, "lt": high + 1 - limit}.get(i.op)
     return left_out is not None and left_out * FEW <= high + 1 - low
+
+
+def _elements_at_once(load: Instruction, stage: Stage) -> int:
+    """How many neighbours of a row a thread loads at once: one where they do not begin at multiples of that."""
+    unit, rest = WIDE_BYTES // load.dtype.itemsize, load.attrs[1] - stage.loops[-1]
+    linear = len(stage.loops) == 1 and rest.symbols.isdisjoint(stage.loops)
+    return unit if linear and not any(coefficient % unit for coefficient, _ in rest.terms) else 1
 
 
 def _identifier(name: str) -> str:

@@ -74,6 +74,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks so small that rows are taken in steps."""
     monkeypatch.setattr(blocks, "LARGEST_ROW", 8)
     monkeypatch.setattr(blocks, "STEP", 16)
+    monkeypatch.setattr(blocks, "STEP_AGAIN", 16)
     monkeypatch.setattr(blocks, "STEPS_BESIDE", 4)
 
 
@@ -520,3 +521,68 @@ def test_steps_share_kernels(width: int) -> None:
     assert len({step.kernel for step in kernels}) <= 12 < len(kernels)
     begins = [offset.constant for step in kernels for offset in step.offsets]
     assert any(begins) and all(begin is not None and begin % 4 == 0 for begin in begins)
+
+
+POWERS = {
+    "softmax": lambda x, dim: F.softmax(x, dim),
+    "log_softmax": lambda x, dim: F.log_softmax(x, dim),
+    "logsumexp": lambda x, dim: torch.logsumexp(x, dim),
+    "written out": lambda x, dim: (x - x.amax(dim, keepdim=True)).exp().sum(dim),
+    "of what is computed": lambda x, dim: torch.logsumexp(x * 2 + x.abs(), dim),
+    "masked": lambda x, dim: F.softmax(torch.where(x < 0.5, x, -torch.inf), dim),
+}
+
+
+def awkward(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Rows with all that a largest element may be."""
+    x = draw(rows, columns, dtype=dtype) * 3
+    x[0] = -torch.inf
+    x[1, columns // 2] = torch.inf
+    x[2, -1] = torch.nan
+    x[3] = torch.linspace(-80, 80, columns).to(dtype)
+    x[4] = torch.linspace(80, -80, columns).to(dtype)
+    x[5, :-1] = -torch.inf
+    x[6] = torch.finfo(dtype).min
+    x[7, 0] = torch.finfo(dtype).max
+    x[8, 1:] = torch.nan
+    return x
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are taken in steps of which each thread has two or four elements."""
+    monkeypatch.setattr(blocks, "LARGEST_ROW", 8)
+    monkeypatch.setattr(blocks, "STEP", 64)
+    monkeypatch.setattr(blocks, "STEP_AGAIN", 128)
+    monkeypatch.setattr(blocks, "PER_THREAD", 2)
+
+
+@interpreted
+@pytest.mark.parametrize("name, columns, dtype", [
+    ("softmax", 200, torch.float32), ("softmax", 147, torch.float16), ("softmax", 200, torch.float64),
+    ("log_softmax", 147, torch.float32), ("log_softmax", 200, torch.float16), ("logsumexp", 147, torch.float32),
+    ("logsumexp", 200, torch.float16), ("written out", 200, torch.float32), ("written out", 147, torch.float16),
+    ("of what is computed", 147, torch.float32), ("masked", 200, torch.float32),
+])  # fmt: skip
+def test_powers_are_summed_in_the_pass_that_finds_the_largest(name, columns, dtype, in_steps) -> None:
+    plan = same(lambda x: POWERS[name](x, -1), awkward(9, columns, dtype))
+    (step,) = plan.steps
+    assert isinstance(step, KernelStep)
+    source = write_kernel(step.kernel).source
+    rounded = dtype is torch.float16 and name == "written out"
+    assert ("helpers.add_powers" in source) is not rounded  # the differences are rounded to halves
+
+
+@interpreted
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_columns(name, narrow) -> None:
+    same(lambda x: POWERS[name](x, 0), awkward(9, 70).t().contiguous())
+
+
+@interpreted
+def test_powers_of_what_was_written_since_are_not_taken_from_before(in_steps) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        top = x.amax(-1, keepdim=True)
+        return (x.exp() - top).exp().sum(-1)
+
+    same(fn, draw(3, 200))

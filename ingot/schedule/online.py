@@ -1,0 +1,123 @@
+"""Sums of powers in the pass over a row that finds its largest element, where rows are taken in steps: softmax, its
+logarithm, logsumexp and cross-entropy read a row once before they know what to divide by (Milakov and Gimelshein,
+2018).
+
+A thread keeps the largest element that it has met and the sum of exp(v - largest); where a larger one comes, the sum is
+scaled. The sums of the threads are joined by their largest elements, and what the program subtracts in place of the
+largest element, as logsumexp does where that is infinite, is made good by one factor a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from ingot.loops.ir import Body, Instruction
+from ingot.schedule.kernel import Accumulate, Define, Kernel, Stage, loans
+
+POWERS = "powers"  # a reduction: the sum of exp(v - top), where top is the largest v, or 0 where that is infinite
+_OF_ROW = ("scalar", "constant")
+
+
+def in_one_pass(kernel: Kernel) -> Kernel:
+    """The kernel without passes over rows that only sum powers of what an earlier one finds the largest of."""
+    stages = list(kernel.stages)
+    for later, second in enumerate(stages):
+        for earlier in range(later):
+            if _meets_what_was_stored(kernel, stages[earlier:later], second):
+                continue
+            found = _joined(stages[earlier], second)
+            if found is not None:
+                stages[earlier], stages[later] = found
+                break
+    return replace(kernel, stages=tuple(stages)) if stages != list(kernel.stages) else kernel
+
+
+def _meets_what_was_stored(kernel: Kernel, before: Sequence[Stage], stage: Stage) -> bool:
+    """Whether a stage may read what those before it have written."""
+    lenders = {kernel.parameters[to].name: kernel.parameters[k].name for k, to in loans(kernel.parameters)}
+    stored = {store.buffer for s in before for store in s.stores}
+    stored |= {lenders[name] for name in stored if name in lenders}
+    return any(load.attrs[0] in stored for load in stage.body.loads)
+
+
+def _joined(first: Stage, second: Stage) -> tuple[Stage, Stage] | None:
+    """The stages that the two become, of which the second has no loops: None where it does more than sum powers."""
+    if not second.loops or first.loops != second.loops or second.stores or not second.reductions:
+        return None
+    numbers: dict[object, int] = {}
+    values, others = _numbered(first.body, numbers), _numbered(second.body, numbers)
+    dtypes = [i.dtype for i in first.body.instructions]
+    largest = {values[a.value]: a for a in first.reductions if a.kind == "max" and a.dtype is dtypes[a.value]}
+    sums: list[Accumulate] = []
+    after = _After(second.body.instructions)
+    for a in second.reductions:
+        found = _power(second.body.instructions, a)
+        top = largest.get(others[found[0]]) if found is not None else None
+        if found is None or top is None:
+            return None
+        sums.append(Accumulate(POWERS, top.value, f"{a.name}_powers", top.dtype))
+        after.sum_of_powers(a, found[1], top.name, sums[-1])
+    return replace(first, reductions=(*first.reductions, *sums)), after.stage()
+
+
+def _power(body: Sequence[Instruction], a: Accumulate) -> tuple[int, int] | None:
+    """The instructions v and t where exp(v - t) is summed and t belongs to the row."""
+    power = body[a.value]
+    if a.kind != "sum" or power.op != "exp" or power.dtype not in (torch.float32, torch.float64):
+        return None
+    difference = body[power.args[0]]
+    if difference.op != "sub" or not _is_of_row(body, difference.args[1]):
+        return None
+    return difference.args[0], difference.args[1]
+
+
+def _is_of_row(body: Sequence[Instruction], at: int) -> bool:
+    i = body[at]
+    return i.op in _OF_ROW or (bool(i.args) and all(_is_of_row(body, k) for k in i.args))
+
+
+def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:
+    """A number for each instruction, the same for those that compute the same."""
+    found: list[int] = []
+    for i in body.instructions:
+        attrs: object = repr(i.attrs) if i.op == "constant" else i.attrs
+        found.append(numbers.setdefault((i.op, i.dtype, attrs, tuple(found[k] for k in i.args)), len(numbers)))
+    return found
+
+
+class _After:
+    """The stage that makes the sums of exp(v - t) of those of powers."""
+
+    def __init__(self, body: Sequence[Instruction]) -> None:
+        self.body = body
+        self.instructions: list[Instruction] = []
+        self.defined: list[Define] = []
+        self.copies: dict[int, int] = {}
+
+    def stage(self) -> Stage:
+        return Stage((), Body(tuple(self.instructions), ()), (), (), tuple(self.defined))
+
+    def add(self, op: str, *args: int, dtype: torch.dtype, attrs: tuple = ()) -> int:
+        self.instructions.append(Instruction(op, args, dtype, attrs))
+        return len(self.instructions) - 1
+
+    def copied(self, at: int) -> int:
+        if at not in self.copies:
+            i = self.body[at]
+            self.copies[at] = self.add(i.op, *[self.copied(k) for k in i.args], dtype=i.dtype, attrs=i.attrs)
+        return self.copies[at]
+
+    def sum_of_powers(self, a: Accumulate, shift: int, top: str, powers: Accumulate) -> None:
+        dtype = powers.dtype
+        largest = self.add("scalar", dtype=dtype, attrs=(top,))
+        infinity, zero = (self.add("constant", dtype=dtype, attrs=(number,)) for number in (math.inf, 0.0))
+        infinite = self.add("eq", self.add("abs", largest, dtype=dtype), infinity, dtype=torch.bool)
+        subtracted = self.add("where", infinite, zero, largest, dtype=dtype)
+        factor = self.add("exp", self.add("sub", subtracted, self.copied(shift), dtype=dtype), dtype=dtype)
+        total = self.add("mul", self.add("scalar", dtype=dtype, attrs=(powers.name,)), factor, dtype=dtype)
+        total = total if a.dtype is dtype else self.add("to", total, dtype=a.dtype)
+        self.defined.append(Define(a.name, total))

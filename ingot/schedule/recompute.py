@@ -1,0 +1,83 @@
+"""Rows of scratch that do not fit a GPU's registers are computed again where that reads no more than memory would take
+to keep them: softmax of long rows reads what its powers are made of again, in place of powers that were stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ingot.loops.ir import Body, Instruction
+from ingot.schedule.build import StageDraft, without_dead
+from ingot.schedule.kernel import Kernel, Stage, Store
+
+
+def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
+    """The kernel without scratch rows; None where they cannot all be computed again, or had better be kept. A store to
+    a parameter may overwrite the one that `lenders` names for it."""
+    rows = {row.name: row for row in kernel.rows}
+    stages = list(kernel.stages)
+    made: dict[str, tuple[int, Store]] = {}
+    gained = {name: row.dtype.itemsize for name, row in rows.items()}  # bytes of each element that are not moved
+    for k, stage in enumerate(stages):
+        read = [i for i in stage.body.loads if i.attrs[0] in rows]
+        for load in read:
+            if load.attrs[0] not in made:
+                return None
+            first, store = made[load.attrs[0]]
+            between = [s for other in stages[first:k] for s in other.stores]
+            between += [s for s in stage.stores if s.index != load.attrs[1]]
+            stored = {s.buffer for s in between} | {lenders[s.buffer] for s in between if s.buffer in lenders}
+            if stages[first].loops != stage.loops or store.index != load.attrs[1] or load.args:
+                return None
+            body = stages[first].body.instructions
+            tree = _tree(body, store.value)
+            loads = {body[n] for n in tree if body[n].op == "load"}
+            wide = [i for i in loads if not i.attrs[1].symbols.isdisjoint(stage.loops)]
+            if any(body[n].op == "indirect" for n in tree) or stored & {i.attrs[0] for i in loads}:
+                return None
+            fresh = [i for i in wide if i not in stage.body.instructions]
+            gained[load.attrs[0]] += load.dtype.itemsize - sum(i.dtype.itemsize for i in fresh)
+        if read:
+            stages[k] = _with_trees(stage, {name: (stages[at], store.value) for name, (at, store) in made.items()})
+        for store in stage.stores:
+            if store.buffer in rows:
+                if store.buffer in made:
+                    return None
+                made[store.buffer] = k, next(s for s in stages[k].stores if s.buffer == store.buffer)
+    if min(gained.values()) < 0:
+        return None
+    kept = [without_dead(replace(s, stores=tuple(t for t in s.stores if t.buffer not in rows))) for s in stages]
+    kept = [s for s in kept if s.stores or s.reductions or s.scalars]
+    return replace(kernel, stages=tuple(kept), rows=())
+
+
+def _tree(body: Sequence[Instruction], at: int) -> set[int]:
+    """The instructions that a value is made of."""
+    found = {at}
+    for n in range(at, -1, -1):
+        if n in found:
+            found.update(body[n].args)
+    return found
+
+
+def _with_trees(stage: Stage, rows: Mapping[str, tuple[Stage, int]]) -> Stage:
+    """The stage that computes rows where it loaded them, each as a stage's value."""
+    draft = StageDraft(stage.loops)
+    numbers: list[int] = []
+    for i in stage.body.instructions:
+        if i.op == "load" and i.attrs[0] in rows:
+            other, value = rows[i.attrs[0]]
+            copies: dict[int, int] = {}
+            for n in sorted(_tree(other.body.instructions, value)):
+                copy = other.body.instructions[n]
+                copies[n] = draft.emit(copy._replace(args=tuple(copies[a] for a in copy.args)))
+            numbers.append(copies[value])
+        else:
+            numbers.append(draft.emit(i._replace(args=tuple(numbers[a] for a in i.args))))
+    return replace(
+        stage,
+        body=Body(tuple(draft.instructions), ()),
+        stores=tuple(replace(s, value=numbers[s.value]) for s in stage.stores),
+        reductions=tuple(replace(a, value=numbers[a.value]) for a in stage.reductions),
+        scalars=tuple(replace(d, value=numbers[d.value]) for d in stage.scalars),
+    )
