@@ -86,6 +86,18 @@ FORMULAS = {
     "bmm": lambda x, w: torch.bmm(x[:, None], w.expand(x.shape[0], 3, 4)).sin().sum(),
     "pad": lambda x, w: F.pad(x.sin(), (1, 1)).exp().sum(),
     "dropped columns": lambda x, w: x.sin().unbind(1)[1].exp().sum(),
+    "split": lambda x, w: sum((k * part).exp().sum() for k, part in enumerate(x.sin().split(2, 1))),
+    "split, a part of it": lambda x, w: x.sin().split(2, -1)[1].exp().sum(),
+    "split in": lambda x, w: x.sin().split([1, 2], 1)[0].exp().sum() + x.cos().split([1, 2], 1)[1].exp().sum(),
+    "halves of twice as many": lambda x, w: torch.cat([x, x.sin()]).chunk(2)[1].exp().sum(),
+    "repeat": lambda x, w: x.sin().repeat(2, 3).cos().sum() + x.sin().repeat(4, 1, 2).exp().sum(),
+    "repeat none": lambda x, w: x.sin().repeat(2, 0).sum() + x.sum(),
+    "amax": lambda x, w: x.sin().amax(0).sum() + x.sin().amin((0, 1), keepdim=True).sum() + x.cos().amax().exp(),
+    "equal extremes": lambda x, w: x.sign().amax(-1).exp().sum() + x.relu().amin(0).sum() + x.relu().min().exp(),
+    "extremes": lambda x, w: x.sin().max().exp() + x.sin().min() * 3,
+    "std": lambda x, w: (x @ w).std(0).sum() + (x @ w).std(1, keepdim=True).exp().sum() + (x @ w).std(),
+    "unfold": lambda x, w: x.sin().unfold(1, 2, 1).exp().sum(),
+    "scatter": lambda x, w: x.sin().scatter(0, torch.zeros(1, 3, dtype=torch.long), 2.0).exp().sum(),
     "pow": lambda x, w: (x.sin() ** 3).sum() / x.shape[0],
     "times a size": lambda x, w: (x.sin() * x.shape[0]).exp().sum() / 3,
     "var of all": lambda x, w: (x @ w).var(unbiased=False) + (x @ w).var(1, keepdim=True).sum(),
@@ -189,7 +201,7 @@ def test_one_and_none(sizes):
 
 
 def test_formulas_that_look_at_sizes_are_compiled_for_each():
-    over_sizes(lambda x, w: x.prod(0).sum() + x.repeat(2, 1).sin().sum(), (5, 7, 4))
+    over_sizes(lambda x, w: x.prod(0).sum() + x.cumprod(0).sin().sum(), (5, 7, 4))
     assert graphs() == 3 and any("looks at sizes" in text for text in fixed())
 
 

@@ -21,11 +21,12 @@ _SAME = (
     "Convolution Cos Cosh Cumsum Div Elu Embedding Erf Erfc Exp Exp2 Expm1 Flip Floor Gelu Glu Hardsigmoid "
     "Hardswish Hardtanh HuberLoss LeakyRelu Lerp LinalgVectorNorm Log Log10 Log1P Log2 LogSigmoid LogSoftmax "
     "Logsumexp MaskedFill Maximum Minimum Mish MseLoss Mul NativeBatchNorm NativeLayerNorm Neg NllLoss Norm "
-    "Permute Pow Reciprocal Relu Roll Round Rsqrt Rsub Sigmoid Sign Silu Sin Sinh SmoothL1Loss Softmax "
+    "Permute Pow Reciprocal Relu Roll Round Rsqrt Rsub Scatter Sigmoid Sign Silu Sin Sinh SmoothL1Loss Softmax "
     "Softplus Sqrt Stack Sub T Tan Tanh Threshold ToCopy Transpose Tril Triu Trunc Unbind Unsqueeze Where"
 ).split()
 LOOK_AT_NO_SIZES = frozenset(
-    [f"{name}Backward0" for name in _SAME] + [f"{name}Backward1" for name in "Add Clamp Div Lerp Mul Pow Sub".split()]
+    [f"{name}Backward0" for name in _SAME]
+    + [f"{name}Backward1" for name in "Add Clamp Div Lerp Mul Pow Scatter Sub".split()]
 )
 """Nodes whose formula is the same operations whatever sizes there are, with the same numbers."""
 
@@ -153,15 +154,67 @@ def _gather(kept: Kept, g: Tensor) -> Any:
     return g.new_zeros(like.shape).scatter_add(kept.dim(like.dim()), kept.tensors["index"], g)
 
 
+@formula("AmaxBackward0", "AminBackward0")
+def _extreme_along(kept: Kept, g: Tensor) -> Tensor:
+    x = kept.tensors["self"]
+    dims = _dims(kept, x)
+    result, g = (_with_dims(kept, t, dims) for t in (kept.tensors["result"], g))
+    is_it = result == x
+    return g / is_it.sum(dims, True) * is_it if dims else g
+
+
+@formula("MaxBackward1", "MinBackward1")
+def _extreme(kept: Kept, g: Tensor) -> Tensor:
+    x, result = kept.tensors["self"], kept.tensors["result"]
+    is_it = (result == x) | (x.isnan() & result.isnan())
+    return g / is_it.sum() * is_it
+
+
+def _dims(kept: Kept, x: Tensor) -> list[int]:
+    """The dimensions of x that were reduced; none given are all."""
+    given = kept.plain("dim") if x.dim() else ()
+    return sorted([_signed(d) % x.dim() for d in given]) if given else [*range(x.dim())]
+
+
+def _with_dims(kept: Kept, t: Tensor, dims: Sequence[int]) -> Tensor:
+    """With dimensions of size 1 for those that were reduced."""
+    for d in () if kept.plain("keepdim") else dims:
+        t = t.unsqueeze(d)
+    return t
+
+
 @formula("VarBackward0")
 def _var(kept: Kept, g: Tensor) -> Tensor:
     x, correction = kept.tensors["self"], kept.plain("correction")
-    dims = [_signed(d) % max(x.dim(), 1) for d in kept.plain("dim") or range(x.dim())]
+    dims = _dims(kept, x)
     count = math.prod([x.shape[d] for d in dims])
-    if not kept.plain("keepdim"):
-        for d in sorted(dims):
-            g = g.unsqueeze(d)
-    return g * (x - x.mean(dims, True)) * 2 / (count - (1 if correction is None else correction))
+    away = x - x.mean(dims, True) if dims else x - x
+    return _with_dims(kept, g, dims) * away * 2 / (count - (1 if correction is None else correction))
+
+
+@formula("StdBackward0")
+def _std(kept: Kept, g: Tensor) -> Tensor:
+    result = kept.tensors["result"]
+    return _var(kept, (g / (result * 2)).masked_fill(result == 0, 0))
+
+
+@formula("RepeatBackward0")
+def _repeat(kept: Kept, g: Tensor) -> Tensor:
+    """The sum of the pieces."""
+    sizes, repeats = kept.sizes(), kept.plain("repeats")
+    if 0 in repeats:
+        return g.new_zeros(sizes)
+    more = len(repeats) - len(sizes)  # dimensions in front
+    shape = [*repeats[:more], *(n for pair in zip(repeats[more:], sizes) for n in pair)]
+    of_pieces = [*range(more), *range(more, len(shape), 2)]
+    return g.reshape(shape).sum(of_pieces) if repeats else g
+
+
+@formula("UnfoldBackward0")
+def _unfold(kept: Kept, g: Tensor) -> Any:
+    sizes = kept.sizes()
+    dim = _signed(kept.plain("dimension")) % max(len(sizes), 1)
+    return aten.unfold_backward.default(g, sizes, dim, kept.plain("size"), kept.plain("step"))
 
 
 @formula("BinaryCrossEntropyWithLogitsBackward0")
@@ -223,3 +276,28 @@ def _cat(kept: Kept, g: Tensor) -> Any:
         found.append(None if size is None else g.narrow(dim, begin, size))
         begin = begin + (rest if size is None else size)
     return tuple(found)
+
+
+def _split(kept: Kept, gradients: Sequence[Any]) -> Any:
+    """Of pieces, some of which may have none."""
+    sizes = kept.sizes()
+    dim, step = kept.dim(len(sizes)), kept.number("split_size")
+    return _joined(sizes, dim, [step] * (len(gradients) - 1), gradients)
+
+
+def _split_in(kept: Kept, gradients: Sequence[Any]) -> Any:
+    sizes = kept.sizes()
+    return _joined(sizes, kept.dim(len(sizes)), kept.plain("split_sizes")[:-1], gradients)
+
+
+def _joined(sizes: Sequence[Any], dim: int, lengths: Sequence[Any], gradients: Sequence[Any]) -> tuple[Tensor]:
+    given = next(g for g in gradients if g is not None)
+    all_lengths = [*lengths, sizes[dim] - sum(lengths)]
+    parts = [
+        given.new_zeros((*sizes[:dim], length, *sizes[dim + 1 :])) if g is None else g
+        for g, length in zip(gradients, all_lengths, strict=True)
+    ]
+    return (torch.cat(parts, dim),)
+
+
+FORMULAS.update(SplitBackward0=_split, SplitWithSizesBackward0=_split_in)

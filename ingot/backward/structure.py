@@ -291,7 +291,7 @@ def _of_formula(
         value = getattr(node, attribute)
         if attribute in ("_saved_sparse", "_saved_sparse_grad") and value:
             raise Unsupported(f"{name} gives a sparse gradient")
-        if "_sym_" in attribute or attribute in ("_saved_start", "_saved_end"):
+        if "_sym_" in attribute or attribute in ("_saved_start", "_saved_end", "_saved_split_size"):
             found = value if isinstance(value, (list, tuple)) else (value,)
             if all(type(n) is int for n in found):
                 numbers[attribute] = tuple(found)
