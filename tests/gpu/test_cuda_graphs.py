@@ -74,6 +74,65 @@ def test_a_recording_of_the_users_outlives_the_function() -> None:
     close(out, expected)
 
 
+def test_sizes_that_are_met_first_while_the_user_records() -> None:
+    """Their kernels are compiled and loaded then."""
+
+    def fn(x: Tensor) -> Tensor:
+        return (x.softmax(-1) + x.mean(0)).sum(-1) * 2
+
+    run = ingot.compile(fn, fullgraph=True, dynamic=True)
+    run(draw(5, 40))
+    for mode, shape in (("global", (6, 300)), ("thread_local", (2000, 70)), ("relaxed", (3, 20000))):
+        x, graph = draw(*shape), torch.cuda.CUDAGraph()
+        expected = fn(x)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, capture_error_mode=mode):
+            out = run(x)
+        graph.replay()
+        close(out, expected)
+
+
+def test_a_gradient_outside_of_the_users_recording_stays() -> None:
+    """It lies in no memory that a replay of the forward writes."""
+    x, y = draw(256, 1000).requires_grad_(), torch.arange(256, device="cuda")
+    loss = ingot.compile(F.cross_entropy, fullgraph=True)
+    (expected,) = torch.autograd.grad(F.cross_entropy(x, y), x)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        loss(x, y).backward()
+    torch.cuda.current_stream().wait_stream(side)
+    x.grad, graph = None, torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = loss(x, y)
+    graph.replay()
+    (found,) = torch.autograd.grad(out, x)
+    with torch.no_grad():
+        x.add_(draw(256, 1000, seed=1))
+    graph.replay()
+    close(found, expected)
+
+
+def test_launches_over_many_buffers_in_a_recording_that_outlives_them() -> None:
+    given = [draw(40 + k, seed=k) for k in range(12)]
+    fn = ingot.compile(lambda *given: [t.sin() + k for k, t in enumerate(given)], fullgraph=True)
+    fn(*given)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        out = fn(*given)
+    del fn
+    ingot.reset()
+    gc.collect()
+    spoiled = [bytes([k]) * size for k in range(9) for size in range(16, 4000, 16)]
+    for _ in range(2):
+        graph.replay()
+        for k, (a, t) in enumerate(zip(out, given)):
+            close(a, t.sin() + k)
+            t.add_(1)
+    del spoiled
+
+
 def test_numbers_that_are_drawn_on_the_cpu() -> None:
     """As by a layer that is left out now and then, in training."""
 

@@ -1,0 +1,153 @@
+"""Random programs (tests/random_programs.py) on the device, compiled and in eager: values, layouts, what is written to
+arguments, and gradients.
+
+`python -m tests.gpu.test_random_programs COUNT [FIRST] [SECONDS]` runs more of them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import ingot
+from tests import random_programs_indexing  # noqa: F401  (more statements)
+from tests.random_programs import RandomProgram, random_program
+from tests.rounding import Moved
+from tests.test_random_programs import ValuesDiffer, compare_tensors
+
+_MAKERS = "arange zeros ones full tensor empty rand randn linspace eye randint randperm scalar_tensor".split()
+_MADE = re.compile(rf"\btorch\.({'|'.join(_MAKERS)})\(")
+RUNS = 4  # of eager with operands moved, where values differ
+
+_MAKER = """
+def on_device_{0}(*args, **kwargs):
+    return torch.{0}(*args, device=DEVICE, **kwargs)
+"""
+
+
+def on_device(program: RandomProgram, device: str) -> Callable[..., Any]:
+    """The program's function, which makes its tensors on a device."""
+    text = _MADE.sub(r"on_device_\1(", program.text)
+    names = {**program.namespace, "DEVICE": device}
+    exec("".join(map(_MAKER.format, _MAKERS)), names)
+    exec(compile(text, f"<random program {program.seed}>", "exec"), names)
+    return names["program"]
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of tensors of its own, which it may write to."""
+
+    def program(*args: Any) -> Any:
+        return function(*[a * 1 if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args])
+
+    return program
+
+
+def moved(args: Sequence[Any], device: str, grad: bool) -> list[Any]:
+    """Copies on the device, which share memory as the arguments do."""
+    storages: dict[int, torch.Tensor] = {}
+    result: list[Any] = []
+    for a in args:
+        if isinstance(a, torch.Tensor):
+            storage = a.untyped_storage()
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            flat = storages.setdefault(storage._cdata, whole.to(device, copy=True)).view(a.dtype)
+            a = flat.as_strided(a.shape, a.stride(), a.storage_offset())
+            a = a.detach().requires_grad_(grad and a.is_floating_point())
+        result.append(a)
+    return result
+
+
+def outcome(function: Callable[..., Any], args: Sequence[Any], device: str, grad: bool) -> list[torch.Tensor]:
+    """What a call gives and writes, and the gradients, on the CPU."""
+    given = moved(args, device, grad)
+    torch.manual_seed(0)
+    found = [t for t in pytree.tree_leaves(function(*given)) if isinstance(t, torch.Tensor)]
+    wanted = [t for t in given if isinstance(t, torch.Tensor) and t.requires_grad]
+    history = [t for t in found if t.requires_grad]
+    grads: Sequence[Any] = ()
+    if history:
+        tangents = [torch.linspace(0.5, 1, t.numel()).to(t.device, t.dtype).view(t.shape) for t in history]
+        grads = torch.autograd.grad(history, wanted, tangents, allow_unused=True)
+    here = [*found, *(t for t in given if isinstance(t, torch.Tensor)), *(g for g in grads if g is not None)]
+    return [t.detach().as_subclass(torch.Tensor) for t in here]
+
+
+def on_cpu(t: torch.Tensor) -> torch.Tensor:
+    """With its strides; elements may share memory."""
+    span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+    return t.as_strided((span,), (1,)).cpu().as_strided(t.shape, t.stride(), 0)
+
+
+def examine(seed: int, device: str) -> str | None:
+    """How a program differs from eager; "" where it does not, None where eager raises an error."""
+    program = random_program(seed)
+    grad = seed % 2 == 1
+    function = on_device(program, device)
+    function = with_gradients(function) if grad else function
+    compiled = ingot.compile(function)
+    for draw, other in ((0, False), (1, False), (2, True)):
+        try:  # on the CPU: an index out of range is the end of all work on a GPU
+            outcome(on_device(program, "cpu"), program.arguments(draw, other), "cpu", False)
+            expected = outcome(function, program.arguments(draw, other), device, grad)
+        except Exception:
+            return None if draw == 0 else ""
+        try:
+            found = outcome(compiled, program.arguments(draw, other), device, grad)
+        except Exception as problem:
+            return f"{type(problem).__name__}: {problem}"
+        if len(found) != len(expected):
+            return f"{len(found)} tensors, eager {len(expected)}"
+        try:
+            compare(found, expected, function, program.arguments(draw, other), device, grad)
+        except AssertionError as problem:
+            return f"call {draw}{' with gradients' if grad else ''}: {problem}"
+    return ""
+
+
+def compare(found: Any, expected: Any, function: Any, args: Any, device: str, grad: bool) -> None:
+    others: list[list[torch.Tensor]] = []
+    for k, (a, e) in enumerate(zip(found, expected)):
+        try:
+            compare_tensors(on_cpu(a), on_cpu(e), f"tensor {k}", [])
+        except ValuesDiffer:
+            if not others:
+                for run in range(RUNS):
+                    with Moved(run, apart=run % 2 == 1):
+                        others.append(outcome(function, args, device, grad))
+            compare_tensors(on_cpu(a), on_cpu(e), f"tensor {k}", [on_cpu(o[k]) for o in others])
+
+
+@pytest.mark.parametrize("first", range(0, 80, 10))
+def test_random_programs(first: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrong = {seed: found for seed in range(first, first + 10) if (found := examine(seed, "cuda"))}
+    ingot.reset()
+    assert not wrong
+
+
+def main(count: int, first: int = 0, seconds: int = 3600, device: str = "cuda") -> None:
+    end, ran, skipped = time.monotonic() + seconds, 0, 0
+    warnings.simplefilter("ignore")
+    for seed in range(first, first + count):
+        if time.monotonic() > end:
+            break
+        found = examine(seed, device)
+        ran, skipped = ran + (found is not None), skipped + (found is None)
+        if found:
+            print(f"seed {seed}: {found[:600]}", flush=True)
+        ingot.reset()
+    print(f"{ran} programs, of {skipped} more eager raises an error", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]), *sys.argv[4:5])
