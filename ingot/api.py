@@ -38,7 +38,7 @@ def compile(  # noqa: A001 - the field's name for it
     all state with `fn`.
 
     fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in eager.
-    dynamic: True makes tensor sizes symbols from the first call, None those that are seen to vary, False none.
+    dynamic: True makes sizes and integers symbols from the first call, None those that are seen to vary, False none.
     backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
     mode: "default"; on an NVIDIA GPU "reduce-overhead" replays programs as CUDA graphs, "max-autotune" does so and
         chooses how products are computed by measuring, "max-autotune-no-cudagraphs" does only that.

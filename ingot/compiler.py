@@ -41,6 +41,8 @@ HOT = 32  # calls with the same sizes, in a row, after which these are compiled 
 HOT_THREAD = "ingot: sizes that keep coming"
 MAX_HOT = 8  # how often one function is, its continuations included
 MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
+_FLOATS = frozenset({float})
+_NUMBERS = _FLOATS | {int}
 
 AnyError = TypeVar("AnyError", bound=Exception)
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
@@ -308,12 +310,18 @@ class Compiler:
     def _request(self) -> Request:
         """Symbols for what varies."""
         flags = self.takes_data_dependent_sizes, self.expects_errors
-        return Request(self.options, self._continue_at, self.varying, None, *flags, self.varying)
+        dynamic = self.options.dynamic if self.options.is_native else False
+        inputs = _NUMBERS if dynamic else _FLOATS
+        if dynamic is False or self.options.replays:  # what is recorded on a GPU has numbers in it
+            inputs = frozenset()
+        return Request(self.options, self._continue_at, self.varying, None, *flags, self.varying, inputs)
 
     def _static_request(self) -> Request:
         """The sizes and integers of the call; floats that vary are inputs."""
         floats = frozenset(place for place in self.varying if not isinstance(place, Quantity))
-        return replace(self._request(), options=replace(self.options, dynamic=False), varying=floats)
+        request = self._request()
+        options, inputs = replace(self.options, dynamic=False), request.inputs & _FLOATS
+        return replace(request, options=options, varying=floats, inputs=inputs)
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
         return capture_call(self.dispatcher.fn, args, kwargs, request)

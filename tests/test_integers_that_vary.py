@@ -229,3 +229,20 @@ def test_a_count_of_steps_beside_a_schedule() -> None:
         for _ in range(12):
             torch.testing.assert_close(compiled(X), eager(X))
     assert len(Compiler.of(compiled).compilations) <= 4
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_heads_that_an_integer_decides(dynamic: bool | None) -> None:
+    tracked = Tracked(lambda x, n: x.view(x.shape[0], n, -1).transpose(0, 1) + 1, dynamic=dynamic)
+    found = [tracked(torch.randn(rows, 24), n) for rows, n in ((2, 2), (2, 3), (5, 4), (3, 6), (7, 8))]
+    assert found == ([1, 0, 0, 0, 0] if dynamic else [1, 1, 1, 0, 0])
+    assert tracked.skips == []
+
+
+def test_integers_are_symbols_at_once_where_that_is_asked_for() -> None:
+    tracked = Tracked(lambda x, n: x[: n + 1].sum() * n, dynamic=True)
+    assert [tracked(torch.ones(9), n) for n in (3, 5, 7, 2, 1)] == [1, 0, 0, 0, 0]
+    tracked = Tracked(lambda x, dim: x.sum(dim), dynamic=True)  # a dimension is compiled for
+    assert [tracked(torch.ones(2, 3, 4), n) for n in (2, 1, 0, 2)] == [1, 1, 1, 0]
+    tracked = Tracked(lambda x, n: [x * i for i in range(n)], dynamic=True)
+    assert [tracked(torch.ones(2), n) for n in (3, 2, 3)] == [1, 1, 0]

@@ -122,7 +122,8 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 class Request:
     """What is asked of a capture besides its call. Without `continuations` a graph may not be broken. `varying` are not
     compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break the graph;
-    nor does what eager is thought to refuse, where `expects_errors`. `varied` were seen to differ."""
+    nor does what eager is thought to refuse, where `expects_errors`. `varied` were seen to differ. `inputs` are the
+    types of numbers that are no constants where they are given as arguments."""
 
     options: Options
     continuations: Continuations | None = None
@@ -131,6 +132,7 @@ class Request:
     data_dependent_sizes: bool = False
     expects_errors: bool = True
     varied: Varying = frozenset()
+    inputs: frozenset[type] = frozenset()
 
 
 Enter = Callable[[Session], tuple[list[InterpreterFrame], Value | None]]
@@ -214,6 +216,7 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
     session = Session(guards, GraphRecorder(context, options.dynamic, not options.is_native))
     session.varying, session.plausible = request.varying, request.plausible
     session.varied = request.varied
+    session.input_types = request.inputs
     session.says_compiling = says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:

@@ -76,6 +76,7 @@ class GraphRecorder:
         self.graph = fx.Graph()
         self.inputs: list[_Input] = []
         self.integers: dict[fx.Node, GraphInput] = {}
+        self._numbers: set[Source] = set()
         self.writes = False
         self.marked: list[Quantity] = []  # the dimensions that are marked to be symbols
         self.supposed: list[Quantity] = []  # those that are, as they may vary
@@ -126,6 +127,11 @@ class GraphRecorder:
         self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
         self._values[node] = tensor
         return made
+
+    def number(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
+        """The value of a tensor that is made of a number from outside, as an input; nobody writes it."""
+        self._numbers.add(source)
+        return self.input(session, tensor, source)
 
     def _symbolic_dims(
         self, session: Session, tensor: torch.Tensor, source: Source
@@ -428,7 +434,8 @@ class GraphRecorder:
             session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
             session.guard(other.source, Kind.DISTINCT, entry.source)
         later = {j for _, j in pairs}
-        apart = [known.entry.source for j, known in enumerate(self.inputs) if j not in later]
+        sources = [known.entry.source for j, known in enumerate(self.inputs) if j not in later]
+        apart = [source for source in sources if source not in self._numbers]
         if len(apart) > 1:
             session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
 

@@ -23,6 +23,7 @@ from ingot.capture.sources import (
     ConstSource,
     GlobalSource,
     InstanceDictSource,
+    ItemSource,
     Source,
     find_in_class,
 )
@@ -91,6 +92,7 @@ class Session(Semantics):
         self.stop_at = STEP_LIMIT  # the number of instructions after which capture ends in a graph break or is given up
         self.varying: Varying = frozenset()
         self.varied: Varying = frozenset()
+        self.input_types: frozenset[type] = frozenset()  # of numbers that are inputs where they are given as arguments
         self.plausible: Plausible | None = None
         self.continues = False  # whether it begins behind a graph break
         self.says_compiling = True  # to a program that asks whether it is compiled
@@ -266,6 +268,13 @@ class Session(Semantics):
             return False
         values = (self._by_source.get(owner) for owner in owners)
         return not any(isinstance(getattr(value, "object", None), torch.nn.Module) for value in values)
+
+    def is_input(self, object: Any, source: Source) -> bool:
+        """Whether a number from outside is an input of the graph from the first call on: an argument, or in a container
+        that is one. What objects have as attributes seldom varies."""
+        if type(object) not in self.input_types:
+            return False
+        return all(isinstance(owner, (ArgSource, ItemSource)) for owner in (source, *source.owners()))
 
     def wrap_constant(self, object: Any) -> Value:
         """An object that capture made or holds: a literal, or what a pure function gave."""

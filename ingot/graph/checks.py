@@ -125,8 +125,10 @@ def _flip(x: Tensor, dims: Sequence[int]) -> str:
     return _bad_dims(x, dims)
 
 
-def _pad(x: Tensor, pad: Sequence[Any], **_: Any) -> str:
+def _pad(x: Tensor, pad: Sequence[Any], value: Any = 0, **_: Any) -> str:
     """Negative padding takes elements away at both ends before others are added."""
+    if _overflows(x.dtype, value):
+        return "a number that the tensor's type cannot hold"
     for size, before, after in zip(reversed(x.shape), pad[::2], pad[1::2]):
         if any(map(is_decided_by_data, (size, before, after))):
             continue
@@ -148,6 +150,12 @@ def _overflows(dtype: torch.dtype, value: Any) -> bool:
     info = torch.iinfo(dtype)
     least = info.min if info.min or isinstance(value, float) else -info.max  # as negative integers wrap around
     return not least <= value <= info.max
+
+
+def _pow(exponent: Any, x: Any = None, **_: Any) -> str:
+    """Of halves eager takes powers as of elements."""
+    halves = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return "an exponent that the tensor's type cannot hold" if halves and _overflows(x.dtype, exponent) else ""
 
 
 def _index_fill(x: Tensor, value: Any, **_: Any) -> str:
@@ -267,6 +275,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::flip": _flip,
     "aten::repeat": _repeat,
     "aten::constant_pad_nd": _pad,
+    "aten::pow": _pow,
     "aten::masked_fill": _masked_fill,
     "aten::index_fill": _index_fill,
     "aten::fill": _index_fill,

@@ -217,6 +217,10 @@ class ShapeContext:
         for size in (self.simplified(e).substitute(self._several) for e in sizes):
             for symbol in size.symbols if len(size.symbols) == 1 else ():
                 least = max(symbol.lower, larger[symbol].bounds[0] or 0) if symbol in larger else symbol.lower
+                if least < -_FEW:  # an integer of either sign, of which all values below may be refused at once
+                    if size != to_expr(symbol):
+                        continue
+                    least = 2
                 while least <= _FEW and size.evaluate({symbol: least}) <= 1:
                     least += 1
                 larger[symbol] = size_symbol(f"{symbol.name}'{least}", least, symbol.upper)

@@ -12,7 +12,7 @@ import torch
 
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.numbers import FLOATS, NumberValue, call, converted, method, read
+from ingot.capture.values.numbers import FLOATS, NumberValue, call, converted, fits, method, read
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
         raise session.unsupported(f"Tensor.{name} is given {number.describe()}")
     target, first, *rest = tensors
     assert isinstance(target, TensorValue)
+    if not fits(session, number, target.fake.dtype):
+        return None
     if form == "sub":
         number = number.unary(session, operator.neg)
         assert isinstance(number, NumberValue)
@@ -115,9 +117,10 @@ def _is_float(value: Value) -> bool:
 
 
 def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | None:
-    """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is none."""
+    """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is none, and for what
+    eager refuses to make it."""
     if isinstance(value, NumberValue) and value.cls is float:
-        return converted(session, value.tensor, dtype)
+        return converted(session, value.tensor, dtype) if fits(session, value, dtype) else None
     if isinstance(value, ConstantValue) and type(value.object) in (int, float, bool):
         named: Keywords = {"dtype": ConstantValue(dtype)}
         made = session.graph.call(session, "call_function", torch.full, (session.wrap_constant(()), value), named)
@@ -154,6 +157,8 @@ def _filled(session: Session, name: str, given: Given) -> Value | None:
     number = given.pop("fill_value", NONE)
     if dtype not in FLOATS or not _is_float(number) or not given.keys() <= _OF_FILLED:
         return None
+    if not fits(session, number, dtype):
+        return None
     order = [key for key in ("self", "input", "size") if key in given]
     args = [*(session.deep(given.pop(key)) for key in order), ConstantValue(0.0)]
     named = {key: session.deep(value) for key, value in given.items()}
@@ -170,7 +175,7 @@ _OF_FILLED = frozenset({"self", "input", "size", "dtype", "device"})
 
 def _fill(session: Session, name: str, given: Given) -> Value | None:
     target, number = _floating(given.get("self", given.get("input"))), given.get("value", NONE)
-    if target is None or not _is_float(number) or len(given) != 2:
+    if target is None or not _is_float(number) or len(given) != 2 or not fits(session, number, target.fake.dtype):
         return None
     return session.graph.call(session, "call_method", name, (target, number.tensor), {})  # type: ignore[attr-defined]
 
@@ -179,13 +184,16 @@ def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
     target, mask, number = _floating(given.get("self", given.get("input"))), given.get("mask"), given.get("value", NONE)
     if target is None or not isinstance(mask, TensorValue) or not _is_float(number) or len(given) != 3:
         return None
-    return method(session, name, target, mask, _as(session, number, target.fake.dtype))
+    made = _as(session, number, target.fake.dtype)
+    return None if made is None else method(session, name, target, mask, made)
 
 
 def _scalar_tensor(session: Session, name: str, given: Given) -> Value | None:
     dtype = session.known(given.get("dtype", NONE)) or torch.get_default_dtype()
     on = str(session.known(given.get("device", ConstantValue("cpu"))))
     if dtype not in FLOATS or on != "cpu" or not given.keys() <= {"s", "dtype", "device"}:
+        return None
+    if not fits(session, given["s"], dtype):
         return None
     return converted(session, given["s"].tensor, dtype, copy=True)  # type: ignore[attr-defined]
 

@@ -9,6 +9,7 @@ size, text) needs its value, and breaks the graph there.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from ingot.errors import Unsupported
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import require_relation
 from ingot.loops.expr import Expr, Symbol
-from ingot.wrapped import is_transformed, untransformed
+from ingot.wrapped import is_transformed, is_wrapped, untransformed
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -46,6 +47,7 @@ _OF_INTEGERS = frozenset({operator.add, operator.sub, operator.mul, operator.flo
 _PLAIN_INTEGERS = {getattr(operator, f"i{f.__name__}"): f for f in _OF_INTEGERS}
 LARGEST = 1 << 30  # of such a size, so that a product of two fits 64 bits
 _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
+_POWERS = frozenset({operator.pow, operator.ipow})
 _ROUNDED = frozenset({operator.mod, operator.floordiv, torch.fmod})
 """Of a number that is rounded to the tensor's type first."""
 _WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
@@ -148,7 +150,9 @@ class NumberValue(Value):
 
     def element(self, session: Session, dtype: torch.dtype) -> TensorValue | None:
         """A float as an element of a tensor of this type."""
-        return converted(session, self.tensor, dtype) if self.cls is float and dtype in FLOATS else None
+        if self.cls is not float or dtype not in FLOATS or not fits(session, self, dtype):
+            return None
+        return converted(session, self.tensor, dtype)
 
     # -- with a tensor -------------------------------------------------------------------------------------------------
 
@@ -209,8 +213,8 @@ class OutsideNumber(NumberValue):
             assert self.source is not None
             held = DerivedSource(self.source, tensor_of)
             with untransformed():  # or the tensor would belong to a level of torch.func
-                made = tensor_of(self.object)
-            self._tensor = self._session.graph.input(self._session, made, held)
+                made = _new_tensor(self.object)  # of its own: what is one tensor twice is one input
+            self._tensor = self._session.graph.number(self._session, made, held)
         return self._tensor
 
     @property
@@ -302,6 +306,8 @@ class OutsideNumber(NumberValue):
                 number = converted(session, self.tensor, tensor.fake.dtype)
                 return call(session, torch.pow, *((number, tensor) if reflected else (tensor, number)))
         try:
+            if function in _POWERS and not reflected and not fits(session, self, tensor.fake.dtype):
+                raise session.unsupported(f"a power of {tensor.describe()} and {self.describe()}")
             return super().with_tensor(session, function, tensor, reflected)
         except Unsupported:
             if self.breaks:
@@ -397,15 +403,46 @@ class Applied:
         return self.function(*self.before, number, *self.after)
 
 
+def fits(session: Session, number: Value, dtype: torch.dtype) -> bool:
+    """Whether eager takes a float from outside for an element of a tensor of this type, which it refuses of finite
+    ones that are too large. What numbers in tensors are is not known."""
+    if not isinstance(number, OutsideNumber) or dtype is torch.float64 or dtype not in FLOATS:
+        return True
+    return bool(number.applied(session, _is_element, (torch.finfo(dtype).max,)).constant())
+
+
+def _is_element(largest: float, number: float) -> bool:
+    return not largest < abs(number) < math.inf
+
+
 def _is_special_exponent(number: float) -> bool:
     """Whether eager's powers of it are computed another way."""
     return number in (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
 
 
+_RECENT: dict[float, torch.Tensor] = {}
+"""Numbers that were inputs lately, which nobody writes; without zeros, of which there are two that are equal."""
+_MOST_RECENT = 256
+
+
 def tensor_of(number: float) -> torch.Tensor:
-    """A float as a tensor of rank 0. Raises TypeError for what is none."""
+    """A float as a tensor of rank 0, which may be that of another call. Raises TypeError for what is none."""
     if type(number) is not float:
         raise TypeError(f"{type(number).__name__} is not float")
+    made = _RECENT.get(number)
+    if made is None:
+        made = _new_tensor(number)
+        if number and number == number and type(made) is torch.Tensor and not is_wrapped(made):
+            if len(_RECENT) >= _MOST_RECENT:
+                _RECENT.clear()
+            _RECENT[number] = made
+    return made
+
+
+def _new_tensor(number: float) -> torch.Tensor:
+    if torch.is_inference_mode_enabled():  # where tensors are of another kind
+        with torch.inference_mode(False):
+            return _new_tensor(number)
     return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 

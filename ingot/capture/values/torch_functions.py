@@ -286,7 +286,7 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
 def wrap_float(session: Session, object_: Any, source: Source) -> Value:
     """A float, compiled for its value unless that varies, or may well do so."""
     varies = source in session.varying
-    scheduled = _is_scheduled(source)
+    scheduled = _is_scheduled(source) or session.is_input(object_, source)
     if type(object_) is float and (varies or scheduled or session.continues and isinstance(source, ArgSource)):
         session.guard(source, Kind.TYPE, float)
         return OutsideNumber(session, object_, source, varies, scheduled)
@@ -305,6 +305,7 @@ def _is_scheduled(source: Source) -> bool:
 def wrap_int(session: Session, object_: Any, source: Source) -> Value:
     """An int, compiled for its value unless that varies."""
     varies = type(object_) is int and Quantity(source, "value") in session.varying
+    varies = varies or object_ not in (0, 1) and session.is_input(object_, source)
     if varies and INTEGERS[0] <= object_ <= INTEGERS[1]:
         session.guard(source, Kind.TYPE, int)
         return session.graph.integer(session, object_, source)
