@@ -82,7 +82,7 @@ def multiply(tile: Tile, step: int | None) -> Helper:
     Each row has `count` elements, `step` bytes apart (given here if that is known), at each of the `taps` offsets. The
     panel has rows of the tile's width, `along` apart from one step to the next and `apart` from one tap to the next;
     `sums` holds the tile row by row. At `soon` are addresses, `SOON` for each `UNROLL` steps of a known step, that will
-    be written.
+    be read or written: they are fetched as for reading, since two threads may be about to pack the same memory.
     """
     suffix = "" if step is None else f"_{step}"
     name, vector = f"multiply_{tile.suffix}{suffix}", vector_type(tile.type, tile.lanes)
@@ -126,7 +126,7 @@ def multiply(tile: Tile, step: int | None) -> Helper:
                 yield f"  %entry{k} = getelementptr i8, ptr %soon, i64 %number"
                 yield f"  %place{k} = getelementptr i8, ptr %entry{k}, i64 {8 * k}"
                 yield f"  %line{k} = load ptr, ptr %place{k}, align 8"
-                yield f"  call void @llvm.prefetch.p0(ptr %line{k}, i32 1, i32 3, i32 1)"
+                yield f"  call void @llvm.prefetch.p0(ptr %line{k}, i32 0, i32 2, i32 1)"
         for k in range(unroll):
             after = f"{name}.{k}."
             yield from one_step(before, after, at, b)
