@@ -28,6 +28,8 @@ from ingot.schedule.contraction import KEPT
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
+PANEL = 24 << 10  # bytes of the right operand that a depth packs for a tile, at most, where the left one is copied too:
+# a tile's share of both stays in the first-level cache
 
 LINE = 64  # bytes of memory that are fetched together
 
@@ -65,7 +67,8 @@ class _ContractionEmitter(KernelEmitter):
         self.tap_count = math.prod(s.extent.constant or 0 for s in self.taps)
         self.innermost = self.taps[-1] if self.taps else self.inner  # of the right operand
         self.outer = product.reduced[: -1 - len(self.taps)]
-        self.cut, steps = self.inner, _steps(self.tap_count, tile.lanes)
+        self.cut = self.inner
+        steps = _even_steps(self.inner, tile) if product.copies else _steps(self.tap_count, tile.lanes)
         self.run = _run(product, self.outer)
         if self.run is not None:
             self.outer, self.cut, steps = self.outer[:-1], self.run, DEPTH // (self.inner.extent.constant or 1)
@@ -498,3 +501,11 @@ def _steps(taps: int, lanes: int) -> int:
     """Steps of the innermost loop in one depth, whole vectors of them where there are many."""
     steps = max(1, DEPTH // taps)
     return steps if steps < lanes // 2 else -(-steps // lanes) * lanes
+
+
+def _even_steps(reduced: Symbol, tile: tiles.Tile) -> int:
+    """Steps of the depths where both operands are copied: about as many in each."""
+    most = min(DEPTH, PANEL // (tile.width * tile.size) // 32 * 32)
+    extent = reduced.extent.constant or most
+    steps = -(-extent // -(-extent // most))
+    return -(-steps // tiles.UNROLL) * tiles.UNROLL

@@ -48,14 +48,18 @@ FEWEST_ROWS = 4  # with fewer, reading operands takes longer than multiplying th
 
 def choose_tile(type: str, columns: int, target: Target, rows: int = 0, together: int = 0) -> Tile:
     """The tile for blocks of `rows` rows, if that many are known, and `columns` columns, a multiple of 16: its width
-    divides that, the last one of its height leaves few rows empty, and its height divides `together`."""
+    divides that, its height divides `together`, and tiles of that height take the fewest instructions for the rows."""
     lanes = target.vector_bytes * 8 // BITS[type]
     many = target.vector_bytes == 64 or target.triple.startswith("aarch64")
     rows_of = _ROWS_OF_32 if many else _ROWS_OF_16
     vectors = next(v for v in rows_of if columns % (v * lanes) == 0)
     all_heights = range(rows_of[vectors], min(FEWEST_ROWS, rows_of[vectors]) - 1, -1)
     heights = [height for height in all_heights if together % height == 0]
-    return Tile(type, lanes, min(heights, key=lambda height: -rows % height), vectors)
+
+    def instructions(height: int) -> int:  # of a step of all tiles: multiply-adds, reading both operands, and counting
+        return -(-rows // height) * (height * vectors + height + vectors + 3)
+
+    return Tile(type, lanes, min(heights, key=instructions), vectors)
 
 
 class Helper(NamedTuple):
