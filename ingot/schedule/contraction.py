@@ -193,6 +193,8 @@ def choose_squares(batch: Expr, rows: Expr, columns: Expr, row_bytes: int | None
     keeps = most >= FEWEST_ROWS
     together = min(across, PANELS) if keeps else _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
     down = _ceil(height, most if keeps else LARGEST_ROWS)
+    if keeps and down > 1:
+        down += down % 2  # else two threads share the blocks of some rows, and each copies these
     while (batch.constant or 1) * down * _ceil(across, together) < SQUARE_BLOCKS:
         narrows = together > 1 and (keeps or height // down < together * width)
         if not narrows and height // down > FEWEST_SQUARE_ROWS:

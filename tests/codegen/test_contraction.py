@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ingot.codegen.llvm import compile_kernels, objects
-from ingot.codegen.llvm.contraction import DEPTH
+from ingot.codegen.llvm.contraction import DEPTH, PANEL, _ContractionEmitter
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops
@@ -330,6 +330,12 @@ def test_tiles_leave_few_rows_empty():
     assert [choose_tile("float", 64, target, rows).rows for rows in (264, 197, 49, 16, 5, 1)] == [6, 6, 5, 4, 5, 4]
 
 
+def test_tiles_are_high_where_that_leaves_a_row_or_two_empty():
+    """Two of 258 rows are nothing; tiles of four rows read the other operand half as often again."""
+    target = named("avx512")
+    assert choose_tile("float", 64, target, 256).rows == choose_tile("float", 64, target, 256, 24).rows == 6
+
+
 def blocks(rows: int, columns: int, reduced: int = 512) -> tuple[int, int]:
     return choose_blocks(as_expr(1), as_expr(rows), as_expr(columns), columns * reduced, rows * reduced)
 
@@ -359,6 +365,21 @@ def test_blocks_whose_copied_rows_are_kept_are_high_and_narrow():
     sizes = (3072, 768, 128), (1024, 256, 512), (256, 1024, 512), (1024, 256, 4096)
     chosen = [choose_squares(as_expr(1), as_expr(m), as_expr(n), 4 * k) for m, n, k in sizes]
     assert chosen == [(528, 96), (264, 128), (256, 128), (216, 128)]
+
+
+def test_blocks_whose_copied_rows_are_kept_are_an_even_number_high():
+    """Three would have two threads copy the rows of the one in the middle."""
+    assert choose_squares(as_expr(1), as_expr(768), as_expr(256), 4 * 512) == (192, 128)
+
+
+@pytest.mark.parametrize("columns, width, steps", [(256, 64, 68), (96, 48, 100)])
+def test_depths_of_copied_operands_are_about_as_long(columns, width, steps):
+    """... and what one packs for a tile leaves room in a first-level cache for what it copies."""
+    kernel = Case((512, 200, columns), left="km").kernel()
+    assert kernel.product is not None and kernel.product.copies
+    emitter = _ContractionEmitter(kernel, kernel.product, (), named("avx512"), False)
+    assert (emitter.tile.width, emitter.steps) == (width, steps)
+    assert steps * width * 4 <= PANEL
 
 
 def test_a_block_is_halved_where_packing_twice_takes_less_than_reading_what_another_thread_wrote():

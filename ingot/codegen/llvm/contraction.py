@@ -387,6 +387,37 @@ class _ContractionEmitter(KernelEmitter):
             for line in range(count):
                 place = e.pointer(e.pointer(start, "i8", number * apart), "i8", line * LINE)
                 self._note(entries, line, place)
+        if self.copies:
+            self._fetch_next_rows(at, first, last, final, share * count, down)
+
+    def _fetch_next_rows(
+        self,
+        at: tuple[Value, Value],
+        first: tuple[Value, Value],
+        last: tuple[Value, Value],
+        final: Value,
+        noted: Value,
+        down: Value,
+    ) -> None:
+        """Of what the next depth copies of the left operand, this tile, one of `down` in a column, notes some steps."""
+        e, tile, left = self.e, self.tile, self.product.left
+        lines = self.product.row_block * tile.size // LINE + 1
+        panels = -(-self.product.column_block // tile.width)
+        number = e.binary("udiv", at[1] - first[1], tile.width) * down + e.binary("udiv", at[0] - first[0], tile.rows)
+        share = e.binary("udiv", self.steps - 1 + down * panels, down * panels)
+        share = e.intrinsic("smin", (share, e.binary("udiv", self.entries - noted, lines)))
+        begin = number * share
+        stop = e.intrinsic("smin", (begin + share, self.steps))
+        if self.copies_anew is not None:
+            stop = e.select(self.copies_anew, stop, begin)
+        self._bind_point(first[0], self.product.rows)
+        along = self._stride(left, self.inner)
+        start, where = e.pointer(self._element(left), "i8", along * self.steps), e.pointer(self.soon, "ptr", noted)
+        with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as step:
+            entries = e.pointer(where, "ptr", (step - begin) * lines)
+            for line in range(lines):
+                place = e.pointer(e.pointer(start, "i8", step * along), "i8", line * LINE)
+                self._note(entries, line, place)
 
     def _note(self, entries: Value, number: int, line: Value) -> None:
         self.e.line(f"store ptr {line.text}, ptr {self.e.pointer(entries, 'ptr', number).text}, align 8")
