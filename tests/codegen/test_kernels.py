@@ -385,6 +385,19 @@ def test_positions_of_every_width(columns):
     assert torch.equal(out, x.argmax(1))
 
 
+def test_rows_of_which_nothing_is_reduced_are_computed_one_at_a_time():
+    i, j = loop_symbol("i", 8), loop_symbol("j", 128)
+    index = i * 128 + j
+    stages = (
+        stage((j,), body(lambda: a("exp", ops.load("x", index, f32))), (Store("y", index, 0),)),
+        stage((j,), body(lambda: a("neg", ops.load("y", index, f32))), (Store("z", index, 0),)),
+    )
+    declared = (parameter("x"), parameter("y", written=True), parameter("z", written=True))
+    kernel = Kernel("rows", NONE, (i,), stages, declared, (), 1, None)
+    check(kernel, [torch.randn(8, 128), torch.zeros(8, 128), torch.zeros(8, 128)], 8, tolerance=1e-6)
+    assert compile_kernels([kernel], []).ir(kernel).count("fneg <") == choose_unroll(stages[1:])
+
+
 @pytest.mark.parametrize(("length", "paired"), [(100, True), (1024, True), (64, False), (1025, False)])
 def test_short_rows_are_computed_two_at_a_time(length, paired):
     """And give the same bits as one at a time, as a range of one row is."""

@@ -299,6 +299,7 @@ class KernelEmitter:
         return (
             kernel.vector is None
             and len(counts) > 1
+            and any(stage.reductions for stage in kernel.stages)
             and kernel.parallel == len(kernel.loops)
             and None not in counts
             and PAIRED_ROWS[0] < max(count or 0 for count in counts) <= PAIRED_ROWS[1]
