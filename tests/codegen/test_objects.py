@@ -23,20 +23,28 @@ def three(monkeypatch):
 
 
 def test_each_text_is_in_one_part_and_parts_are_alike(three):
-    parts = in_parts(["a" * length for length in (10, 90, 20, 30, 40, 50)])
+    parts = in_parts([("a" * length, frozenset()) for length in (10, 90, 20, 30, 40, 50)])
     assert sorted(k for part in parts for k in part) == [0, 1, 2, 3, 4, 5]
     assert [1] in parts and len(parts) == 3
 
 
+def test_functions_stay_with_those_that_call_the_same(monkeypatch):
+    monkeypatch.setattr(made_of, "_processors", lambda: 2)
+    monkeypatch.setattr(made_of, "PART", 1)
+    first, second = frozenset(["f" * 100]), frozenset(["g" * 100])
+    assert in_parts([("a" * 50, own) for own in (first, first, second, second)]) == [[0, 1], [2, 3]]
+    assert in_parts([("a" * 50, first), ("a" * 50, first), ("b" * 300, second)]) == [[2], [0, 1]]
+
+
 def test_little_text_is_one_part(monkeypatch):
     monkeypatch.setattr(made_of, "_processors", lambda: 8)
-    assert in_parts(["a" * 100, "b" * 100]) == [[0, 1]]
+    assert in_parts([("a" * 100, frozenset()), ("b" * 100, frozenset())]) == [[0, 1]]
     assert in_parts([]) == []
 
 
 def test_one_processor_compiles_one_module(monkeypatch):
     monkeypatch.setattr(made_of, "_processors", lambda: 1)
-    assert in_parts(["a" * 10**6, "b" * 10**6]) == [[0, 1]]
+    assert in_parts([("a" * 10**6, frozenset()), ("b" * 10**6, frozenset())]) == [[0, 1]]
 
 
 def test_kernels_of_several_modules_run(three):

@@ -113,7 +113,7 @@ def compile_kernels(
             function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
-    parts = in_parts([function.text for function in different.values()])
+    parts = in_parts([(function.text, function.declarations) for function in different.values()])
     compiled = CompiledKernels(functions, [_text(list(different.items()), part) for part in parts], target)
     compiled.seconds["emit"] = perf_counter() - start
     if different:

@@ -4,6 +4,7 @@ processors."""
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +17,26 @@ from ingot.codegen.llvm.target import Target
 PART = 60_000
 """Characters of text that are worth a module of their own, each of which takes 10 ms before its first function."""
 
+EVEN = 1.1
+"""How much longer than the mean a part may be made by a function of which it has already what that calls."""
 
-def in_parts(texts: Sequence[str]) -> list[list[int]]:
-    """The positions of the texts, in parts that take about as long to compile, one for each processor at most."""
-    parts: list[list[int]] = [[] for _ in range(max(1, min(_processors(), sum(map(len, texts)) // PART)))]
-    lengths = [0] * len(parts)
-    for k in sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True):
-        shortest = lengths.index(min(lengths))
-        parts[shortest].append(k)
-        lengths[shortest] += len(texts[k])
+
+def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]:
+    """The positions of the functions, each a text and what it calls, in parts that take about as long to compile, one
+    for each processor at most. What several call is compiled in each part that does: they stay together."""
+    called = frozenset().union(*(own for _, own in functions))
+    total = sum(len(text) for text, _ in functions) + sum(map(len, called))
+    parts: list[list[int]] = [[] for _ in range(max(1, min(_processors(), total // PART)))]
+    lengths, known = [0] * len(parts), [frozenset[str]() for _ in parts]
+    alone = [len(text) + sum(map(len, own)) for text, own in functions]
+    for k in sorted(range(len(functions)), key=lambda k: alone[k], reverse=True):
+        text, own = functions[k]
+        more = [len(text) + sum(map(len, own - there)) for there in known]
+        longer = list(map(operator.add, lengths, more))
+        fits = [p for p, length in enumerate(longer) if length <= total * EVEN / len(parts)]
+        part = min(fits or range(len(parts)), key=lambda p: (more[p], longer[p]) if fits else (longer[p], 0))
+        parts[part].append(k)
+        lengths[part], known[part] = longer[part], known[part] | own
     return [sorted(part) for part in parts if part]
 
 
