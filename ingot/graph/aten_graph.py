@@ -236,3 +236,13 @@ def _window(spec: OutputSpec) -> str:
         name = f"{name}.view({spec.dtype})"
     sizes, strides = _text(spec.sizes), _text(spec.strides)
     return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {_text(spec.offset)})"
+
+
+def copied(graph: torch.fx.Graph, node: torch.fx.Node, copy_of: Callable[[torch.fx.Node], torch.fx.Node]) -> Any:
+    """`graph.node_copy`, which looks for sizes in the arguments, for long."""
+    made = graph.create_node(node.op, node.target, name=node.name)
+    made.args = torch.fx.node.map_arg(node.args, copy_of)  # type: ignore[assignment]
+    if node.kwargs:
+        made.kwargs = torch.fx.node.map_arg(node.kwargs, copy_of)  # type: ignore[assignment]
+    made.meta = dict(node.meta)
+    return made

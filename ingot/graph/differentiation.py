@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from ingot.graph.ambient import Modes
+from ingot.graph.aten_graph import copied
 from ingot.graph.fakes import FakeTensor
 
 
@@ -109,12 +110,12 @@ def vjp(
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
     for node in tensors:
-        copies[node] = graph.node_copy(node, lambda n: copies[n])
+        copies[node] = copied(graph, node, copies.__getitem__)
     leaves = [copies[placeholders[k]] for k in wanted]
     count = len(placeholders)  # some may be tangents of a graph of gradients
     given = [_placeholder(graph, f"tangent_{count + k}", tangent) for k, tangent in enumerate(tangents)]
     for node in placeholders[len(tensors) :]:
-        copies[node] = graph.node_copy(node, lambda n: copies[n])
+        copies[node] = copied(graph, node, copies.__getitem__)
     _call(graph, SetModes(modes))
     for k in written:
         copies[placeholders[k]] = _call(graph, torch.clone, copies[placeholders[k]])

@@ -21,7 +21,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from ingot.errors import Unsupported
-from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place
+from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied
 from ingot.graph.geometry import at_hand
 from ingot.graph.joint import Joint
 from ingot.graph.min_cut import INFINITE, Network
@@ -356,7 +356,7 @@ def _copied(
     copies = dict(given)
     for node in whole.graph.nodes:
         if node in needed:
-            copies[node] = graph.node_copy(node, lambda n: copies[n])
+            copies[node] = copied(graph, node, copies.__getitem__)
     return copies
 
 
@@ -377,7 +377,7 @@ def _computed_again(
                 copies[node] = graph.call_function(drawn_again(node.target), args, arguments[1])
                 copies[node].meta.update(node.meta)
             else:
-                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node] = copied(graph, node, copies.__getitem__)
     return copies
 
 

@@ -14,7 +14,7 @@ import torch.fx
 from torch.fx import Node
 
 from ingot.graph.ambient import preserved
-from ingot.graph.aten_graph import AtenGraph, Copy, OutputSpec
+from ingot.graph.aten_graph import AtenGraph, Copy, OutputSpec, copied
 from ingot.graph.differentiation import differentiates
 from ingot.graph.fakes import FakeContext, FakeTensor, look_of, storage_key, tell_apart
 from ingot.graph.passes import run_passes
@@ -227,7 +227,7 @@ class _Joined:
         values = dict(zip(part.inputs, (self.inputs[k] for k in places)))
         for node in part.graph.nodes:
             if node.op.startswith("call_"):
-                values[node] = self.graph.node_copy(node, values.__getitem__)
+                values[node] = copied(self.graph, node, values.__getitem__)
             elif node.op == "get_attr":
                 name = f"{node.target}_of_{len(self.copies)}"
                 self.constants[name] = part.constants[node.target]
