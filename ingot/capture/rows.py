@@ -19,6 +19,7 @@ from ingot.capture.values import (  # noqa: F401
     marked,
     modes,
     module,
+    number_formulas,
     optimizers,
     outside_iterators,
     scalers,
