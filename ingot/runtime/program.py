@@ -74,6 +74,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ingot.errors import CompilerBug
+from ingot.loops.apart import mm_in_parts, views_of_parts
 from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
@@ -349,7 +350,7 @@ class _Description:
             described = [*self.allocations(step.arguments), self.kernel(step)]
         else:
             touched = (*sorted(step.node.reads()), *step.node.writes())  # what is read may be empty: nobody wrote it
-            described = [*self.allocations(touched), self.call(step.node)]
+            described = [*self.allocations(touched), *self.calls(step.node)]
         dead = [self.buffer(name) for name in self.plan.last_use.get(position, ()) if self.kind(name) in _RELEASED]
         described = [*(self.version_step() if position == self.first_write else ()), *described]
         return [*described, ("release", tuple(dead))] if dead else described
@@ -396,6 +397,9 @@ class _Description:
     def offsets(self, step: KernelStep) -> tuple[int, ...]:
         """At which byte of each buffer a launch begins."""
         return self.values(k * p.dtype.itemsize for k, p in zip(step.offsets, step.parameters))
+
+    def calls(self, node: Library) -> list[tuple[Any, ...]]:
+        return [self.call(node)]
 
     def call(self, node: Library) -> tuple[Any, ...]:
         kwargs = dict(node.kwargs)
@@ -491,15 +495,27 @@ class _OnGpu(_Description):
         forms = tuple(map(self.form, self.compiled.forms(step.kernel)))
         return "launch", buffers, self.offsets(step), sizes, forms
 
-    def call(self, node: Library) -> tuple[Any, ...]:
-        call = super().call(node)
+    def calls(self, node: Library) -> list[tuple[Any, ...]]:
+        """Products are asked of cuBLAS; such as come in parts, one after the other."""
         if not LibraryStep(node).multiplies:
-            return call
+            return super().calls(node)
         (out,) = (_whole(self.plan.graph.buffers[target]) for target in node.targets if target is not None)
-        if out.dtype not in _SUMS_AS_USUAL:
+        if node.function is not mm_in_parts:
+            return [self.product((*node.args, out), self.call(node))]
+        found = []
+        for views in views_of_parts(*node.args, out):
+            items = tuple(("view", self.view(view)) for view in views)
+            function = torch.mm if len(views[0].sizes) == 2 else torch.bmm
+            call = ("call", function, items, ("out",), (), (self.buffer(out.buffer),))
+            found.append(self.product(views, call))
+        return found
+
+    def product(self, views: Sequence[View], call: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A product of two views that is written to a third, which else is the call."""
+        dtype = views[-1].dtype
+        if dtype not in _SUMS_AS_USUAL:
             return call
-        views = tuple(self.view(view) for view in (*node.args, out))
-        return "product", str(out.dtype).removeprefix("torch."), views, _SUMS_AS_USUAL[out.dtype], call
+        return "product", str(dtype).removeprefix("torch."), tuple(map(self.view, views)), _SUMS_AS_USUAL[dtype], call
 
     def parts(self, step: KernelStep, kernel: Kernel) -> tuple[Any, ...]:
         """A launch over several sets of buffers."""

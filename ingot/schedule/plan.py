@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ingot.loops.apart import mm_in_parts
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Library, LoopGraph, View
 from ingot.schedule.kernel import AnyKernel, Parameter
@@ -56,7 +57,8 @@ class LibraryStep:
     @property
     def multiplies(self) -> bool:
         """Whether it does no more than multiply matrices, or batches of them, into memory that is there."""
-        return self.node.function in (torch.mm, torch.bmm) and self.node.out is not None and not self.node.kwargs
+        multiplies = self.node.function in (torch.mm, torch.bmm, mm_in_parts)
+        return multiplies and self.node.out is not None and not self.node.kwargs
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 slowly. Where it pays, they are products of matrices whose rows do, with zeros at their ends; the result is a part.
 
 That is said in the graph, before it is cut in two, so that what is kept for the backward keeps its margin, and a
-gradient is made with it.
+gradient is made with it. What is returned must lie as in eager, and would be copied: lowering computes that in parts,
+where it can.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from torch.fx import Node
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.linear import transposed
+from ingot.loops.apart import ROW, suits
 
 aten = torch.ops.aten
-
-ROW = 16  # bytes
 
 # Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with 50264 columns.
 SLOW, FAST = 95e6, 600e6  # multiply-adds twice in a microsecond, of rows that are not aligned and of rows that are
 TRAFFIC, LAUNCH = 2e6, 4.0  # bytes in a microsecond, and microseconds
 
 _OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}  # where the matrices begin
+
+_RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
 
 def give_margins(graph: AtenGraph) -> None:
@@ -67,6 +69,8 @@ def _widened(node: Node) -> _Wide | None:
     wide = _Wide(*(-(-n // unit) * unit if name in inner else n for name, n in zip(_Wide._fields, sizes)))
     if wide == sizes:
         return None
+    if not first and not batch and suits(rows, columns, x.stride(), y.stride(), value.dtype) and _is_returned(node):
+        return None
     made = [(rows * depth, (wide.rows, wide.depth) != (rows, depth))]
     made += [(depth * columns, (wide.depth, wide.columns) != (depth, columns))]
     count, copied = math.prod(batch), [n for n, changes in made if changes]
@@ -77,6 +81,11 @@ def _pays(multiplications: int, copied: Sequence[int], itemsize: int) -> bool:
     work = 2 * multiplications
     copies = sum(LAUNCH + 2 * itemsize * count / TRAFFIC for count in copied)
     return work / FAST + copies < work / SLOW
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether the graph returns a value, as it is or with other sizes."""
+    return any(user.op == "output" or (user.target in _RESHAPED and _is_returned(user)) for user in node.users)
 
 
 def _is_turned(value: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ingot.loops import ops
+from ingot.loops.apart import mm_in_parts, suits
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
@@ -142,7 +143,8 @@ def _product(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: Tens
     if bias is not None and adds_apart(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if bias is None:
-        (called,) = lw.call(torch.mm if len(out.sizes) == 2 else torch.bmm, [out], [x, y], out="out")
+        plain = torch.mm if len(out.sizes) == 2 else torch.bmm
+        (called,) = lw.call(mm_in_parts if _comes_in_parts(lw, out, x, y) else plain, [out], [x, y], out="out")
     else:
         (called,) = lw.call(torch.addmm, [out], [bias, x, y], out="out")
     assert called is not None
@@ -181,3 +183,13 @@ def transposed(lw: Lowering, x: TensorValue) -> TensorValue:
     """The matrix x.T, a view."""
     spec = Spec(x.sizes[::-1], x.strides[::-1], x.dtype, torch.device("cpu"))
     return lw.mapped(x, spec, lambda index: index[::-1])
+
+
+def _comes_in_parts(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> bool:
+    """Whether a GPU computes the product in parts whose rows are aligned. Margins would have been given to it where
+    they are faster."""
+    if lw.target.device != "cuda" or len(out.sizes) != 2:
+        return False
+    left, right = ([n.constant for n in lw.view(value).strides] for value in (x, y))
+    rows, columns = (n.constant for n in out.sizes)
+    return suits(rows, columns, left, right, out.dtype)
