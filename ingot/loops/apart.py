@@ -20,7 +20,12 @@ from ingot.loops.ir import View
 
 ROW = 16  # bytes
 LEAST_ROWS = 128  # of each matrix of the batch: with fewer, reading the other operand takes longer than multiplying
-LEAST_COLUMNS = 1024
+
+# Measured on an H200, bfloat16, us: [4096, 768] times [768, 30522] 276 with margins and 289 as a batch, and 25 for the
+# columns at either end; [2048, 2048] times [2048, 32001] 369 and 412, and 26.
+FASTEST, SHARE_LOST = 650e6, 0.08  # multiply-adds twice in a microsecond, and the share of a product that a batch adds
+ASIDE = 26.0  # microseconds for what is left at either end of the rows
+COPIED = 4e6  # bytes in a microsecond
 
 
 class Part(NamedTuple):
@@ -56,18 +61,21 @@ def parts(rows: int, columns: int, itemsize: int) -> Iterator[Part]:
 
 
 def suits(
-    rows: int | None, columns: int | None, of_left: Sequence[int | None], of_right: Sequence[int | None],
-    dtype: torch.dtype,
+    rows: int | None, depth: int | None, columns: int | None, of_left: Sequence[int | None],
+    of_right: Sequence[int | None], dtype: torch.dtype,
 ) -> bool:  # fmt: skip
     """Whether a product, of matrices with these strides, is to be computed in parts on a GPU if its rows must be as
-    long as they are. Nothing is known of what is None."""
-    if dtype not in (torch.float16, torch.bfloat16) or rows is None or columns is None:
+    long as they are, rather than with margins, as a copy of one operand, from which the result is copied. Nothing is
+    known of what is None."""
+    if dtype not in (torch.float16, torch.bfloat16) or rows is None or depth is None or columns is None:
         return False
     unit, step = ROW // dtype.itemsize, step_of(columns, dtype.itemsize)
     (across, along), (down, beside) = of_left, of_right
     if (along, down) != (1, 1) or any(not n or n % unit for n in (across, beside)):
         return False  # the left one's rows and the right one's columns are taken as they lie
-    return step > 1 and columns >= LEAST_COLUMNS and rows >= LEAST_ROWS * step
+    gained = 2 * columns * (rows + depth) * dtype.itemsize / COPIED
+    lost = 2 * ASIDE + SHARE_LOST * 2 * rows * depth * columns / FASTEST
+    return step > 1 and rows >= LEAST_ROWS * step and gained > lost
 
 
 def mm_in_parts(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:

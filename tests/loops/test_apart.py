@@ -38,7 +38,7 @@ def test_the_batch_is_aligned(rows: int, columns: int, depth: int, itemsize: int
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "left", "right", "dtype", "found"),
+    ("rows", "columns", "left", "right", "dtype", "found"),  # of 768 elements in depth
     [
         (8192, 50257, (768, 1), (1, 768), torch.bfloat16, True),
         (8192, 50257, (768, 1), (1, 768), torch.float16, True),
@@ -48,7 +48,7 @@ def test_the_batch_is_aligned(rows: int, columns: int, depth: int, itemsize: int
         (8192, 50257, (1, 8192), (1, 768), torch.bfloat16, False),
         (8192, 50257, (765, 1), (1, 765), torch.bfloat16, False),
         (64, 50257, (768, 1), (1, 768), torch.bfloat16, False),
-        (8192, 101, (768, 1), (1, 768), torch.bfloat16, False),
+        (8192, 1001, (768, 1), (1, 768), torch.bfloat16, False),
         (None, 50257, (768, 1), (1, 768), torch.bfloat16, False),
     ],
 )
@@ -60,7 +60,7 @@ def test_which_products_come_in_parts(
     dtype: torch.dtype,
     found: bool,
 ) -> None:
-    assert suits(rows, columns, left, right, dtype) == found
+    assert suits(rows, 768, columns, left, right, dtype) == found
 
 
 def test_what_is_returned_is_written_where_it_stays() -> None:

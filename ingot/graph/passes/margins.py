@@ -69,7 +69,7 @@ def _widened(node: Node) -> _Wide | None:
     wide = _Wide(*(-(-n // unit) * unit if name in inner else n for name, n in zip(_Wide._fields, sizes)))
     if wide == sizes:
         return None
-    if not first and not batch and suits(rows, columns, x.stride(), y.stride(), value.dtype) and _is_returned(node):
+    if not first and not batch and suits(*sizes, x.stride(), y.stride(), value.dtype) and _is_returned(node):
         return None
     made = [(rows * depth, (wide.rows, wide.depth) != (rows, depth))]
     made += [(depth * columns, (wide.depth, wide.columns) != (depth, columns))]

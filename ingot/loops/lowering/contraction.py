@@ -191,5 +191,5 @@ def _comes_in_parts(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> 
     if lw.target.device != "cuda" or len(out.sizes) != 2:
         return False
     left, right = ([n.constant for n in lw.view(value).strides] for value in (x, y))
-    rows, columns = (n.constant for n in out.sizes)
-    return suits(rows, columns, left, right, out.dtype)
+    rows, depth, columns = (n.constant for n in (*x.sizes, out.sizes[1]))
+    return suits(rows, depth, columns, left, right, out.dtype)
