@@ -19,12 +19,13 @@ from ingot.loops.expr import Expr, as_expr
 from ingot.loops.ir import View
 
 ROW = 16  # bytes
-LEAST_ROWS = 128  # of each matrix of the batch: with fewer, reading the other operand takes longer than multiplying
+LEAST_ROWS = 256  # of each matrix of the batch: with fewer, reading the other operand takes longer than multiplying
 
-# Measured on an H200, bfloat16, us: [4096, 768] times [768, 30522] 276 with margins and 289 as a batch, and 25 for the
-# columns at either end; [2048, 2048] times [2048, 32001] 369 and 412, and 26.
+# Measured on an H200, bfloat16, us: [8192, 768] times [768, 50257] 897 with margins, 930 as a batch, 26 for the columns
+# at either end, 105 for 7 rows that are left; [2048, 4096] times [4096, 32001] 700, 780, 36 and 361.
 FASTEST, SHARE_LOST = 650e6, 0.08  # multiply-adds twice in a microsecond, and the share of a product that a batch adds
 ASIDE = 26.0  # microseconds for what is left at either end of the rows
+READ = 0.74e6  # bytes in a microsecond of the other operand, for the rows that are left
 COPIED = 4e6  # bytes in a microsecond
 
 
@@ -75,6 +76,7 @@ def suits(
         return False  # the left one's rows and the right one's columns are taken as they lie
     gained = 2 * columns * (rows + depth) * dtype.itemsize / COPIED
     lost = 2 * ASIDE + SHARE_LOST * 2 * rows * depth * columns / FASTEST
+    lost += depth * columns * dtype.itemsize / READ if rows % step else 0
     return step > 1 and rows >= LEAST_ROWS * step and gained > lost
 
 

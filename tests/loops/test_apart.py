@@ -47,7 +47,10 @@ def test_the_batch_is_aligned(rows: int, columns: int, depth: int, itemsize: int
         (8192, 50257, (768, 1), (50257, 1), torch.bfloat16, False),  # no part of the right operand would be
         (8192, 50257, (1, 8192), (1, 768), torch.bfloat16, False),
         (8192, 50257, (765, 1), (1, 765), torch.bfloat16, False),
-        (64, 50257, (768, 1), (1, 768), torch.bfloat16, False),
+        (1024, 50257, (768, 1), (1, 768), torch.bfloat16, False),
+        (2048, 50257, (768, 1), (1, 768), torch.bfloat16, True),
+        (2049, 50257, (768, 1), (1, 768), torch.bfloat16, False),  # the last row takes too long
+        (8191, 50257, (768, 1), (1, 768), torch.bfloat16, True),
         (8192, 1001, (768, 1), (1, 768), torch.bfloat16, False),
         (None, 50257, (768, 1), (1, 768), torch.bfloat16, False),
     ],
