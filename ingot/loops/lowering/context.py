@@ -10,7 +10,7 @@ import torch
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides
 from ingot.loops.ir import Body, Buffer, Library, LoopGraph, Origin, Pointwise, Reduction, View
 from ingot.loops.lowering.values import (
     Index,
@@ -148,24 +148,11 @@ class Lowering:
         if value.cost < 2 * WINDOW - 1:  # loads, and as many operations but one
             return None
         index = loops_over(value.sizes)
-        steps = self.steps_of_loads(value, index)
-        inner = [dim for dim, stride in enumerate(value.strides) if stride is ONE and dim in steps]
-        beside = [dim for dim, found in steps.items() if len(found) >= WINDOW and set(found) == {1}]
-        if not inner or not beside or len(steps[inner[0]]) < WINDOW or 1 in steps[inner[0]]:
-            return None
-        first, size = beside[0], value.sizes[beside[0]]
-        return tuple(ONE if dim == first else stride * size for dim, stride in enumerate(value.strides))
+        loads = [i.attrs[1] for i in self.body_of(value, index).loads]
+        return laid_by_loads(value.sizes, value.strides, index, loads, WINDOW)
 
     def steps_of_loads(self, value: TensorValue, index: Index) -> dict[int, list[int | None]]:
-        """For each dimension that is a loop, and each load that depends on it: how far apart the elements of neighbours
-        lie, None where that varies."""
-        steps: dict[int, list[int | None]] = {}
-        loads = [i.attrs[1] for i in self.body_of(value, index).loads]
-        for dim, symbol in enumerate(index):
-            if isinstance(symbol, Symbol):
-                linear = [load.linear((symbol,)) for load in loads if symbol in load.symbols]
-                steps[dim] = [None if found is None else found[1][symbol].constant for found in linear]
-        return steps
+        return _steps_of_loads(index, [i.attrs[1] for i in self.body_of(value, index).loads])
 
     def finish(self, value: TensorValue, users: int) -> TensorValue:
         """Decide for a node's value whether it stays lazy."""
@@ -194,14 +181,15 @@ class Lowering:
         with ops.recording() as recorder:
             body = recorder.body(ops.to(element(value.load(index)), dtype))
         held = result_dtype or dtype
-        strides = dense_strides(out.sizes, out.strides)
-        spec = Spec(out.sizes, strides, held, out.device)
-        buffer = self.new_buffer(spec, strides)
+        strides = laid = dense_strides(out.sizes, out.strides)
+        places = [k for k in range(len(index)) if k not in dims]  # of each dimension of `out`
         if len(out.sizes) == len(value.sizes):
-            positions = [(k, stride) for k, stride in enumerate(strides) if k not in dims]
-        else:
-            positions = list(zip((k for k in range(len(index)) if k not in dims), strides))
-        target = sum((index[k] * stride for k, stride in positions), ZERO)
+            places = list(range(len(index)))
+        counted = [ZERO if k in dims else index[k] for k in places]
+        if self.target.device == "cuda" and not self.returned:
+            laid = laid_by_loads(out.sizes, strides, counted, [i.attrs[1] for i in body.loads], 1) or strides
+        buffer = self.new_buffer(Spec(out.sizes, laid, held, out.device), laid)
+        target = sum((i * stride for i, stride in zip(counted, laid)), ZERO)
         self.graph.nodes.append(
             Reduction(
                 self.node_name(),
@@ -215,7 +203,10 @@ class Lowering:
                 held,
             )
         )
-        return stored(buffer, spec)
+        result = stored(buffer, Spec(out.sizes, strides, held, out.device))
+        if laid is not strides:
+            result.place(buffer, laid)
+        return result
 
     def rounded_to(self, out: Spec, value: TensorValue) -> TensorValue:
         """`value` (of another dtype, same sizes) converted to `out.dtype`."""
@@ -306,3 +297,44 @@ class Lowering:
 
     def mapped(self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]) -> MappedValue:
         return MappedValue(base, out.sizes, out.strides, index_map)
+
+
+def laid_by_loads(
+    sizes: Sequence[Expr], strides: Sequence[Expr], index: Sequence[Expr], loads: Sequence[Expr], least: int
+) -> tuple[Expr, ...] | None:
+    """Another layout for what is computed at `index` of so many `loads` where these, for neighbours along the innermost
+    dimension, lie apart, and for those along another, at least that many, side by side. The dimensions that all of
+    these loads take equal steps along follow, and the others, where addresses are data, surround them."""
+    steps = _steps_of_loads(index, loads)
+    inner = [dim for dim, stride in enumerate(strides) if stride is ONE and dim in steps]
+    beside = [dim for dim, found in steps.items() if len(found) >= least and set(found) == {1}]
+    if not inner or not beside or len(steps[inner[0]]) < least or 1 in steps[inner[0]]:
+        return None
+    first = beside[0]
+    across = [load for load in loads if index[first] in load.symbols]
+    even = {dim: _step(index[dim], across) for dim in steps}
+    if any(sizes[dim].constant is None for dim in steps):
+        return tuple(ONE if dim == first else stride * sizes[first] for dim, stride in enumerate(strides))
+    order = sorted(steps, key=lambda dim: (even[dim] is not None, -(even[dim] or 0), -(strides[dim].constant or 0)))
+    laid = contiguous_strides([sizes[dim] for dim in order])
+    return tuple(dict(zip(order, laid)).get(dim, stride) for dim, stride in enumerate(strides))
+
+
+def _steps_of_loads(index: Sequence[Expr], loads: Sequence[Expr]) -> dict[int, list[int | None]]:
+    """For each dimension that is a loop, and each load that depends on it: how far apart the elements of neighbours
+    lie, None where that varies."""
+    steps: dict[int, list[int | None]] = {}
+    for dim, symbol in enumerate(index):
+        if isinstance(symbol, Symbol):
+            linear = [load.linear((symbol,)) for load in loads if symbol in load.symbols]
+            steps[dim] = [None if found is None else found[1][symbol].constant for found in linear]
+    return steps
+
+
+def _step(symbol: Expr, loads: Sequence[Expr]) -> int | None:
+    """How far apart the elements of neighbours along a loop lie, if that is one distance above 0 for all loads."""
+    assert isinstance(symbol, Symbol)
+    linear = [load.linear((symbol,)) for load in loads]
+    steps = {None if found is None else found[1].get(symbol, ZERO).constant for found in linear}
+    step = steps.pop() if len(steps) == 1 else None
+    return step if step is not None and step > 0 else None

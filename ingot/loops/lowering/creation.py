@@ -153,7 +153,7 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
     joined.parts, joined.axis = parts, dim
     # Read in place, a joined tensor computes all its pieces at every element.
     if len(parts) > 2 or joined.heavy or model.cost > lw.target.cost_of_joining:
-        lw.realize(joined)
+        lw.realize(joined, None if lw.returned else lw.strides_of_loads(joined))
     return joined
 
 
