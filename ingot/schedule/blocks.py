@@ -11,7 +11,8 @@ from ingot.schedule.online import in_one_pass
 
 FLAT = 1024  # points of a block where each is on its own: eight for each of 128 threads, two accesses of 16 bytes
 ROWS = 2048  # elements of a block of short rows ...
-SHORT_ROW = 512  # ... of less than this
+SHORT_ROW = 512  # ... of less than this ...
+LEAST_ROWS = 512  # ... and at least, where there are few rows: two warps
 TILE = 32  # points along both loops of a tile that is read along one and written along the other
 LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multiprocessor
 BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
@@ -129,8 +130,11 @@ def _least_points(kernel: Kernel) -> int:
 
 
 def _whole_rows(kernel: Kernel, width: int, lengths: tuple[Condition, ...] = ()) -> Blocks:
-    points = max((ROWS if width < SHORT_ROW else FLAT) // width, _least_points(kernel))
-    points = _at_most(points, kernel.points.constant)
+    least, rows = _least_points(kernel), kernel.points.constant
+    points = max((ROWS if width < SHORT_ROW else FLAT) // width, least)
+    while rows is not None and points > least and points * width > LEAST_ROWS and rows < points * FEW_BLOCKS // 4:
+        points //= 2
+    points = _at_most(points, rows)
     return Blocks(points, width, warps=_warps(points * width), lengths=lengths)
 
 
