@@ -9,7 +9,12 @@ import torch
 import torch.nn.functional as F
 
 import ingot
-from tests.loops.test_lowering import counts, lowered, same
+from ingot.codegen.reference import run_graph
+from ingot.loops.ir import Reduction
+from ingot.loops.lowering import lower
+from ingot.loops.target import GPU
+from ingot.loops.verify import verify
+from tests.loops.test_lowering import copies, counts, lowered, same, traced
 
 MODES = list(itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True)))
 nan, inf = float("nan"), float("inf")
@@ -95,3 +100,43 @@ def test_what_is_left_to_eager() -> None:
     assert counts(lowered(lambda x, g: F.grid_sample(x, g, "bicubic", align_corners=False), x, grid))[2] == 1
     volume, deep = image(1, 2, 3, 4, 5), image(1, 2, 2, 2, 3)
     assert counts(lowered(lambda x, g: F.grid_sample(x, g, align_corners=False), volume, deep))[2] == 1
+
+
+def sums_of_samples(*values: torch.Tensor) -> torch.Tensor:
+    """Sums of what is sampled of images of three sizes, whose channels lie side by side, by head, channel and query."""
+    *images, grid, weights = values
+    found = []
+    for k, x in enumerate(images):
+        side = int(x.shape[1] ** 0.5)
+        by_head = x.flatten(2).transpose(1, 2).reshape(2, 8, side, side)
+        found.append(F.grid_sample(by_head, grid[:, :, k].transpose(0, 1), align_corners=False))
+    return (torch.stack(found, -2).flatten(-2) * weights).sum(-1)
+
+
+def test_sums_of_samples_lie_as_the_images_do() -> None:
+    """Heads and channels are innermost, so that neighbours load neighbours, and a linear layer reads the sums as they
+    are. The grid, of which channels load the same, does not count."""
+    images = [image(1, side * side, 2, 8) for side in (2, 3, 4)]
+    args = (*images, image(5, 2, 3, 4, 2), image(2, 1, 5, 12))
+
+    def fn(*values: torch.Tensor) -> torch.Tensor:
+        return sums_of_samples(*values).view(16, 5).t() + 1
+
+    graph = lower(traced(fn, *args), target=GPU)
+    verify(graph)
+    strides = {tuple(s.constant for s in b.strides) for b in graph.buffers.values() if b.role == "temporary"}
+    assert {(8, 1, 192, 64, 16), (8, 1, 16)} <= strides
+    assert any(isinstance(node, Reduction) for node in graph.nodes)
+    (found,) = run_graph(graph, copies(args))
+    expected = fn(*args)
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_returned_sums_of_samples_lie_as_in_eager() -> None:
+    images = [image(1, side * side, 2, 8) for side in (2, 3, 4)]
+    args = (*images, image(5, 2, 3, 4, 2), image(2, 1, 5, 12))
+    graph = lower(traced(sums_of_samples, *args), target=GPU)
+    (found,), expected = run_graph(graph, copies(args)), sums_of_samples(*args)
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found, expected)

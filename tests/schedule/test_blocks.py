@@ -33,9 +33,16 @@ def test_a_row_stays_in_registers() -> None:
 
 
 def test_short_rows_share_a_block() -> None:
-    (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(4096, 60))
+    (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(8192, 60))
     blocks = choose_blocks(kernel)
     assert blocks.persistent and blocks.inner == 64 and blocks.points == 32
+
+
+@pytest.mark.parametrize(("rows", "width", "points"), [(4096, 60, 16), (512, 256, 2), (100, 256, 2), (512, 16, 32)])
+def test_few_short_rows_are_spread_over_more_blocks(rows: int, width: int, points: int) -> None:
+    (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(rows, width))
+    blocks = choose_blocks(kernel)
+    assert blocks.points == points and blocks.warps == 2 * max(1, blocks.points * blocks.inner // 512)
 
 
 def test_long_rows_are_taken_in_steps_and_kept_in_memory() -> None:
