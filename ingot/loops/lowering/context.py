@@ -142,14 +142,14 @@ class Lowering:
         value = root if root.finishes or numel(root.sizes) is numel(value.sizes) else value
         return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)
 
-    def strides_of_loads(self, value: TensorValue) -> tuple[Expr, ...] | None:
+    def strides_of_loads(self, value: TensorValue, least: int = WINDOW) -> tuple[Expr, ...] | None:
         """Another layout than eager's for a value that is made of many elements each, as a convolution's is: where what
         is loaded for neighbours lies side by side along another dimension, and apart along the innermost one."""
-        if value.cost < 2 * WINDOW - 1:  # loads, and as many operations but one
+        if value.cost < 2 * least - 1:  # loads, and as many operations but one
             return None
         index = loops_over(value.sizes)
         loads = [i.attrs[1] for i in self.body_of(value, index).loads]
-        return laid_by_loads(value.sizes, value.strides, index, loads, WINDOW)
+        return laid_by_loads(value.sizes, value.strides, index, loads, least)
 
     def steps_of_loads(self, value: TensorValue, index: Index) -> dict[int, list[int | None]]:
         return _steps_of_loads(index, [i.attrs[1] for i in self.body_of(value, index).loads])
@@ -187,7 +187,8 @@ class Lowering:
             places = list(range(len(index)))
         counted = [ZERO if k in dims else index[k] for k in places]
         if self.target.device == "cuda" and not self.returned:
-            laid = laid_by_loads(out.sizes, strides, counted, [i.attrs[1] for i in body.loads], 1) or strides
+            found = laid_by_loads(out.sizes, strides, counted, [i.attrs[1] for i in body.loads], 1)
+            laid = strides if found is None else dense_strides(out.sizes, found)
         buffer = self.new_buffer(Spec(out.sizes, laid, held, out.device), laid)
         target = sum((i * stride for i, stride in zip(counted, laid)), ZERO)
         self.graph.nodes.append(

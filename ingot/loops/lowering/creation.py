@@ -9,7 +9,7 @@ import torch
 
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
-from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.context import WINDOW, Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, compute_dtype, rounded, rounded_number
@@ -153,7 +153,7 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
     joined.parts, joined.axis = parts, dim
     # Read in place, a joined tensor computes all its pieces at every element.
     if len(parts) > 2 or joined.heavy or model.cost > lw.target.cost_of_joining:
-        lw.realize(joined, None if lw.returned else lw.strides_of_loads(joined))
+        lw.realize(joined, None if lw.returned else lw.strides_of_loads(joined, WINDOW * len(parts)))
     return joined
 
 
