@@ -309,7 +309,7 @@ def laid_by_loads(
     steps = _steps_of_loads(index, loads)
     inner = [dim for dim, stride in enumerate(strides) if stride is ONE and dim in steps]
     beside = [dim for dim, found in steps.items() if len(found) >= least and set(found) == {1}]
-    if not inner or not beside or len(steps[inner[0]]) < least or 1 in steps[inner[0]]:
+    if not inner or not beside or len(steps[inner[0]]) < min(least, WINDOW) or 1 in steps[inner[0]]:
         return None
     first = beside[0]
     across = [load for load in loads if index[first] in load.symbols]
