@@ -82,7 +82,8 @@ def suits(
 
 def mm_in_parts(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
     """x @ y."""
-    for part in parts(*out.shape, out.dtype.itemsize):
+    rows, columns = out.shape
+    for part in parts(rows, columns, out.dtype.itemsize):
         windows = _windows(part, *((t.shape, t.stride()) for t in (x, y, out)))
         batches = [
             torch.as_strided(t, sizes, strides, t.storage_offset() + offset)

@@ -502,8 +502,8 @@ class _OnGpu(_Description):
         (out,) = (_whole(self.plan.graph.buffers[target]) for target in node.targets if target is not None)
         if node.function is not mm_in_parts:
             return [self.product((*node.args, out), self.call(node))]
-        found = []
-        for views in views_of_parts(*node.args, out):
+        found, (left, right) = [], node.args
+        for views in views_of_parts(left, right, out):
             items = tuple(("view", self.view(view)) for view in views)
             function = torch.mm if len(views[0].sizes) == 2 else torch.bmm
             call = ("call", function, items, ("out",), (), (self.buffer(out.buffer),))
