@@ -246,3 +246,14 @@ def test_integers_are_symbols_at_once_where_that_is_asked_for() -> None:
     assert [tracked(torch.ones(2, 3, 4), n) for n in (2, 1, 0, 2)] == [1, 1, 1, 0]
     tracked = Tracked(lambda x, n: [x * i for i in range(n)], dynamic=True)
     assert [tracked(torch.ones(2), n) for n in (3, 2, 3)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("result", [0, 1])
+def test_images_are_not_resampled_to_nothing(result: int) -> None:
+    compiled = ingot.compile(lambda x, n: (F.interpolate(x, size=n), x * 2)[result])
+    x = torch.randn(2, 3, 5)
+    for n in (2, 3, 4):
+        compiled(x, n)
+    for call in (compiled, ingot.compile(lambda x, n: (F.interpolate(x, size=n), x * 2)[result])):
+        with pytest.raises(RuntimeError, match="greater than 0"):
+            call(x, 0)

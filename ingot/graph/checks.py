@@ -181,6 +181,13 @@ def _scalar_tensor(s: Any, dtype: torch.dtype | None = None, **_: Any) -> str:
     return _full(s, dtype=dtype or torch.get_default_dtype())
 
 
+def _resampled(x: Tensor, output_size: Sequence[Any] | None = None, **_: Any) -> str:
+    return "a size of 0 or less" if output_size and any(size <= 0 for size in output_size) else ""
+
+
+_RESAMPLING = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+
+
 def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
     return "a step of 0" if step == 0 else ""
 
@@ -286,6 +293,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::scalar_tensor": _scalar_tensor,
     "aten::threshold": lambda x, threshold, value: _index_fill(x, threshold) or _index_fill(x, value),
     "aten::arange": _arange,
+    **{f"aten::upsample_{name}": _resampled for name in _RESAMPLING},
     "aten::convolution": _convolution,
     "aten::avg_pool2d": _pool,
     "aten::avg_pool3d": _pool,
