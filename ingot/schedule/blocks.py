@@ -20,7 +20,8 @@ MOST_BESIDE = 128  # ... of one that reads each element once
 STEP = 4096  # elements of a longer row that are taken at a time ...
 STEP_AGAIN = 8192  # ... of one that is read again: of fewer rows at a time, so that these stay in the L2 cache ...
 STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
-PER_THREAD = 8
+PER_THREAD = 8  # elements, and twice as many before there are ...
+FEW_WARPS = 8  # ... more warps than this, which would wait for each other at every sum
 MOST_WARPS = 16
 WARPS_OF_RUN = 8  # of blocks that take one row after another, at most: of more, few fit a multiprocessor
 PER_THREAD_OF_RUN = 4  # ... where that is enough: then rows of float32 and of halves are spread over threads alike
@@ -242,4 +243,7 @@ def _reads_apart(kernel: Kernel) -> bool:
 
 
 def _warps(elements: int) -> int:
-    return max(1, min(MOST_WARPS, elements // (32 * PER_THREAD)))
+    """The warps of a block of so many elements. Measured on an H200, the layer norm of 16384 x 4096 of bfloat16, us: 67
+    with 8 warps, 66 with 4, 83 with 16; RMS norm 64, 64 and 72."""
+    warps = elements // (32 * PER_THREAD)
+    return max(1, min(warps, max(FEW_WARPS, warps // 2), MOST_WARPS))

@@ -32,6 +32,12 @@ def test_a_row_stays_in_registers() -> None:
     assert blocks.count(kernel).constant == 512
 
 
+@pytest.mark.parametrize("width, warps", [(1024, 4), (2048, 8), (4096, 8), (8192, 16), (16384, 16)])
+def test_threads_take_more_of_a_long_row_before_there_are_more_of_them(width: int, warps: int) -> None:
+    (kernel,) = kernels(lambda x: x.softmax(-1), torch.empty(512, width))
+    assert choose_blocks(kernel).warps == warps
+
+
 def test_short_rows_share_a_block() -> None:
     (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(8192, 60))
     blocks = choose_blocks(kernel)
