@@ -64,10 +64,10 @@ class Moved(TorchDispatchMode):
         """A copy of `t`, each element its own or a neighbour."""
         if not _is_rounded(t):
             return t
-        noise = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        noise = torch.rand(t.shape, generator=self.generator, dtype=torch.float64).to(t.device) * 2 - 1
         made = t.clone()
         if self.apart:
-            made = torch.empty_strided(t.shape, [2 * stride for stride in made.stride()], dtype=t.dtype)
+            made = made.new_empty_strided(t.shape, [2 * stride for stride in made.stride()])
         return made.copy_(t.double() * (1 + noise * torch.finfo(t.dtype).eps))
 
 

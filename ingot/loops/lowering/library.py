@@ -51,7 +51,7 @@ def call_aten(
         args = [_in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a for name, a in zip(names, args)]
     spec = outs[0] if len(outs) == 1 else None
     if func in _IN_PLACE and spec is not None and not lw.target.scatters:
-        start = lw.copied(args[0])
+        start = lw.copied(args[0], spec.strides)
         return [lw.call_in_place(_IN_PLACE[func], start, args[1:], kwargs)]
     writable = spec is not None and not random and func not in _RESIZE_OUT and _is_dense(spec)
     if spec is not None and writable and not _allocates_well(lw, spec):

@@ -378,8 +378,8 @@ def _rounding(name: str) -> Scalar:
 def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
     """log(x / (1 - x)); where eager does so, every step is rounded, and so are the bounds."""
     step = out.dtype if lw.target.rounds_in_steps else compute_dtype(out.dtype)
-    low = None if eps is None else rounded_number(eps, out.dtype)
-    high = None if low is None else rounded_number(1 - low, out.dtype)
+    low = None if eps is None else rounded_number(eps, step)
+    high = None if low is None else rounded_number(1 - low, step)
 
     def scalar(value: int) -> int:
         value = _clamp(value, low, high)

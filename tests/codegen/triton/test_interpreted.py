@@ -279,6 +279,27 @@ def test_a_library_writes_into_what_a_kernel_makes() -> None:
 
 
 @interpreted
+def test_what_a_library_writes_into_lies_as_its_result() -> None:
+    """Also where what it is made of has gaps between its elements."""
+
+    def fn(x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        part = x[:2, 1::3, ::2]
+        total = part.index_put([places], part[0], accumulate=True)
+        turned = x.permute(2, 0, 1)[1:4].index_put([places], x[0, 0, 0])
+        return total, total.sum(0), part.unsqueeze(0), turned, turned * 2
+
+    same(fn, draw(4, 2, 6), torch.arange(7) % 2)
+
+
+@interpreted
+@pytest.mark.parametrize("eps", [None, 1e-3, 1e-6])
+def test_bounds_of_a_logit_of_halves_are_not_rounded(eps: float | None) -> None:
+    x = torch.cat([torch.tensor([0.0, 1.0, -1.0, 2.0, 0.9995]), torch.rand(100)]).half()
+    (found,) = run(planned(lambda x: x.logit(eps), x), [x])
+    torch.testing.assert_close(found, x.double().logit(eps).half(), rtol=2**-10, atol=0, equal_nan=True)
+
+
+@interpreted
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gelu_takes_no_tanh(dtype: torch.dtype) -> None:
     def fn(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
