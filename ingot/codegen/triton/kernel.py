@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.rewrite import in_other_words
+from ingot.codegen.triton.rewrite import in_other_words, settled
 from ingot.errors import Unsupported
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
 from ingot.loops.ir import Instruction
@@ -35,6 +35,8 @@ SHORT = 2**31
 WIDE_BYTES = 16  # that a thread loads at once, at most
 MOST_STEPS_AHEAD = 2  # that a block loads before it computes ...
 SHARED = 48 << 10  # ... into so many bytes of shared memory
+L2 = 64 << 20  # bytes, more than a GPU's cache has
+REST = 4  # what whole steps leave of a row is taken in steps of which so many make a whole one
 FEW = 16  # one in so many elements may be loaded for nothing
 _TAKEN = {"tl", "triton", "libdevice", "helpers"}
 _NO_AXES: frozenset[str] = frozenset()
@@ -143,6 +145,8 @@ class Writer:
         self.scalars: dict[str, Value] = {}
         self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
         self.count = 0
+        self.stage_number = 0
+        self.reads_later = _rows_read_again(kernel) if not blocks.persistent else []
         self.asserts = False
         self.short = short
 
@@ -154,7 +158,8 @@ class Writer:
         stored: set[str] = set()
         parameters = self.kernel.parameters
         lent = {parameters[k].name: parameters[to].name for k, to in loans(parameters)}
-        for stage in self.kernel.stages:
+        for number, stage in enumerate(self.kernel.stages):
+            self.stage_number = number
             loads = {i.attrs[0] for i in stage.body.loads if self.stored(i, stage) is None} - self.rows.keys()
             loads = {lent.get(name, name) for name in loads}
             stores = {store.buffer for store in stage.stores} - self.rows.keys()
@@ -252,10 +257,7 @@ class Writer:
         self.inner_loops = stages[0].loops
         self.inner(stages[0], inner_size(stages[0]))
         for stage in stages:
-            for i in stage.body.loads:
-                fixed = not i.args and i.attrs[1].symbols.issubset(stage.loops)
-                if fixed and i.attrs[0] not in (self.written | self.rows.keys() | self.numbers.keys()):
-                    self.instruction(i, [], stage)
+            self.before_steps(stage, stage.loops)
             for store in stage.stores:
                 if store.mode == "total":
                     dtype = stage.body.instructions[store.value].dtype
@@ -267,6 +269,14 @@ class Writer:
         self.line(f"x = block * {run} + start + tl.arange(0, XBLOCK)[:, None]")
         self.masks["x"] = None
         self.split("x", "x", self.kernel.loops)
+
+    def before_steps(self, stage: Stage, axes: Sequence[Symbol] | None = None) -> None:
+        """Load what does not change from step to step: what depends on `axes` alone, by default on outer loops."""
+        axes = self.kernel.loops if axes is None else axes
+        for i in stage.body.loads:
+            fixed = not i.args and i.attrs[1].symbols.issubset(axes)
+            if fixed and i.attrs[0] not in (self.written | self.rows.keys() | self.numbers.keys()):
+                self.instruction(i, [], stage)
 
     def steps_ahead(self) -> int:
         """In how many steps of a run at once a block may be, of which one computes and the others load. One where it
@@ -395,25 +405,41 @@ class Writer:
         return text if self.short else f"{text}.to(tl.int64)"
 
     def looped(self, stage: Stage, size: Expr) -> None:
-        """A stage whose inner loops are taken in steps."""
+        """A stage whose inner loops are taken in steps: whole ones, without masks, and what is left."""
         self.inner_block = "RBLOCK"
-        self.constants["RBLOCK"] = self.blocks.inner
+        self.before_steps(stage)
         accumulators = self.accumulators(stage)
+        count, block = size.constant or 0, self.blocks.inner
+        whole = count // block * block
+        if self.kernel.vector is None and 0 < whole < count:
+            powers = [a for a, names in accumulators if names[0].endswith("_top")]
+            parts = (min(REST, self.group) if powers else min(REST, block)) if len(powers) == len(accumulators) else 1
+            self.steps(settled(stage, whole), "0", integer(whole), block, accumulators)
+            self.steps(stage, str(whole), size, block // parts, accumulators)
+        else:
+            self.steps(stage, "0", size, block, accumulators)
+        for a, names in accumulators:
+            self.reduce(a, names, stage.body.instructions[a.value].dtype)
+
+    def steps(
+        self, stage: Stage, begin: str, end: Expr, block: int, accumulators: Sequence[tuple[Accumulate, list[str]]]
+    ) -> None:
+        """A loop over steps of a stage's inner loops, as one axis."""
+        self.inner_block = "RBLOCK" if block == self.blocks.inner else f"REST{self.blocks.inner // block}"
+        self.constants |= {"RBLOCK": self.blocks.inner, self.inner_block: block}
         number, self.count = self.count, self.count + 1
         known, self.known = self.known, dict(self.known)
-        self.line(f"for start{number} in range(0, {self.index(size).text}, RBLOCK):")
+        self.line(f"for start{number} in range({begin}, {self.index(end).text}, {self.inner_block}):")
         self.indent += 1
         name = self.inner_axis = f"r{number}"
-        self.line(f"{name} = start{number} + {self.wide('tl.arange(0, RBLOCK)')}[None, :]")
-        self.mask("r", size, self.blocks.inner, name)
+        self.line(f"{name} = start{number} + {self.wide(f'tl.arange(0, {self.inner_block})')}[None, :]")
+        self.mask("r", end, block, name)
         self.split(name, "r", stage.loops)
         values = self.body(replace(stage, reductions=()), frozenset("xr"))
-        for a, names in accumulators:
+        for a, (_, names) in zip(stage.reductions, accumulators):
             self.accumulate(a, names, self.full(values[a.value]), stage)
         self.indent -= 1
         self.known = known
-        for a, names in accumulators:
-            self.reduce(a, names, stage.body.instructions[a.value].dtype)
 
     def body(self, stage: Stage, axes: frozenset[str]) -> list[Value]:
         values: list[Value] = []
@@ -481,7 +507,8 @@ class Writer:
         if names[0].endswith("_top"):
             if a.kind == POWERS:
                 masked = value.text if mask is None else f'tl.where({mask}, {value.text}, float("-inf"))'
-                grouping = f"{self.group}, {self.wide_group}"
+                group = self.group * self.constants[self.inner_block] // self.constants["RBLOCK"]
+                grouping = f"{group}, {self.wide_group}"
                 self.line(f"{', '.join(names)} = helpers.add_powers({', '.join(names)}, {masked}, {grouping})")
             return
         if len(names) == 2:
@@ -592,7 +619,19 @@ class Writer:
         mask = self.joined_mask(axes, conditions)
         if end is not None:
             mask = self.joined_mask(axes - {"r"}, [self.before(end), *conditions])
-        return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes)
+        masked = "" if mask is None else f", mask={mask}, other=0"
+        hint = self.hint(buffer, False) if "r" in axes else ""
+        return self.fresh(f"tl.load({pointer}{masked}{hint})", axes)
+
+    def hint(self, buffer: str, stored: bool) -> str:
+        """What the L2 cache is to keep: rows that a later stage reads, where all of them together do not fit."""
+        if not self.reads_later:
+            return ""
+        later = any(buffer in names for names in self.reads_later[self.stage_number + 1 :])
+        if later and not stored:
+            return ', eviction_policy="evict_last"'
+        first = not later and (stored or any(buffer in names for names in self.reads_later[: self.stage_number]))
+        return ', eviction_policy="evict_first"' if first else ""
 
     def may_be_read(self, i: Instruction, stage: Stage) -> bool:
         """Whether a load needs no conditions: there is memory for all points, and these rule out none or few of them.
@@ -652,7 +691,8 @@ class Writer:
         if index.axes != axes:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(axes, ())
-        self.line(f"tl.store({pointer}, {value.text}{'' if mask is None else f', mask={mask}'})")
+        hint = self.hint(store.buffer, True) if stage.loops else ""
+        self.line(f"tl.store({pointer}, {value.text}{'' if mask is None else f', mask={mask}'}{hint})")
         self.held.pop(store.buffer, None)
         if self.blocks.persistent or not stage.loops:
             dtype = stage.body.instructions[store.value].dtype
@@ -723,6 +763,15 @@ def _holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozens
         return False
     left_out = {"ge": limit - low, "lt": high + 1 - limit}.get(i.op)
     return left_out is not None and left_out * FEW <= high + 1 - low
+
+
+def _rows_read_again(kernel: Kernel) -> list[set[str]]:
+    """The large buffers that each stage reads along its loops; nothing where no two read the same."""
+    large = {p.name for p in kernel.parameters if ((p.length and p.length.constant) or 0) * p.dtype.itemsize >= L2}
+    read = [
+        {i.attrs[0] for i in s.body.loads if not i.attrs[1].symbols.isdisjoint(s.loops)} & large for s in kernel.stages
+    ]
+    return read if len(set().union(*read)) < sum(map(len, read)) else []
 
 
 def _elements_at_once(load: Instruction, stage: Stage) -> int:

@@ -8,10 +8,12 @@ is nothing beside what a product of it is added to; a logarithm of it would show
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
+from ingot.loops.expr import Expr, Symbol, integer, loop_symbol
 from ingot.loops.ir import Body, Instruction
 from ingot.schedule.build import without_dead
 from ingot.schedule.kernel import Stage
@@ -65,3 +67,50 @@ def _is_square(i: Instruction) -> bool:
 
 def _is_one(i: Instruction) -> bool:
     return i.op == "constant" and i.attrs[0] == 1
+
+
+def settled(stage: Stage, count: int) -> Stage:
+    """The stage in the first `count` steps of its inner loop: without conditions that hold for all of them."""
+    if len(stage.loops) != 1:
+        return stage
+    first: dict[Symbol, Expr] = {stage.loops[0]: loop_symbol(stage.loops[0].name, integer(count))}
+    made: list[Instruction] = []
+    place: list[int] = []
+    for i in stage.body.instructions:
+        arguments = tuple(place[k] for k in i.args)
+        values = [made[k] for k in arguments]
+        if i.op == "logical_and" and any(map(_holds, values)):
+            place.append(arguments[1] if _holds(values[0]) else arguments[0])
+        elif i.op == "where" and _holds(values[0]):
+            place.append(arguments[1])
+        else:
+            if _compares_to(i.op, values, first):
+                i, arguments = Instruction("constant", (), i.dtype, (True,)), ()
+            elif i.op == "load" and values and _holds(values[0]):
+                arguments = ()
+            place.append(len(made))
+            made.append(i._replace(args=arguments))
+    return without_dead(
+        replace(
+            stage,
+            body=Body(tuple(made), ()),
+            stores=tuple(replace(s, value=place[s.value]) for s in stage.stores),
+            reductions=tuple(replace(a, value=place[a.value]) for a in stage.reductions),
+            scalars=tuple(replace(d, value=place[d.value]) for d in stage.scalars),
+        )
+    )
+
+
+def _holds(i: Instruction) -> bool:
+    return i.op == "constant" and i.dtype is torch.bool and bool(i.attrs[0])
+
+
+def _compares_to(op: str, values: Sequence[Instruction], first: Mapping[Symbol, Expr]) -> bool:
+    """Whether a comparison of an index with a number holds for all that the index may be."""
+    if op not in ("lt", "ge") or values[0].op != "index" or values[1].op not in ("constant", "index"):
+        return False
+    limit = values[1].attrs[0] if values[1].op == "constant" else values[1].attrs[0].constant
+    low, high = values[0].attrs[0].substitute(first).bounds
+    if limit is None or low is None or high is None:
+        return False
+    return bool(high < limit if op == "lt" else low >= limit)
