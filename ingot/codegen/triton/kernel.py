@@ -542,11 +542,12 @@ class Writer:
         if i.op == "scalar":
             return self.scalars[i.attrs[0]]
         if i.op == "load" and i.attrs[0] in self.rows:
-            return self.row_values[i.attrs[0]]
+            return self.where_wanted(self.row_values[i.attrs[0]], arguments, len(values), stage)
         if i.op == "load" and (held := self.stored(i, stage)) is not None:
             return held
         if i.op == "load" and arguments and self.may_be_read(i, stage):
-            arguments = []
+            everywhere = self.instruction(i._replace(args=()), values, stage)
+            return self.where_wanted(everywhere, arguments, len(values), stage)
         attrs: tuple[object, ...] = (repr(i.attrs[0]),) if i.op == "constant" else i.attrs
         loops: tuple[Symbol, ...] = ()
         if i.op in ("load", "index") and not i.attrs[-1].symbols.isdisjoint(stage.loops):
@@ -555,6 +556,14 @@ class Writer:
         if i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written) or key not in self.known:
             self.known[key] = self.emit(i, arguments, [stage.body.instructions[k].dtype for k in i.args])
         return self.known[key]
+
+    def where_wanted(self, value: Value, conditions: list[Value], at: int, stage: Stage) -> Value:
+        """What a load gives that was made without its conditions: 0 where these do not hold, unless nobody asks there."""
+        if not conditions or _is_left_out(stage, at):
+            return value
+        holds = " & ".join(c.text for c in conditions)
+        axes = value.axes.union(*(c.axes for c in conditions))
+        return self.fresh(f"tl.where({holds}, {value.text}, 0).to({value.text}.dtype)", axes)
 
     def emit(self, i: Instruction, arguments: list[Value], dtypes: list[torch.dtype]) -> Value:
         axes = _NO_AXES.union(*(a.axes for a in arguments))
@@ -741,6 +750,15 @@ class Writer:
             return Value(f"helpers.{function}({left.text}, {right.text})", axes)
         sign = "//" if isinstance(atom, FloorDiv) else "%"
         return Value(f"({_factor(left.text)} {sign} {_factor(right.text)})", axes)
+
+
+def _is_left_out(stage: Stage, at: int) -> bool:
+    """Whether all that reads a load chooses something else where the load's condition does not hold."""
+    instructions = stage.body.instructions
+    kept = {u.value for u in (*stage.stores, *stage.reductions, *stage.scalars)}
+    readers = [i for i in instructions if at in i.args]
+    chosen = all(i.op == "where" and i.args[0] in instructions[at].args and at != i.args[2] for i in readers)
+    return chosen and at not in kept
 
 
 def _holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozenset[Symbol]) -> bool:

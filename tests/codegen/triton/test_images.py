@@ -272,3 +272,10 @@ def test_samples_are_fused_with_their_neighbours_and_nothing_is_asserted() -> No
     x, grid = draw(1, 2, 4, 5), draw(1, 3, 5, 2).sigmoid()
     assert same(fn, x, grid) == (1, 0)
     assert not any(write_kernel(kernel).asserts for kernel in planned(fn, x, grid).kernels)
+
+
+@interpreted
+@pytest.mark.parametrize("shape", [(2, 3, 20), (1, 1, 1)])
+def test_windows_of_unequal_lengths_over_expanded_images(shape: tuple[int, ...]) -> None:
+    """What lies beyond a window's end can be read, as it is in the same place; it counts for nothing."""
+    same(lambda x: F.interpolate(x.expand(2, 3, 20), scale_factor=1.5, mode="area"), draw(*shape))
