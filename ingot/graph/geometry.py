@@ -29,7 +29,13 @@ def _at_least_one(size: Size) -> Size:
     return 1 if size == 0 else size
 
 
-LAST_FIRST = frozenset({torch.ops.aten.threshold_backward.default, torch.ops.aten.leaky_relu_backward.default})
+LAST_FIRST = frozenset(
+    {
+        torch.ops.aten.threshold_backward.default,
+        torch.ops.aten.leaky_relu_backward.default,
+        torch.ops.aten.rsub.Tensor,
+    }
+)
 """Pointwise ops whose kernels ask the last operand first how the output lies."""
 
 _CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # rank -> dimensions from the fastest to the slowest

@@ -11,6 +11,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,8 +68,10 @@ def moved(args: Sequence[Any], device: str, grad: bool) -> list[Any]:
     return result
 
 
-def outcome(function: Callable[..., Any], args: Sequence[Any], device: str, grad: bool) -> list[torch.Tensor]:
-    """What a call gives and writes, and the gradients, on the CPU."""
+def outcome(
+    function: Callable[..., Any], args: Sequence[Any], device: str, grad: bool
+) -> tuple[list[torch.Tensor], int]:
+    """What a call gives and writes, and the gradients, which are so many of the last."""
     given = moved(args, device, grad)
     torch.manual_seed(0)
     found = [t for t in pytree.tree_leaves(function(*given)) if isinstance(t, torch.Tensor)]
@@ -77,8 +81,9 @@ def outcome(function: Callable[..., Any], args: Sequence[Any], device: str, grad
     if history:
         tangents = [torch.linspace(0.5, 1, t.numel()).to(t.device, t.dtype).view(t.shape) for t in history]
         grads = torch.autograd.grad(history, wanted, tangents, allow_unused=True)
-    here = [*found, *(t for t in given if isinstance(t, torch.Tensor)), *(g for g in grads if g is not None)]
-    return [t.detach().as_subclass(torch.Tensor) for t in here]
+    defined = [g for g in grads if g is not None]
+    here = [*found, *(t for t in given if isinstance(t, torch.Tensor)), *defined]
+    return [t.detach().as_subclass(torch.Tensor) for t in here], len(defined)
 
 
 def on_cpu(t: torch.Tensor) -> torch.Tensor:
@@ -97,33 +102,36 @@ def examine(seed: int, device: str) -> str | None:
     for draw, other in ((0, False), (1, False), (2, True)):
         try:  # on the CPU: an index out of range is the end of all work on a GPU
             outcome(on_device(program, "cpu"), program.arguments(draw, other), "cpu", False)
-            expected = outcome(function, program.arguments(draw, other), device, grad)
+            expected, gradients = outcome(function, program.arguments(draw, other), device, grad)
         except Exception:
             return None if draw == 0 else ""
         try:
-            found = outcome(compiled, program.arguments(draw, other), device, grad)
+            found, _ = outcome(compiled, program.arguments(draw, other), device, grad)
         except Exception as problem:
             return f"{type(problem).__name__}: {problem}"
         if len(found) != len(expected):
             return f"{len(found)} tensors, eager {len(expected)}"
         try:
-            compare(found, expected, function, program.arguments(draw, other), device, grad)
+            again = partial(outcome, function, program.arguments(draw, other), device, grad)
+            compare(found, expected, len(expected) - gradients, again)
         except AssertionError as problem:
             return f"call {draw}{' with gradients' if grad else ''}: {problem}"
     return ""
 
 
-def compare(found: Any, expected: Any, function: Any, args: Any, device: str, grad: bool) -> None:
+def compare(found: Any, expected: Any, laid_out: int, again: Callable[[], Any]) -> None:
+    """The layouts of the first tensors are compared, too: those of gradients may differ (docs/limits.md)."""
     others: list[list[torch.Tensor]] = []
     for k, (a, e) in enumerate(zip(found, expected)):
+        same = partial(compare_tensors, on_cpu(a), on_cpu(e), f"tensor {k}", layout=k < laid_out)
         try:
-            compare_tensors(on_cpu(a), on_cpu(e), f"tensor {k}", [])
+            same([])
         except ValuesDiffer:
             if not others:
                 for run in range(RUNS):
-                    with Moved(run, apart=run % 2 == 1):
-                        others.append(outcome(function, args, device, grad))
-            compare_tensors(on_cpu(a), on_cpu(e), f"tensor {k}", [on_cpu(o[k]) for o in others])
+                    with suppress(RuntimeError), Moved(run, apart=run % 2 == 1):  # some kernels refuse what noise makes
+                        others.append(again()[0])
+            same([on_cpu(o[k]) for o in others])
 
 
 @pytest.mark.parametrize("first", range(0, 80, 10))

@@ -39,7 +39,7 @@ constant_pad_nd(x, [0, 0], 0.0)|gather(x, 1, i)|index_select(x, 1, two)|index.Te
 index.Tensor(x, [two, two])|index.Tensor(x, [torch.tensor([[0, 1], [1, 0], [0, 0]]).T])|cat([x, x], 0)|cat([x, x.contiguous()], 0)
 stack([x, x], 1)|stack([x, x], -1)|repeat(x, [2] + [1] * (x.dim() - 1))|select_scatter(x, x[0], 0, 0)|slice_scatter(x, x[:2], 0, 0, 2)
 diagonal_scatter(x, x.diagonal())|native_dropout(x, 0.5, True)|sort(x, 0)|topk(x, 1, 0)|where.self(x > 0.5, x, torch.tensor(1.0))
-add.Tensor(x, x.contiguous())|add.Tensor(x.contiguous(), x)|add.Tensor(x, x[:1])|add.Tensor(x[:1], x)|gelu(x)|lerp.Scalar(x, x, 0.5)
+add.Tensor(x, x.contiguous())|add.Tensor(x.contiguous(), x)|add.Tensor(x, x[:1])|add.Tensor(x[:1], x)|rsub.Tensor(x, x.contiguous())|rsub.Tensor(x.contiguous(), x)|gelu(x)|lerp.Scalar(x, x, 0.5)
 glu(x.repeat(*[1] * (x.dim() - 1), 2), -1)|cummax(x, 0)|median.dim(x, 0)|log_sigmoid_forward(x)|take(x, i)
 """
 
