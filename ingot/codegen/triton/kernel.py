@@ -558,7 +558,7 @@ class Writer:
         return self.known[key]
 
     def where_wanted(self, value: Value, conditions: list[Value], at: int, stage: Stage) -> Value:
-        """What a load gives that was made without its conditions: 0 where these do not hold, unless nobody asks there."""
+        """What a load gives that was made without its conditions: 0 where these do not hold, unless nobody asks."""
         if not conditions or _is_left_out(stage, at):
             return value
         holds = " & ".join(c.text for c in conditions)
