@@ -4,6 +4,7 @@ and, for an op of no known family, their geometry, from real tensors of the real
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ aten = torch.ops.aten
 _COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
 _PROBE_LIMIT = 1 << 28  # elements that a real run for the sake of its result's geometry may take
 _WORTH_PROBING = 1 << 24  # where there is a rule as well, which knows less of the layout
+_LARGEST = (127, 255, 32767, 65504, 2**31 - 1, torch.finfo(torch.float32).max)  # numbers that types hold
 _dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
 
 
@@ -32,11 +34,13 @@ def _key(value: Any) -> Any:
         return tuple(_key(v) for v in value)
     if isinstance(value, (bool, str, torch.dtype)) or value is None:
         return value
+    if isinstance(value, (int, float)):  # eager raises an error for one that a type cannot hold
+        return type(value), bisect_left(_LARGEST, abs(value)) if math.isfinite(value) else 0
     return type(value)
 
 
 def kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the dtypes of the results depend on."""
+    """What the dtypes of the results depend on, and whether there are any."""
     return op, _key(args), tuple([(k, _key(v)) for k, v in kwargs.items()]), torch.get_default_dtype()
 
 
