@@ -755,7 +755,7 @@ class Writer:
 def _is_left_out(stage: Stage, at: int) -> bool:
     """Whether all that reads a load chooses something else where the load's condition does not hold."""
     instructions = stage.body.instructions
-    kept = {u.value for u in (*stage.stores, *stage.reductions, *stage.scalars)}
+    kept = {s.value for s in stage.stores} | {a.value for a in stage.reductions} | {d.value for d in stage.scalars}
     readers = [i for i in instructions if at in i.args]
     chosen = all(i.op == "where" and i.args[0] in instructions[at].args and at != i.args[2] for i in readers)
     return chosen and at not in kept
