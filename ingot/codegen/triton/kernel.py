@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ingot.codegen.triton import ops
+from ingot.codegen.triton.conditions import holds_mostly, is_left_out
 from ingot.codegen.triton.rewrite import in_other_words, settled
 from ingot.errors import Unsupported
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
@@ -37,7 +38,6 @@ MOST_STEPS_AHEAD = 2  # that a block loads before it computes ...
 SHARED = 48 << 10  # ... into so many bytes of shared memory
 L2 = 64 << 20  # bytes, more than a GPU's cache has
 REST = 4  # what whole steps leave of a row is taken in steps of which so many make a whole one
-FEW = 16  # one in so many elements may be loaded for nothing
 _TAKEN = {"tl", "triton", "libdevice", "helpers"}
 _NO_AXES: frozenset[str] = frozenset()
 Body = tuple[str, tuple[tuple[str, int], ...], int, int]
@@ -559,7 +559,7 @@ class Writer:
 
     def where_wanted(self, value: Value, conditions: list[Value], at: int, stage: Stage) -> Value:
         """What a load gives that was made without its conditions: 0 where these do not hold, unless nobody asks."""
-        if not conditions or _is_left_out(stage, at):
+        if not conditions or is_left_out(stage, at):
             return value
         holds = " & ".join(c.text for c in conditions)
         axes = value.axes.union(*(c.axes for c in conditions))
@@ -650,7 +650,7 @@ class Writer:
         inside = length is not None and low is not None and high is not None and low >= 0 and high < length
         if not inside or not offset.symbols.issubset((*self.kernel.loops, *stage.loops)):
             return False
-        return all(_holds_mostly(stage.body.instructions, k, offset.symbols) for k in i.args)
+        return all(holds_mostly(stage.body.instructions, k, offset.symbols) for k in i.args)
 
     def end_with_margin(self, buffer: str, offset: Expr, itemsize: int) -> int | None:
         """Where loads along the axis r may end instead, at a multiple of 16 bytes, so that they can be as wide: where
@@ -750,37 +750,6 @@ class Writer:
             return Value(f"helpers.{function}({left.text}, {right.text})", axes)
         sign = "//" if isinstance(atom, FloorDiv) else "%"
         return Value(f"({_factor(left.text)} {sign} {_factor(right.text)})", axes)
-
-
-def _is_left_out(stage: Stage, at: int) -> bool:
-    """Whether all that reads a load chooses something else where the load's condition does not hold."""
-    instructions = stage.body.instructions
-    kept = {s.value for s in stage.stores} | {a.value for a in stage.reductions} | {d.value for d in stage.scalars}
-    readers = [i for i in instructions if at in i.args]
-    chosen = all(i.op == "where" and i.args[0] in instructions[at].args and at != i.args[2] for i in readers)
-    return chosen and at not in kept
-
-
-def _holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozenset[Symbol]) -> bool:
-    """Whether a condition is known to be about an index alone, and to hold for most of its values, or not to be about
-    any of the symbols."""
-    i = instructions[at]
-    if i.op == "logical_and":
-        return all(_holds_mostly(instructions, k, symbols) for k in i.args)
-    if i.op == "constant":
-        return True
-    left, right = ([instructions[k] for k in i.args] + [None, None])[:2]
-    if left is None or right is None or left.op != "index" or right.op not in ("constant", "index"):
-        return False
-    index, limit = left.attrs[0], right.attrs[0]
-    limit = limit if right.op == "constant" else limit.constant
-    if index.symbols.isdisjoint(symbols):
-        return True
-    low, high = index.bounds
-    if limit is None or low is None or high is None:
-        return False
-    left_out = {"ge": limit - low, "lt": high + 1 - limit}.get(i.op)
-    return left_out is not None and left_out * FEW <= high + 1 - low
 
 
 def _rows_read_again(kernel: Kernel) -> list[set[str]]:
