@@ -215,7 +215,8 @@ static int lies_elsewise(Program *program, Frame *frame, int number) {
         differ |= facts.sizes[i] > 1 && facts.strides[i] != layout.strides[i];
     }
     if (!same) {
-        PyErr_SetString(PyExc_RuntimeError, "a hook on saved tensors gave back a tensor of other sizes than it was given");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a hook on saved tensors gave back a tensor of other sizes than it was given");
         return -1;
     }
     const int elsewhere = buffer->needs_data && facts.device_type != (layout.device ? layout.device->type : 0);
