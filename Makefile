@@ -51,6 +51,7 @@ sanitize-gpu: $(STAMP)
 
 bench-gpu: $(STAMP)
 	$(RUN) -m benchmarks.gpu
+	$(RUN) -m benchmarks.gpu_launches
 	$(RUN) -m benchmarks.gpu_models
 
 # torch comes first and alone, so that nothing else can choose its version.

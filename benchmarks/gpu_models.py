@@ -4,7 +4,8 @@
 
 Times are of a call as the caller sees it, many in a row; a training step is a forward and a backward. Ratios are to
 eager and to torch.compile in the same mode. Each row runs in a process of its own: `--jobs` of them compile at a time
-(so first calls are fair only with `--jobs 1`), and measure one after the other. `peak` is what a call holds at most,
+(so first calls are fair only with `--jobs 1`), and measure one after the other. `device` is the sum of the device's
+work in one call, copies included, as torch's profiler sees it; `peak` is what a call holds at most,
 inputs included, as torch's allocator counts it; what `reduce-overhead` replayed, what `max-autotune` chose, and why
 anything is left to eager, is printed below the table. Modes are by default "default" and "reduce-overhead".
 """
@@ -29,6 +30,8 @@ import torch
 import torch.nn.functional as F
 from rich.table import Table
 from torch import Tensor, nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 import ingot
 from benchmarks.training_models import Cells, Classified, Squared, trained
@@ -38,7 +41,7 @@ from ingot.explain.cli import console, milliseconds, positive
 from ingot.explain.measure import error, interleave, peak_bytes, ratio_interval, synchronize, tensors, timed
 from ingot.explain.report import size_text
 
-WIDTH = 140  # of the table, in columns
+WIDTH = 165  # of the table, in columns
 MODES = {"default": "", "reduce-overhead": ", r.-o.", "max-autotune": ", m.-a."}  # and how they are called in the table
 COMPILERS: Mapping[str, Callable[..., Any]] = {"Ingot": ingot.compile, "torch.compile": torch.compile}
 
@@ -229,6 +232,7 @@ def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None
         seconds = interleave(calls, rounds, device)
         for peer, call in calls.items():
             found[peer]["seconds"] = seconds[peer].tolist()
+            found[peer]["device"] = device_seconds(call)
             found[peer]["peak"] = peak_bytes(call, [*tensors(args), *leaves], device, before=2)
         with subject.context():
             reports = [ingot.explain(made[peer_name("Ingot", mode)])(*args) for mode in modes]
@@ -237,6 +241,16 @@ def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None
             ]
         synchronize(device)
     print(json.dumps(found))
+
+
+def device_seconds(call: Callable[[], Any], calls: int = 5) -> float:
+    """Seconds of the device's work in one call."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    work = [event for event in profiled.events() if event.device_type == DeviceType.CUDA]
+    return sum(event.device_time for event in work) / calls / 1e6
 
 
 def start(name: str, rounds: int, compilers: list[str], modes: list[str]) -> subprocess.Popen[str]:
@@ -274,6 +288,7 @@ def rows(name: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
             peer,
             f"{figures['first']:.2f}",
             milliseconds(float(np.median(figures["seconds"]))),
+            milliseconds(figures["device"]),
             *("" if ratio is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*ratio) for ratio in ratios),
             size_text(figures["peak"]),
             f"{figures['error']:.1e}",
@@ -282,7 +297,7 @@ def rows(name: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def show(found: Mapping[str, dict[str, Any]]) -> Table:
     table = Table(title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for heading in ("row", "peer", "first s", "ms", "x eager", "x torch.compile", "peak", "differs by"):
+    for heading in ("row", "peer", "first s", "ms", "device ms", "x eager", "x torch.compile", "peak", "differs by"):
         table.add_column(heading, no_wrap=True, justify="left" if heading in ("row", "peer") else "right")
     for name, peers in found.items():
         for cells in rows(name, peers):
