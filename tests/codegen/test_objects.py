@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+import threading
+
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, host
-from ingot.codegen.llvm import objects as made_of
+from ingot.codegen.llvm import compile_kernels, host, objects
 from ingot.codegen.llvm.objects import in_parts, objects_of
 from ingot.loops import ops
 from tests.codegen.harness import flat, launch
 from tests.codegen.test_contraction import Case
 
 f32 = torch.float32
+GOOD = "define i32 @f(i32 %x) {\n ret i32 %x\n}\n"
 
 
 @pytest.fixture
 def three(monkeypatch):
     """Three processors, and any text is worth a module."""
-    monkeypatch.setattr(made_of, "_processors", lambda: 3)
-    monkeypatch.setattr(made_of, "PART", 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 3)
+    monkeypatch.setattr(objects, "PART", 1)
 
 
 def test_each_text_is_in_one_part_and_parts_are_alike(three):
@@ -29,21 +34,21 @@ def test_each_text_is_in_one_part_and_parts_are_alike(three):
 
 
 def test_functions_stay_with_those_that_call_the_same(monkeypatch):
-    monkeypatch.setattr(made_of, "_processors", lambda: 2)
-    monkeypatch.setattr(made_of, "PART", 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 2)
+    monkeypatch.setattr(objects, "PART", 1)
     first, second = frozenset(["f" * 100]), frozenset(["g" * 100])
     assert in_parts([("a" * 50, own) for own in (first, first, second, second)]) == [[0, 1], [2, 3]]
     assert in_parts([("a" * 50, first), ("a" * 50, first), ("b" * 300, second)]) == [[2], [0, 1]]
 
 
 def test_little_text_is_one_part(monkeypatch):
-    monkeypatch.setattr(made_of, "_processors", lambda: 8)
+    monkeypatch.setattr(objects, "_processors", lambda: 8)
     assert in_parts([("a" * 100, frozenset()), ("b" * 100, frozenset())]) == [[0, 1]]
     assert in_parts([]) == []
 
 
 def test_one_processor_compiles_one_module(monkeypatch):
-    monkeypatch.setattr(made_of, "_processors", lambda: 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 1)
     assert in_parts([("a" * 10**6, frozenset()), ("b" * 10**6, frozenset())]) == [[0, 1]]
 
 
@@ -64,10 +69,10 @@ def test_results_do_not_depend_on_the_number_of_modules(monkeypatch):
     """What several kernels call is in each module that calls it."""
     cases = [Case((rows, 64, 32), right="nk") for rows in (16, 24, 40)]
     kernels = [case.kernel() for case in cases]
-    monkeypatch.setattr(made_of, "_processors", lambda: 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 1)
     whole = compile_kernels(kernels, [])
-    monkeypatch.setattr(made_of, "_processors", lambda: 3)
-    monkeypatch.setattr(made_of, "PART", 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 3)
+    monkeypatch.setattr(objects, "PART", 1)
     apart = compile_kernels(kernels, [])
     assert (len(whole._objects), len(apart._objects)) == (1, 3)
     for case, kernel in zip(cases, kernels):
@@ -79,7 +84,46 @@ def test_results_do_not_depend_on_the_number_of_modules(monkeypatch):
 
 
 def test_what_is_wrong_in_any_module_is_raised():
-    good = "define i32 @f(i32 %x) {\n ret i32 %x\n}\n"
-    for texts in ([good, "define"], ["define", good]):
+    for texts in ([GOOD, "define"], ["define", GOOD]):
         with pytest.raises(RuntimeError, match="parsing"):
             objects_of(texts, host(), {})
+
+
+
+def test_where_no_thread_can_be_started_one_compiles_all(monkeypatch):
+    usual = objects_of([GOOD] * 3, host(), {})
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert objects_of([GOOD] * 3, host(), {}) == usual
+
+
+def test_several_modules_are_compiled_at_the_interpreters_exit():
+    program = f"""
+        import atexit
+        from ingot.codegen.llvm import host
+        from ingot.codegen.llvm.objects import objects_of
+        atexit.register(lambda: print(len(objects_of([{GOOD!r}] * 3, host(), {{}}))))
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert (ran.stdout, ran.returncode) == ("3\n", 0), ran.stderr
+
+
+def test_an_interrupt_waits_for_the_other_modules(monkeypatch):
+    """And leaves what compiles the next ones as it was."""
+    made = objects.optimized
+
+    def interrupted(text, target, seconds):
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return made(text, target, seconds)
+
+    monkeypatch.setattr(objects, "optimized", interrupted)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        objects_of([GOOD] * 3, host(), {})
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    assert len(objects_of([GOOD] * 3, host(), {})) == 3

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -49,15 +50,21 @@ def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
     """An object file of each text. Adds what the stages of that which took longest took."""
     llvm()  # is imported by one thread
     times: list[dict[str, float]] = [{} for _ in texts]
-    if len(texts) == 1:
-        made = [_object_of(texts[0], target, times[0])]
-    else:
-        with ThreadPoolExecutor(len(texts) - 1) as pool:  # and this thread
-            others = [pool.submit(_object_of, text, target, time) for text, time in zip(texts[1:], times[1:])]
-            made = [_object_of(texts[0], target, times[0]), *(other.result() for other in others)]
+    with ThreadPoolExecutor(max(1, len(texts) - 1)) as pool:  # and this thread
+        others = [_begun(pool, text, target, time) for text, time in zip(texts[1:], times[1:])]
+        made = [_object_of(texts[0], target, times[0]), *(other() for other in others)]
     slowest: dict[str, float] = max(times, key=lambda time: sum(time.values()))
     seconds.update(slowest)
     return made
+
+
+def _begun(pool: ThreadPoolExecutor, text: str, target: Target, seconds: dict[str, float]) -> Callable[[], bytes]:
+    """What gives the object file of a text, which another thread makes where there can be one: none can be started at
+    the interpreter's exit, nor beyond the system's limit."""
+    try:
+        return pool.submit(_object_of, text, target, seconds).result
+    except RuntimeError:
+        return partial(_object_of, text, target, seconds)
 
 
 def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
