@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ingot.loops.expr import Expr, product
-from ingot.schedule.kernel import Kernel, Stage, ceil_div
+from ingot.loops.expr import Expr, minimum, product
+from ingot.schedule.kernel import Kernel, Stage, ceil_div, scaling
 from ingot.schedule.online import in_one_pass
 
 FLAT = 1024  # points of a block where each is on its own: eight for each of 128 threads, two accesses of 16 bytes
@@ -28,6 +28,7 @@ PER_THREAD_OF_RUN = 4  # ... where that is enough: then rows of float32 and of h
 LONGEST_OF_RUN = 4096
 MANY_LOADS = 8  # of a point, that are not part of wider ones
 FEW_BLOCKS = 1024  # of smaller blocks there are more: fewer than this leave multiprocessors idle
+MOST_SCALING = 2048  # blocks that find out whether there is anything to do: as many as an H200 runs at a time
 SHORTEST_FORM = 64  # elements of the shortest rows that there is a form for, where sizes are symbols
 
 Condition = tuple[Expr, int]  # an expression over sizes, and what it must not be greater than
@@ -38,7 +39,8 @@ class Blocks:
     """A block of threads takes `points` neighbouring points of the outer loops, or, with a `tile`, that many of the
     last loop by `tile` of the one before. `inner` elements of the inner loops are taken at a time; where a block is
     `persistent`, that is all of them, so each is read once and stays in registers: of loops whose size is a symbol's,
-    `lengths` says how many these may be."""
+    `lengths` says how many these may be. If there are `most` blocks, of flat points, each takes one share of the points
+    after another."""
 
     points: int
     inner: int = 0
@@ -46,9 +48,15 @@ class Blocks:
     persistent: bool = True
     warps: int = 4
     lengths: tuple[tuple[Expr, int], ...] = ()
+    most: int = 0
 
     def count(self, kernel: Kernel) -> Expr:
         """How many blocks there are."""
+        shares = self.shares(kernel)
+        return minimum(shares, self.most) if self.most else shares
+
+    def shares(self, kernel: Kernel) -> Expr:
+        """How many there would be if each took its points alone."""
         if not self.tile:
             return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
@@ -78,7 +86,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if not rows:
         if kernel.tile is not None:
             return Blocks(TILE, tile=TILE)
-        return _alone(kernel.points.constant) if _reads_apart(kernel) else _flat(kernel.points.constant)
+        blocks = _alone(kernel.points.constant) if _reads_apart(kernel) else _flat(kernel.points.constant)
+        return replace(blocks, most=MOST_SCALING) if scaling(kernel) else blocks
     known = all(row.constant is not None for row in rows)
     width = _known_width(rows)
     if _is_columns(kernel):

@@ -221,6 +221,11 @@ class Writer:
         self.constants["XBLOCK"] = self.blocks.points
         if self.kernel.run:
             return self.in_runs(block)
+        if self.blocks.most:
+            shares = self.index(self.blocks.shares(self.kernel)).text
+            self.line(f"for share in range({block}, {shares}, tl.num_programs(0)):")
+            self.indent += 1
+            block = "share"
         if not self.blocks.tile:
             column = "[:, None]" if self.rank == 2 else ""
             fixed = self.loops_of_block()

@@ -426,14 +426,16 @@ def test_rows_with_a_margin() -> None:
 @interpreted
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 @pytest.mark.parametrize("lends", [False, True])
-def test_what_is_scaled_in_its_memory(factor: float, lends: bool) -> None:
-    """By 1, nothing is done: what is not in that memory is copied."""
-    args = draw(7, 40), torch.tensor(factor)
+def test_what_is_scaled_in_its_memory(factor: float, lends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By 1, nothing is done: what is not in that memory is copied. Few blocks find that out."""
+    monkeypatch.setattr(blocks, "MOST_SCALING", 2)
+    args = draw(77, 40), torch.tensor(factor)
     loops = lower(traced(lambda x, y: torch.where(x == 0, x, x * y), *args), supported, target=GPU)
     loops.lends = {"in0"} if lends else set()
     plan = schedule(loops, target=GPU, frugal=True)
     (step,) = plan.steps
     assert isinstance(step, KernelStep) and ("return" in write_kernel(step.kernel).source) == lends
+    assert (write_kernel(step.kernel).grid.constant == 2) == lends
     plan.lenders = plan.lenders if lends else {}
     assert torch.equal(run(plan, copied(args))[0], args[0] * factor)
     plan.lenders = {}
