@@ -10,23 +10,36 @@
 int64_t ingot_lent_from = 64 << 10;
 
 static PyObject *storage_owners, *name_use_count;
+static PyObject *keepers; /* of memory that recordings write again: how many owners it has when nobody borrows it */
 static Py_ssize_t data_in_storage; /* bytes; the deleter comes next */
 
 enum { STORAGE_BYTES = 64, DEVICE_TYPES = 2 };
 
 static void *deleters[DEVICE_TYPES]; /* of torch's allocators */
 
-static bool counts_one(PyObject *stolen) {
+static long read_count(PyObject *stolen) {
     long count = stolen ? PyLong_AsLong(stolen) : -1;
     Py_XDECREF(stolen);
     PyErr_Clear();
-    return count == 1;
+    return count;
 }
 
-/* Whether a reference is the only one to a tensor, and that to its memory. */
+/* Of the owners of memory, those that a recording is. */
+static long kept_by(PyObject *storage) {
+    PyObject *count = storage && PyDict_GET_SIZE(keepers) ? PyDict_GetItemWithError(keepers, storage) : NULL;
+    PyErr_Clear();
+    return count ? PyLong_AsLong(count) : 0;
+}
+
+/* Whether a reference is the only one to a tensor, and that to its memory, but for a recording. */
 static bool is_alone(PyObject *tensor, uintptr_t storage) {
-    return Py_REFCNT(tensor) == 1 && counts_one(PyObject_CallMethodNoArgs(tensor, name_use_count)) &&
-           counts_one(PyObject_CallFunction(storage_owners, "K", (unsigned long long)storage));
+    if (Py_REFCNT(tensor) != 1 || read_count(PyObject_CallMethodNoArgs(tensor, name_use_count)) != 1)
+        return false;
+    PyObject *number = PyLong_FromSize_t(storage);
+    long owners = number ? read_count(PyObject_CallOneArg(storage_owners, number)) : -1;
+    bool alone = owners > 0 && owners == 1 + kept_by(number);
+    Py_XDECREF(number);
+    return alone;
 }
 
 static void *deleter_of(uintptr_t storage) { return *(void **)(storage + (uintptr_t)data_in_storage + sizeof(void *)); }
@@ -69,6 +82,33 @@ PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout) {
     return ingot_window(tensor, layout, 0);
 }
 
+/* -- what recordings keep ------------------------------------------------------------------------------------------ */
+
+static PyObject *keep(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *storage, *owners;
+    if (!PyArg_ParseTuple(arguments, "O!O!", &PyLong_Type, &storage, &PyLong_Type, &owners) ||
+        PyDict_SetItem(keepers, storage, owners) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *let_go(PyObject *Py_UNUSED(module), PyObject *storage) {
+    if (PyDict_DelItem(keepers, storage) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_KeyError))
+            return NULL;
+        PyErr_Clear();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"keep_lending", keep, METH_VARARGS,
+     "keep_lending(storage, owners): memory of so many owners, which is written anew only while it has no more, may be "
+     "lent by the one tensor that shows it besides. To be taken back before its owners die."},
+    {"stop_lending", let_go, METH_O, "stop_lending(storage): takes that back."},
+    {NULL, NULL, 0, NULL},
+};
+
 /* -- set-up -------------------------------------------------------------------------------------------------------- */
 
 /* A tensor alone, one that shares its memory, and one that is held twice. */
@@ -108,6 +148,12 @@ static void probe(PyObject *names) {
     Py_XDECREF(tensor);
     Py_XDECREF(shared);
     PyErr_Clear();
+}
+
+int ingot_lending_register(PyObject *module) {
+    if (keepers == NULL && (keepers = PyDict_New()) == NULL)
+        return -1;
+    return PyModule_AddFunctions(module, methods);
 }
 
 int ingot_lending_init(void) {

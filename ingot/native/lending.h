@@ -8,12 +8,15 @@
    with an exception set. */
 int ingot_lending_init(void);
 
+/* What recordings tell of the memory they keep; before `ingot_lending_init`. */
+int ingot_lending_register(PyObject *module);
+
 /* Bytes from which it pays to ask whether somebody else holds memory that might be lent. */
 extern int64_t ingot_lent_from;
 
 /* A tensor of this layout in the memory of `tensor`, of which the caller has a reference, if nobody has another, nor to
-   the memory, if that is an allocation of torch's or of our heap's, and if it is of just this size. NULL without an
-   exception where it is not. */
+   the memory, but for a recording that lends it; if that is an allocation of torch's or of our heap's, and if it is of
+   just this size. NULL without an exception where it is not. */
 PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout);
 
 #endif

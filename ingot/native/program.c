@@ -842,8 +842,8 @@ static PyMethodDef methods[] = {
 };
 
 int ingot_program_register(PyObject *module) {
-    if (ingot_allocate_init() < 0 || ingot_lending_init() < 0 || ingot_program_calls_init() < 0 ||
-        ingot_grad_mode_init() < 0 || PyModule_AddFunctions(module, methods) < 0)
+    if (ingot_allocate_init() < 0 || ingot_lending_register(module) < 0 || ingot_lending_init() < 0 ||
+        ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 || PyModule_AddFunctions(module, methods) < 0)
         return -1;
     return PyModule_AddType(module, &IngotProgram_Type);
 }

@@ -6,7 +6,7 @@ A recording reads and writes memory where it was when it was made. So before eac
 - nobody holds a tensor in memory that the replay writes: the results of this recording, and those of recordings that
   share its pool and were made later, which may lie where this one keeps what it needs for a while. A tensor is held
   where its storage has more owners than when nobody did: the user's variables and views, autograd's saved tensors,
-  a gradient in `.grad`.
+  a gradient in `.grad`, be it one that a backward was lent the memory for.
 
 Where that does not hold, the program is run as in the default mode, into fresh memory, or there is another recording:
 for inputs at other places, or with results at other places, in a pool of its own. Random numbers are those of eager:
@@ -29,7 +29,8 @@ from ingot.errors import Unsupported
 from ingot.loops.ir import View
 from ingot.native import _native
 from ingot.runtime.program import Program
-from ingot.schedule.plan import LibraryStep, touched
+from ingot.schedule.kernel import Kernel, scaling
+from ingot.schedule.plan import KernelStep, LibraryStep, touched
 
 LEAST_LAUNCHES = 3  # fewer take no longer than a replay
 WARM_CALLS = 2  # run as in the default mode before anything is recorded: libraries make ready what they keep
@@ -115,7 +116,12 @@ class Results:
         self.bytes = sum(t.nbytes for t in self.tensors)
         self.addresses = self._addresses()
         self.owners: list[int] = []
+        self.loans: list[int] = []
         self.lent, self.moved = False, False
+
+    def __del__(self, stop: Callable[[int], None] = _native.stop_lending) -> None:
+        for storage in self.loans:
+            stop(storage)
 
     def _addresses(self) -> bytes:
         return _native.addresses(self.tensors, len(self.tensors), ())
@@ -123,6 +129,11 @@ class Results:
     def settle(self) -> None:
         """To be called when nobody else holds one."""
         self.owners = list(map(_storage_owners, self.storages))
+
+    def lend(self, position: int) -> None:
+        """Once settled: what the backward makes of this one may lie in its memory, and is held like it."""
+        self.loans.append(self.storages[position])
+        _native.keep_lending(self.storages[position], self.owners[position])
 
     def are_free(self) -> bool:
         """Whether nobody holds one, and all are where they were (who holds a tensor can resize its memory)."""
@@ -309,6 +320,7 @@ class Replayed:
         self.visible: int | None = None
         self.launches, self.tensors = len((parts[0] if parts else program).plan.steps), len(program.plan.graph.inputs)
         self.written = sorted(program.written_inputs)
+        self.scaled = _scaled_in_place(program)
         self.places = [(position, kind, dim) for _, position, kind, dim in program.plan.graph.symbols]
         self.known: dict[tuple[Hashable, ...], Sizes] = {}
         self.calls, self.replays, self.why = 0, 0, ""
@@ -378,7 +390,8 @@ class Replayed:
             sizes.recordings.remove(last)
         elif len(matching) >= MOST_TWINS or last.results.bytes > TWIN_BYTES:
             held = last.results.held()
-            if sum(last.results.tensors[k].nbytes for k in held) <= max(COPIED_BYTES, last.results.bytes // 4):
+            copied = sum(last.results.tensors[k].nbytes for k in held)
+            if copied <= max(COPIED_BYTES, last.results.bytes // 4) and self._saves_more_than(copied):
                 sizes.copied.update(held)
             return None
         return self._record(sizes, memory.pool(), inputs)
@@ -400,6 +413,10 @@ class Replayed:
             self.why = str(problem) if isinstance(problem, Unsupported) else f"recording failed: {problem}"
             return None
         recording.results.settle()
+        for position, k in enumerate(recording.owned):
+            t = recording.results.tensors[position]
+            if self.visible is not None and k >= self.visible and not self._saves_more_than(t.nbytes):
+                recording.results.lend(position)
         pool.recordings.append((weakref.ref(recording), recording.results))
         sizes.recordings.append(recording)
         return recording
@@ -423,10 +440,28 @@ class Replayed:
             return "an input that is written lies elsewhere at each call"
         if not all(_is_dense(inputs[k]) for k in sizes.moving):
             return "an input with gaps between its elements lies elsewhere at each call"
-        copied = sum(inputs[k].nbytes for k in sizes.moving)
-        if self.launches * LAUNCH_SECONDS <= REPLAY_SECONDS + copied / COPIED_PER_SECOND:
+        copied, scaled = (sum(inputs[k].nbytes for k in positions) for positions in (sizes.moving, self.scaled))
+        if not self._saves_more_than(copied):
             return f"{self.launches} launches take no longer than a replay and a copy of {copied} bytes of inputs"
+        if not self._saves_more_than(copied + scaled):
+            return f"{self.launches} launches take no longer than to scale {scaled} bytes elsewhere than in their place"
         return ""
+
+    def _saves_more_than(self, copied: int) -> bool:
+        """Whether a replay takes less than the launches even if so many bytes are copied."""
+        return self.launches * LAUNCH_SECONDS > REPLAY_SECONDS + copied / COPIED_PER_SECOND
+
+
+def _scaled_in_place(program: Program) -> list[int]:
+    """The positions of inputs that a step multiplies in their place, if nobody holds them, by a number that may be 1:
+    a recording writes the product elsewhere."""
+    plan, names = program.plan, list(program.plan.graph.inputs)
+    found = set()
+    for step in plan.steps:
+        scaled = scaling(step.kernel) if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel) else None
+        if isinstance(step, KernelStep) and scaled and step.arguments[scaled.source] in plan.lenders.values():
+            found.add(names.index(step.arguments[scaled.source]))
+    return sorted(found)
 
 
 def _numbers(addresses: bytes) -> Sequence[int]:

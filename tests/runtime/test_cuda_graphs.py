@@ -321,6 +321,74 @@ def test_a_graph_that_is_kept(machine: FakeGraphs) -> None:
     assert replayed(run).replays >= 5
 
 
+class TestBackwardsBorrowFromRecordings:
+    """What a forward keeps lies where it is recorded. A backward that is not recorded is lent it nonetheless."""
+
+    @pytest.fixture(autouse=True)
+    def copies_take_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cuda_graphs, "COPIED_PER_SECOND", 1000.0)
+
+    @staticmethod
+    def scores() -> tuple[Tensor, Tensor]:
+        return draw(64, 1000).requires_grad_(), torch.randint(1000, (64,), generator=torch.Generator().manual_seed(0))
+
+    def test_a_gradient_lies_there(self, machine: FakeGraphs) -> None:
+        run, (x, target), found = compiled(F.cross_entropy), self.scores(), set()
+        for k in range(8):
+            x.grad = None
+            run(x, target).backward()
+            if k > 2:
+                assert x.grad is not None
+                found.add(x.grad.data_ptr())
+        (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
+        torch.testing.assert_close(x.grad, expected)
+        assert machine.captures == 1 and machine.replays == 6 and len(found) == 1
+        backward = Compiler.of(run).compilations[-1].backward.replayed  # type: ignore[union-attr]
+        assert "to scale 256000 bytes elsewhere than in their place" in backward.describe()
+
+    @pytest.mark.parametrize("factor", [1.0, 3.0])
+    def test_gradients_that_are_held_stay(self, machine: FakeGraphs, factor: float) -> None:
+        run, (x, target), held = compiled(F.cross_entropy), self.scores(), []
+        for k in range(12):
+            with torch.no_grad():
+                x.mul_(0.9)
+            (found,) = torch.autograd.grad(run(x, target) * factor, x)
+            held = [*held, (found, torch.autograd.grad(F.cross_entropy(x, target) * factor, x)[0])][-(k % 3) :]
+            for gradient, expected in held:
+                torch.testing.assert_close(gradient, expected)
+        assert machine.replays >= 3
+
+    def test_what_somebody_holds_stays(self, machine: FakeGraphs) -> None:
+        run, (x, target) = compiled(F.cross_entropy), self.scores()
+        for k in range(9):
+            with torch.no_grad():
+                x.mul_(0.9)
+            loss = run(x, target)
+            kept = [t for t in loss.grad_fn.saved_tensors if t.is_floating_point()] if k % 3 == 1 else []
+            before = [t.clone() for t in kept]
+            first = torch.autograd.grad(loss * 3, x, retain_graph=k % 3 == 0)[0]
+            (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
+            torch.testing.assert_close(first, expected * 3)
+            if k % 3 == 0:
+                torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected)
+                torch.testing.assert_close(first, expected * 3)
+            assert all(map(torch.equal, kept, before))
+        assert machine.replays >= 3
+
+    def test_a_recording_dies_before_what_it_lent(self, machine: FakeGraphs) -> None:
+        run, (x, target) = compiled(F.cross_entropy), self.scores()
+        for _ in range(5):
+            x.grad = None
+            loss = run(x, target)
+            loss.backward()
+        (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
+        del run, loss
+        ingot.reset()
+        others = [draw(64, 1000, seed=k) for k in range(4)]
+        torch.testing.assert_close(x.grad, expected)
+        del others
+
+
 REASONS: dict[str, tuple[Callable[..., Any], str]] = {
     "sizes of data": (lambda x: x[x > 0] * 2, "sizes depend on data"),
 }
