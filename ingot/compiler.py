@@ -27,6 +27,7 @@ from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported, of_hooks
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph.ambient import Modes, undisturbed
+from ingot.graph.symbols import too_large
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import compiling
@@ -106,6 +107,8 @@ class Compiler:
             return self._run_eager(self._overflow(), args, kwargs)
         if operations_are_watched():
             return self._run_eager(self._watched(), args, kwargs)
+        if not self.options.fullgraph and any(guards.is_exceeded(slots) for guards in self.guards):
+            return self._run_eager(None, args, kwargs)  # the integers of this call have more than 63 bits
         start, known = time.perf_counter(), len(self.guards)
         compilation, run, served = self._compile_unless_served(slots, args, kwargs, known)
         if served:  # by another thread, while this one waited
@@ -248,9 +251,14 @@ class Compiler:
         found = compiled(symbolic)
         if not isinstance(found, Exception):
             return found
-        run = self._add_entry(compilation, capture(static), slots)
+        captured, of_values = capture(static), getattr(found, "of_values", False)
+        if of_values and not self.options.fullgraph and any(guards.takes_integers() for guards in self.guards):
+            found = too_large()
+            found.guards = captured.guards
+            raise found
+        run = self._add_entry(compilation, captured, slots)
         compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(found)}")
-        self.fixed_sizes = not getattr(found, "of_values", False)
+        self.fixed_sizes = not of_values
         return run
 
     # -- sizes that keep coming ------------------------------------------------------------------------------------

@@ -55,7 +55,9 @@ class Captured:
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
         before the guards are used."""
-        self.guards.set_relations(reduced(self.context.shapes.guards))
+        shapes = self.context.shapes
+        self.guards.set_relations(reduced(shapes.guards))
+        self.guards.limited, self.guards.conditions = (*shapes.limited,), (*shapes.conditions(),)
 
     def fixed_marks(self) -> list[str]:
         """For the report: the sizes that are marked to be symbols and yet are compiled for, with the user's line that

@@ -31,6 +31,7 @@ from ingot.capture.facts import (
     same_constant,
 )
 from ingot.capture.sources import Source, StateSource, dict_keys, find_in_class, shown
+from ingot.graph.symbols import INTEGERS, ShapeGuard
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
 
@@ -360,6 +361,8 @@ class GuardSet:
         self.symbols: dict[Symbol, Quantity] = {}
         self._guards: dict[tuple[Any, ...], Guard] = {}
         self._relations: set[tuple[Any, ...]] = set()  # the keys of those that `set_relations` stated
+        self.limited: Sequence[Expr] = ()  # what is kept within INTEGERS, besides symbols
+        self.conditions: Sequence[ShapeGuard] = ()  # the relations but those that do so
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self._guards.values())
@@ -494,6 +497,26 @@ class GuardSet:
     def changed_integers(self, slots: Sequence[Any]) -> Iterator[Quantity]:
         """Where another int is now than the one that is relied on."""
         yield from (Quantity(source, "value") for source in self._changed(int, slots))
+
+    def takes_integers(self) -> bool:
+        """Whether ints from outside are symbols."""
+        return any(quantity.what == "value" for quantity in self.symbols.values())
+
+    def is_exceeded(self, slots: Sequence[Any]) -> bool:
+        """Whether nothing but integers that are too large, or what is computed of them, keeps a call out."""
+        if not self.takes_integers():
+            return False
+        try:
+            values = {symbol: quantity.load(slots) for symbol, quantity in self.symbols.items()}
+            integers = [s for s, quantity in self.symbols.items() if quantity.what == "value"]
+            if all(INTEGERS[0] <= e.evaluate(values) <= INTEGERS[1] for e in (*integers, *self.limited)):
+                return False
+            for left, relation, right, _ in self.conditions:
+                if not _RELATIONS[relation](left.evaluate(values), right.evaluate(values)):
+                    return False
+        except (*_LOST, ZeroDivisionError):
+            return False
+        return not any(g.kind is not Kind.SHAPE and g.differences(slots, self.symbols) for g in self)
 
     def changed_sizes(self, slots: Sequence[Any]) -> Iterator[Quantity]:
         """Where a tensor has another size now than the one that is relied on, and all else that makes it what it is

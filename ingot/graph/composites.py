@@ -16,7 +16,7 @@ from torch import Tensor
 from ingot.errors import Unsupported
 from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
-from ingot.graph.matmul import attention_written_out, matmul
+from ingot.graph.matmul import attention_written_out, folds, matmul
 from ingot.graph.meta import tensors_in
 
 aten = torch.ops.aten
@@ -188,11 +188,15 @@ _instead_of(torch.reshape)(lambda input, shape: symbolic_views.reshaped(input, s
 
 @_instead_of(F.linear)
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Rows with gaps between them are one matrix where they can be. torch's own asks whether the sizes are 1."""
+    """Rows with gaps between them are one matrix where they can be. torch's own asks whether the sizes are 1. Where it
+    has a product for each matrix, gradients are in row-major order; those of one matrix lie as it does."""
     plain = input.dim() < 3 or geometry.surely_plain(input)
     if plain or weight.dim() != 2 or (bias is not None and bias.dim() != 1):
         return torch._C._nn.linear(input, weight, bias)  # type: ignore[attr-defined, no-any-return]
     rows = symbolic_views.reshaped(input, math.prod(input.shape[:-1]), input.shape[-1])
+    if input.requires_grad and not geometry.surely_plain(rows) and not folds(input, weight.t()):
+        product = matmul(input, weight.t())
+        return product if bias is None else product + bias
     product = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
     return product.view(*input.shape[:-1], weight.shape[0])
 

@@ -18,7 +18,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     ranks = left.dim(), right.dim()
     if 0 in ranks or max(ranks) <= 2:
         return torch.matmul(left, right)
-    if _folds(left, right):
+    if folds(left, right):
         return _folded(left, right)
     if ranks == (3, 3) and not geometry.surely_same(left.shape[0], right.shape[0]):
         if left.requires_grad and _is_one_of_many(left, right):
@@ -33,7 +33,7 @@ def _is_one_of_many(t: Tensor, other: Tensor) -> bool:
     return geometry.at_hand(t.shape[0]) == 1 != geometry.at_hand(other.shape[0]) and bool(t.shape[0] == 1)
 
 
-def _folds(left: Tensor, right: Tensor) -> bool:
+def folds(left: Tensor, right: Tensor) -> bool:
     """Whether all matrices of one operand are one tall matrix: so it is without a copy, or where the other's gradient
     would be as large as the result."""
     many, other = (left, right) if left.dim() >= right.dim() else (right.mT, left)

@@ -102,6 +102,7 @@ class ShapeContext:
         self._proofs: dict[tuple[Expr, str, Expr, bool], bool | None] = {}  # what `proved` has said since
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
+        self.limited: list[Expr] = []  # what they keep within INTEGERS
         self._stated: set[tuple[Expr, str, Expr]] = set()  # what these say
         self.unbacked = Unbacked()
         self.looks: dict[Any, int] = {}  # see `fakes.look_of`
@@ -152,11 +153,17 @@ class ShapeContext:
         """Rely on the expression's value being one of INTEGERS, as that of a symbol always is."""
         if isinstance(e, Symbol):
             return
+        asked = len(self.guards)
         for left, right in ((integer(INTEGERS[0]), e), (e, integer(INTEGERS[1]))):
             if not self.holds(left, "<=", right, True):
-                error = Unsupported("an integer of more than 63 bits")
-                error.of_values = True
-                raise error
+                raise too_large()
+        if len(self.guards) > asked:
+            self.limited.append(e)
+
+    def conditions(self) -> Iterator[ShapeGuard]:
+        """The guards that do not only keep integers within INTEGERS."""
+        limits = {(integer(INTEGERS[0]), e) for e in self.limited} | {(e, integer(INTEGERS[1])) for e in self.limited}
+        return (guard for guard in self.guards if (guard.left, guard.right) not in limits)
 
     def wrap(self, value: Expr | int) -> Any:
         """An int for a constant expression, else a SymInt."""
@@ -333,6 +340,13 @@ class ShapeContext:
         value = self.hint(e)
         self.holds(e, "==", integer(value))
         return value
+
+
+def too_large() -> Unsupported:
+    """Why a call with an integer that does not fit is not compiled with a symbol for it."""
+    error = Unsupported("an integer of more than 63 bits", skip=True)
+    error.of_values = error.symbolic = True
+    return error
 
 
 def _above_one(symbol: Symbol) -> Symbol:

@@ -21,7 +21,7 @@ from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
-from ingot.graph.symbols import INTEGERS
+from ingot.graph.symbols import INTEGERS, too_large
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -305,8 +305,11 @@ def _is_scheduled(source: Source) -> bool:
 def wrap_int(session: Session, object_: Any, source: Source) -> Value:
     """An int, compiled for its value unless that varies."""
     varies = type(object_) is int and Quantity(source, "value") in session.varying
+    fits = INTEGERS[0] <= object_ <= INTEGERS[1]
+    if varies and not fits:
+        raise too_large()
     varies = varies or object_ not in (0, 1) and session.is_input(object_, source)
-    if varies and INTEGERS[0] <= object_ <= INTEGERS[1]:
+    if varies and fits:
         session.guard(source, Kind.TYPE, int)
         return session.graph.integer(session, object_, source)
     return wrap_literal(session, object_, source)
