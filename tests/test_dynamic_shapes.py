@@ -526,19 +526,6 @@ def test_an_integer_that_varies_becomes_a_symbol_on_either_side_of_a_branch():
     assert tracked.skips == []
 
 
-def test_integers_that_do_not_fit_run_in_eager_where_their_branch_has_no_entry():
-    tracked, x = Tracked(branches), torch.randn(5)
-    with torch.no_grad():
-        assert [tracked(x, n) for n in (2, 3, -(1 << 63), -(1 << 63), -3, -(1 << 63), -4)] == [1, 1, 1, 0, 1, 0, 0]
-    assert tracked.skips == ["an integer of more than 63 bits"]
-
-
-def test_an_integer_that_does_not_fit_is_compiled_for_where_none_is_a_symbol():
-    tracked, x = Tracked(lambda x, n: x[:n] * 2), torch.randn(5)
-    assert [tracked(x, n) for n in (3, (1 << 63) - 1, (1 << 63) - 1, 2, (1 << 63) - 1)] == [1, 1, 0, 1, 0]
-    assert tracked.skips == []
-
-
 INTEGERS = {
     # what becomes of it, and programs of a tensor x, an integer tensor i and an int n
     "symbol": """x * n|x + n - n * 2|x * (n // 2)|x * (n % 3)|x * -n|x / n|n / x|x // n|x % n|i * n|i + n * n|x * int(n)
@@ -886,41 +873,3 @@ def test_padding_by_an_integer_of_either_sign(order: tuple[int, ...]) -> None:
     with torch.no_grad():
         for shape, k in (((4, 5, 6), 1), ((4, 5, 6), -2), ((7, 4, 5), 0), ((3, 6, 8), 3), ((3, 8, 6), -1)):
             tracked(torch.randn([shape[d] for d in order]).permute(*sorted(range(3), key=order.__getitem__)), k)
-
-
-def test_integers_that_overflow_leave_symbols_to_others() -> None:
-    """They run in eager; what comes later does not."""
-
-    def f(n: int, x: Tensor) -> Tensor:
-        return (n + 1) * (x * 2)
-
-    compiled = ingot.compile(f)
-    for n in (2, 3, 2**62, 2**62 + 1):
-        x = torch.randn(4)
-        torch.testing.assert_close(compiled(n, x), f(n, x))
-    compiler = Compiler.of(compiled)
-    assert compiler is not None and len(compiler.compilations) == 2
-    for rows in (5, 6, 7, 8):
-        x = torch.randn(rows)
-        torch.testing.assert_close(compiled(rows, x), f(rows, x))
-    assert len(compiler.compilations) == 3
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("trained", [False, True])
-def test_gradients_of_a_batch_of_one_that_lies_in_columns_lie_as_in_eager(biased: bool, trained: bool) -> None:
-    """Where eager has a product for each matrix they are in row-major order, and where it has one they lie as it does.
-    """
-
-    def f(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.linear(x.mT, weight, bias if biased else None)
-
-    compiled = ingot.compile(f, dynamic=True, fullgraph=True)
-    for count in (2, 5, 1):
-        shapes = (count, 6, 7), (3, 6), (3,)
-        x, weight, bias = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
-        wanted = [t.requires_grad_() for t in ((x, weight) if trained else (x,))]
-        results = compiled(x, weight, bias), f(x, weight, bias)
-        found, expected = (torch.autograd.grad(y, wanted, torch.ones_like(y)) for y in results)
-        torch.testing.assert_close(found, expected)
-        assert found[0].stride()[1:] == expected[0].stride()[1:]

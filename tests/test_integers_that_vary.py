@@ -257,3 +257,39 @@ def test_images_are_not_resampled_to_nothing(result: int) -> None:
     for call in (compiled, ingot.compile(lambda x, n: (F.interpolate(x, size=n), x * 2)[result])):
         with pytest.raises(RuntimeError, match="greater than 0"):
             call(x, 0)
+
+
+def signs(x: Tensor, n: int) -> Tensor:
+    y = x**2
+    return (n + 1) * y if n >= 0 else y / n
+
+
+def test_integers_that_do_not_fit_run_in_eager_where_their_branch_has_no_entry() -> None:
+    tracked, x = Tracked(signs), torch.randn(5)
+    with torch.no_grad() -> None:
+        assert [tracked(x, n) for n in (2, 3, -(1 << 63), -(1 << 63), -3, -(1 << 63), -4)] == [1, 1, 1, 0, 1, 0, 0]
+    assert tracked.skips == ["an integer of more than 63 bits"]
+
+
+def test_an_integer_that_does_not_fit_is_compiled_for_where_none_is_a_symbol() -> None:
+    tracked, x = Tracked(lambda x, n: x[:n] * 2), torch.randn(5)
+    assert [tracked(x, n) for n in (3, (1 << 63) - 1, (1 << 63) - 1, 2, (1 << 63) - 1)] == [1, 1, 0, 1, 0]
+    assert tracked.skips == []
+
+
+def test_integers_that_overflow_leave_symbols_to_others() -> None:
+    """They run in eager; what comes later does not."""
+
+    def f(n: int, x: Tensor) -> Tensor:
+        return (n + 1) * (x * 2)
+
+    compiled = ingot.compile(f)
+    for n in (2, 3, 2**62, 2**62 + 1):
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(n, x), f(n, x))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 2
+    for rows in (5, 6, 7, 8):
+        x = torch.randn(rows)
+        torch.testing.assert_close(compiled(rows, x), f(rows, x))
+    assert len(compiler.compilations) == 3

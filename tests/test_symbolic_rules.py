@@ -69,3 +69,23 @@ def test_channels_that_cannot_be_shuffled() -> None:
     compiled = ingot.compile(lambda x: F.pixel_shuffle(x, 2), dynamic=True)
     with pytest.raises(RuntimeError, match="divisible"):
         compiled(torch.randn(2, 6, 3, 4))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_gradients_of_a_batch_of_one_that_lies_in_columns_lie_as_in_eager(biased: bool, trained: bool) -> None:
+    """Where eager has a product for each matrix they are in row-major order, and where it has one they lie as it does.
+    """
+
+    def f(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x.mT, weight, bias if biased else None)
+
+    compiled = ingot.compile(f, dynamic=True, fullgraph=True)
+    for count in (2, 5, 1):
+        shapes = (count, 6, 7), (3, 6), (3,)
+        x, weight, bias = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+        wanted = [t.requires_grad_() for t in ((x, weight) if trained else (x,))]
+        results = compiled(x, weight, bias), f(x, weight, bias)
+        found, expected = (torch.autograd.grad(y, wanted, torch.ones_like(y)) for y in results)
+        torch.testing.assert_close(found, expected)
+        assert found[0].stride()[1:] == expected[0].stride()[1:]
