@@ -54,11 +54,13 @@ bench-gpu: $(STAMP)
 	$(RUN) -m benchmarks.gpu_launches
 	$(RUN) -m benchmarks.gpu_models
 
-# torch comes first and alone, so that nothing else can choose its version.
+# torch comes first and alone, so that nothing else can choose its version. Bytecode is written here, as an editable
+# install does not: where Python may write none, each process would compile what it imports.
 $(STAMP): constraints.txt pyproject.toml setup.py $(BUILT_FROM)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
 	sed 's/^torch==.*/$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
 	$(RUN) -m pip install -q -c $(VENV)/constraints.txt '$(TORCH)'
 	$(RUN) -m pip install -q -c $(VENV)/constraints.txt setuptools
 	$(RUN) -m pip install -q -c $(VENV)/constraints.txt --no-build-isolation -e '.[test]'
+	$(RUN) -m compileall -q ingot
 	touch $@

@@ -42,6 +42,12 @@ static bool is_alone(PyObject *tensor, uintptr_t storage) {
     return alone;
 }
 
+bool ingot_is_alone(PyObject *tensor) {
+    uintptr_t storage;
+    return data_in_storage != 0 && Py_REFCNT(tensor) == 1 && ingot_tensor_storage(tensor, &storage) == 0 &&
+           is_alone(tensor, storage);
+}
+
 static void *deleter_of(uintptr_t storage) { return *(void **)(storage + (uintptr_t)data_in_storage + sizeof(void *)); }
 
 /* What frees torch's memory of a device; NULL where that is not known. */

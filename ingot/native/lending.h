@@ -14,6 +14,9 @@ int ingot_lending_register(PyObject *module);
 /* Bytes from which it pays to ask whether somebody else holds memory that might be lent. */
 extern int64_t ingot_lent_from;
 
+/* Whether a reference is the only one to a tensor of torch's own memory, and that to the memory. */
+bool ingot_is_alone(PyObject *tensor);
+
 /* A tensor of this layout in the memory of `tensor`, of which the caller has a reference, if nobody has another, nor to
    the memory, but for a recording that lends it; if that is an allocation of torch's or of our heap's, and if it is of
    just this size. NULL without an exception where it is not. */

@@ -7,6 +7,7 @@
 #include "dispatch.h"
 #include "frames.h"
 #include "guards.h"
+#include "numbers.h"
 #include "places.h"
 #include "program.h"
 #include "recorder.h"
@@ -28,7 +29,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (ingot_tensor_init() < 0 || ingot_threads_register(module) < 0 || ingot_stance_register(module) < 0 ||
         ingot_cuda_register(module) < 0 || ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
         ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
-        ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0) {
+        ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
+        ingot_numbers_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -26,7 +26,8 @@ from ingot.errors import Unsupported
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import require_relation
 from ingot.loops.expr import Expr, Symbol
-from ingot.wrapped import is_transformed, is_wrapped, untransformed
+from ingot.native._native import make_numbers_by, tensor_of
+from ingot.wrapped import is_transformed, untransformed
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -420,30 +421,14 @@ def _is_special_exponent(number: float) -> bool:
     return number in (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
 
 
-_RECENT: dict[float, torch.Tensor] = {}
-"""Numbers that were inputs lately, which nobody writes; without zeros, of which there are two that are equal."""
-_MOST_RECENT = 256
-
-
-def tensor_of(number: float) -> torch.Tensor:
-    """A float as a tensor of rank 0, which may be that of another call. Raises TypeError for what is none."""
-    if type(number) is not float:
-        raise TypeError(f"{type(number).__name__} is not float")
-    made = _RECENT.get(number)
-    if made is None:
-        made = _new_tensor(number)
-        if number and number == number and type(made) is torch.Tensor and not is_wrapped(made):
-            if len(_RECENT) >= _MOST_RECENT:
-                _RECENT.clear()
-            _RECENT[number] = made
-    return made
-
-
 def _new_tensor(number: float) -> torch.Tensor:
     if torch.is_inference_mode_enabled():  # where tensors are of another kind
         with torch.inference_mode(False):
             return _new_tensor(number)
     return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
+
+
+make_numbers_by(_new_tensor)
 
 
 def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
