@@ -55,7 +55,12 @@ class Moved(TorchDispatchMode):
             return op(*args, **kwargs)
         written = {id(t) for t in (*args[:1], *kwargs.values())} if op._schema.is_mutable else set()
         args = tree_map_only(torch.Tensor, lambda t: t if id(t) in written else self.moved(t), args)
-        result = op(*args, **kwargs)
+        try:
+            result = op(*args, **kwargs)
+        except RuntimeError:  # some kernels want elements side by side
+            if not self.apart or op._schema.is_mutable:
+                raise
+            result = op(*tree_map_only(torch.Tensor, torch.Tensor.contiguous, args), **kwargs)
         if op._schema.is_mutable and _is_rounded(args[0]) and not torch._debug_has_internal_overlap(args[0]):
             args[0].copy_(self.moved(args[0]))
         return result

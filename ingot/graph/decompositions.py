@@ -390,7 +390,8 @@ def batch_norm(
     if not training:
         assert running_mean is not None and running_var is not None
         y = _normalized(x, widened(running_mean), torch.rsqrt(widened(running_var) + eps), weight, bias)
-        return y, x.new_empty(0, dtype=running_mean.dtype), x.new_empty(0, dtype=running_mean.dtype)
+        stats = _dtype_of_statistics(x, running_mean)
+        return y, x.new_empty(0, dtype=stats), x.new_empty(0, dtype=stats)
     dims = [d for d in range(x.dim()) if d != 1]
     count = _count(x, dims)
     if count == 1:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ingot.graph import meta
+from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.meta import table
 from ingot.graph.passes.pipeline import PASSES
 from ingot.loops.ir import Library
@@ -115,3 +116,22 @@ def test_depthwise_convolutions_lie_as_those_around_them() -> None:
 
 def test_convolutions_of_float32_that_eager_may_not_round_stay_as_they_are() -> None:
     assert images(torch.float32, channels=40)[:2] == [[False] * 3] * 2
+
+
+def test_inference_with_running_statistics_has_room_for_those_of_halves_in_float32() -> None:
+    op, x, stats = aten.native_batch_norm.default, empty(2, 3, 4, 4), empty(3)
+    args = x, None, None, stats, stats, False, 0.1, 1e-5
+    made = [(t.dtype, tuple(t.shape)) for t in DECOMPOSITIONS[op](*args)]
+    assert made == on_gpus(op, *args) and made[1] == (torch.float32, (0,))
+
+
+def test_bags_of_embeddings_tell_where_each_index_went() -> None:
+    """Of the largest, which these are; a CPU tells less, and other things."""
+    weight, long, whole = empty(LARGE, 8), torch.int64, (torch.bfloat16, (3, 8))
+    indices, offsets = empty(LARGE, dtype=torch.int32), empty(3, dtype=long)
+    for op in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default):
+        for mode, largest in ((0, (0,)), (1, (0,)), (2, (3, 8))):
+            found = on_gpus(op, weight, indices, offsets, False, mode)
+            assert found == [whole, (long, (LARGE,)), (long, (3,)), (long, largest)]
+    found = on_gpus(aten._embedding_bag.default, weight, indices, offsets, False, 2, False, None, True)
+    assert found == [(torch.bfloat16, (2, 8)), (long, (LARGE,)), (long, (3,)), (long, (2, 8))]

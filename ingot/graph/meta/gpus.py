@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, fresh, like
+from ingot.graph.schemas import bind
 
 
 def rms_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -42,6 +43,17 @@ def cudnn_grid_sampler(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 
 def cudnn_grid_sampler_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
     return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
+
+
+def embedding_bag(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """With the bag of each index, how many there are in each bag, and, of the largest, which those are."""
+    bound = bind(op, args, kwargs)
+    weight, indices, offsets = bound["weight"], bound["indices"], bound["offsets"]
+    dtype = torch.promote_types(indices.dtype, offsets.dtype)
+    bags = offsets.shape[0] - bool(bound["include_last_offset"])
+    largest = (bags, weight.shape[1]) if bound["mode"] == 2 else (0,)
+    others = [fresh(sizes, dtype) for sizes in (indices.shape, offsets.shape, largest)]
+    return fresh((bags, weight.shape[1]), weight.dtype), *others
 
 
 def with_wide_statistics(rule: Rule) -> Rule:
