@@ -31,9 +31,11 @@ KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {
         ps, lr=0.1, weight_decay=0.1, decoupled_weight_decay=True, maximize=True, **kw
     ),
     "asgd": lambda ps, **kw: torch.optim.ASGD(ps, lr=0.1, lambd=0.1, t0=3, weight_decay=0.1, **kw),
+    "adafactor": lambda ps, **kw: torch.optim.Adafactor(ps, lr=0.5, weight_decay=0.1, **kw),
     "asgd that ascends": lambda ps, **kw: torch.optim.ASGD(ps, lr=0.1, maximize=True, **kw),
 }
 
+OF_MANY_KERNELS = ["adafactor", "adamax", "adadelta", "nadam"]
 FUSED = ["sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad"]
 
 
@@ -149,6 +151,23 @@ class TestNumbers:
         for mine, its in zip(ours.tensors(), eager.tensors(), strict=True):
             torch.testing.assert_close(mine, its, rtol=1e-14, atol=1e-16)
 
+    def test_muon(self):
+        """Its updates are bfloat16, so they are the same but for roundings of these."""
+
+        def make() -> Setting:
+            setting = Setting("sgd", shapes=[(16, 8), (8, 12)])
+            setting.optimizer = torch.optim.Muon(setting.parameters, lr=0.1)
+            return setting
+
+        ours, eager = make(), make()
+        step = compiled_step(ours)
+        for _ in range(3):
+            for setting, do in ((ours, step), (eager, eager.optimizer.step)):
+                setting.give_gradients()
+                do()
+        assert error(ours.tensors(), eager.tensors()) < 0.01
+        assert report(step).break_count == 0
+
     def test_steps_are_counted_exactly(self):
         ours = Setting("adam")
         ours.give_gradients()
@@ -160,7 +179,7 @@ class TestNumbers:
 
 class TestOnePiece:
     @pytest.mark.parametrize("foreach", [False, True])
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("adamax", "adadelta", "nadam")])
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_MANY_KERNELS])
     def test_no_break_and_few_kernels(self, kind, foreach):
         ours = Setting(kind, shapes=SHAPES * 8, foreach=foreach)
         ours.give_gradients()
@@ -178,18 +197,27 @@ class TestOnePiece:
         assert (found.graph_count, found.break_count) == (1, 0)
         assert len(found.kernels) <= 3 and all(kernel.kind == "fused" for kernel in found.kernels)
 
-    def test_a_scaled_gradient_is_left_to_eager(self):
-        ours, eager = Setting("adam", fused=True), Setting("adam", fused=True)
-        for setting in (ours, eager):
+    @pytest.mark.parametrize("found", [0.0, 1.0])
+    @pytest.mark.parametrize("kind", FUSED)
+    def test_fused_steps_of_scaled_gradients(self, kind, found):
+        """Gradients are divided where they lie; nothing is written where one is not finite."""
+        ours, eager = Setting(kind, fused=True), Setting(kind, fused=True)
+        step = compiled_step(ours)
+        for setting, do in ((ours, step), (eager, eager.optimizer.step)):
             setting.give_gradients()
-            setting.optimizer.grad_scale = torch.tensor(4.0)
-            setting.optimizer.found_inf = torch.tensor(0.0)
-        compiled_step(ours)()
-        eager.optimizer.step()
+            do()
+            for scale in (4.0, 2.0):
+                setting.give_gradients()
+                setting.optimizer.grad_scale = torch.tensor(scale)
+                setting.optimizer.found_inf = torch.tensor(found)
+                do()
         for mine, its in zip(ours.tensors(), eager.tensors(), strict=True):
             torch.testing.assert_close(mine, its)
+        for mine, its in zip(ours.parameters, eager.parameters, strict=True):
+            torch.testing.assert_close(mine.grad, its.grad)
+        assert report(step).break_count == 0
 
-    @pytest.mark.parametrize("kind", ["radam", "asgd"])
+    @pytest.mark.parametrize("kind", ["radam", "asgd", "adafactor"])
     def test_once_for_all_counts_of_steps(self, kind):
         ours = Setting(kind)
         step = compiled_step(ours)

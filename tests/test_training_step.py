@@ -217,6 +217,9 @@ SCALED = {
     "Adadelta": {"lr": 0.1, "foreach": False},
     "ASGD": {"lr": 0.1},
     "Adam with hooks": {"lr": 0.01},
+    "AdamW fused": {"lr": 0.01, "fused": True},
+    "SGD fused": {"lr": 0.1, "fused": True},
+    "Adagrad fused": {"lr": 0.1, "fused": True},
 }
 
 

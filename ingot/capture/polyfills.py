@@ -113,6 +113,16 @@ def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
     return result
 
 
+def are_in_graph(item: Any, best: Any) -> bool:
+    """Whether they are floats, or ints, between which the graph chooses: one is read from a tensor."""
+    return False
+
+
+def better_of(better: Any, item: Any, best: Any) -> Any:
+    """What max and min keep of these."""
+    return item if better(item, best) else best
+
+
 def _best(function: Any, args: Any, key: Any, default: Any, better: Any) -> Any:
     if len(args) != 1 and (not args or default is not _MISSING):
         fails(function, *args, default=None) if args else fails(function)
@@ -125,7 +135,9 @@ def _best(function: Any, args: Any, key: Any, default: Any, better: Any) -> Any:
     rank = best if key is None else key(best)
     for item in iterator:
         its_rank = item if key is None else key(item)
-        if better(its_rank, rank):
+        if key is None and are_in_graph(item, best):
+            best = rank = better_of(better, item, best)
+        elif better(its_rank, rank):
             best, rank = item, its_rank
     return best
 

@@ -171,6 +171,18 @@ def number_in_text(x: Tensor, y: Tensor) -> Any:
     return f"{s:.3f} {n}", x * s
 
 
+@whole
+def the_larger_and_the_smaller_of_numbers(x: Tensor, y: Tensor) -> Any:
+    s, n, nan = y.abs().max().item(), int(COUNTS[2, 1]), float("nan")
+    found = max(s, 1.0), max(s, 1e-3), min(2.0, s, x.sum().item()), max([s]), min(n, 3), max(4, n), max(n, 1 << 40)
+    return [x * number for number in (*found, max(nan, s), max(s, nan), min(s, nan), max(s, s * 2, 0.5))]
+
+
+@broken("operator.gt of the number")
+def the_larger_of_numbers_of_two_types(x: Tensor, y: Tensor) -> Any:
+    return x * max(y.abs().max().item(), 1)
+
+
 @broken("")
 def number_as_another_argument(x: Tensor, y: Tensor) -> Any:
     s = y.abs().max().item()

@@ -91,6 +91,8 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     if not isinstance(number, NumberValue):
         return None
     tensors = [session.realize(value) for key, value in given.items() if key != label]
+    if label == "alpha" and len(tensors) == 2:
+        tensors[1] = _widened(session, *tensors)
     dtypes = [value.fake.dtype for value in tensors if isinstance(value, TensorValue)]
     if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
         raise session.unsupported(f"Tensor.{name} is given {number.describe()}")
@@ -107,6 +109,15 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     if label == "alpha":
         return method(session, name.replace(form, "addcmul"), target, first, scale)
     return method(session, name, target, call(session, operator.mul, scale, first), *rest)
+
+
+def _widened(session: Session, target: Value, other: Value) -> Value:
+    """Halves that are added to a wider tensor: in its type, which eager computes in."""
+    if isinstance(target, TensorValue) and isinstance(other, TensorValue):
+        dtype, its = target.fake.dtype, other.fake
+        if dtype in (torch.float32, torch.float64) and its.dtype in (torch.float16, torch.bfloat16) and its.dim():
+            return converted(session, other, dtype)
+    return other
 
 
 Given = dict[str, Value]

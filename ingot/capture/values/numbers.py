@@ -17,9 +17,11 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from ingot.capture import polyfills
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
@@ -461,6 +463,32 @@ def choice(session: Session, number: Value, bound: Value, above: Value, below: V
     of_tensors = any(isinstance(side, TensorValue) for side in operands)
     made = call(session, torch.where, condition, *(s.tensor if isinstance(s, NumberValue) else s for s in operands))
     return made if of_tensors else NumberValue(float, made)
+
+
+@rule(polyfills.are_in_graph)
+def are_in_graph(session: Session, item: Value, best: Value) -> Value:
+    pair = session.realize(item), session.realize(best)
+    is_read = any(isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair)
+    kinds = {value.python_type() for value in pair}
+    return ConstantValue(is_read and kinds in ({float}, {int}) and None not in map(_operand_of_choice, pair))
+
+
+@rule(polyfills.better_of)
+def better_of(session: Session, better: Value, item: Value, best: Value) -> Value:
+    item, best = session.realize(item), session.realize(best)
+    operands = [operand for value in (item, best) if (operand := _operand_of_choice(value)) is not None]
+    condition = call(session, session.known(better), *operands)
+    return NumberValue(item.python_type(), call(session, torch.where, condition, *operands))
+
+
+def _operand_of_choice(value: Value) -> Value | None:
+    """What stands for a number beside one that a tensor holds; None if nothing does."""
+    if isinstance(value, NumberValue):
+        return value.tensor
+    if not isinstance(value, ConstantValue):
+        return None
+    number = value.object
+    return value if type(number) is float or type(number) is int and abs(number) < 1 << 63 else None
 
 
 def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:

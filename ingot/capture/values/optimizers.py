@@ -18,7 +18,7 @@ from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import rule
-from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import choice
 from ingot.capture.values.tensor import FUNCTIONS
@@ -147,30 +147,47 @@ def _number(setting: Any) -> Any:
     return setting.item() if isinstance(setting, torch.Tensor) else setting
 
 
+class _Scaled:
+    """A fused update of gradients that are multiplied by a scale (None: they are not), by which it divides them, where
+    they lie. `found_inf` (None: there is none) is 1 where one is not finite: then nothing is written."""
+
+    def __init__(self, grad_scale: Any, found_inf: Any) -> None:
+        self.scale = None if grad_scale is None else grad_scale.reshape(())
+        self.fails = None if found_inf is None else found_inf.reshape(()) == 1
+
+    def gradient(self, grad: Any, maximize: Any) -> Any:
+        value = _wide(grad)
+        if self.scale is not None:
+            value = value / self.scale
+            self.write(grad, value)
+        return -value if maximize else value
+
+    def write(self, target: Any, value: Any) -> None:
+        target.copy_(value if self.fails is None else torch.where(self.fails, target, value.to(target.dtype)))
+
+
 def _fused_adam(
     params: Any, grads: Any, means: Any, squares: Any, largest: Any, steps: Any, *, lr: Any, beta1: Any, beta2: Any,
     weight_decay: Any, eps: Any, amsgrad: Any, maximize: Any, grad_scale: Any = None, found_inf: Any = None,
     decoupled: Any = False,
 ) -> None:  # fmt: skip
-    lr = _number(lr)
+    lr, scaled = _number(lr), _Scaled(grad_scale, found_inf)
     for k, param in enumerate(params):
-        value, grad, mean, square = _wide(param), _wide(grads[k]), _wide(means[k]), _wide(squares[k])
-        step = steps[k].item()
-        if maximize:
-            grad = -grad
+        value, mean, square = _wide(param), _wide(means[k]), _wide(squares[k])
+        step, grad = steps[k].item(), scaled.gradient(grads[k], maximize)
         if weight_decay != 0 and decoupled:
             value = value - lr * weight_decay * value
         elif weight_decay != 0:
             grad = grad + value * weight_decay
         mean = torch.lerp(mean, grad, 1 - beta1)
         square = square * beta2 + (1 - beta2) * grad * grad
-        means[k].copy_(mean)
-        squares[k].copy_(square)
+        scaled.write(means[k], mean)
+        scaled.write(squares[k], square)
         if amsgrad:
             square = torch.maximum(_wide(largest[k]), square)
-            largest[k].copy_(square)
+            scaled.write(largest[k], square)
         scale = square.sqrt() / (1 - beta2**step) ** 0.5 + eps
-        param.copy_(value - lr / (1 - beta1**step) * mean / scale)
+        scaled.write(param, value - lr / (1 - beta1**step) * mean / scale)
 
 
 def _fused_adamw(*args: Any, **kwargs: Any) -> None:
@@ -181,35 +198,31 @@ def _fused_sgd(
     params: Any, grads: Any, buffers: Any, *, weight_decay: Any, momentum: Any, lr: Any, dampening: Any, nesterov: Any,
     maximize: Any, is_first_step: Any, grad_scale: Any = None, found_inf: Any = None,
 ) -> None:  # fmt: skip
-    lr = _number(lr)
+    lr, scaled = _number(lr), _Scaled(grad_scale, found_inf)
     for k, param in enumerate(params):
-        value, grad = _wide(param), _wide(grads[k])
-        if maximize:
-            grad = -grad
+        value, grad = _wide(param), scaled.gradient(grads[k], maximize)
         if weight_decay != 0:
             grad = grad + value * weight_decay
         if momentum != 0:
             buffer = grad if is_first_step else _wide(buffers[k]) * momentum + grad * (1 - dampening)
-            buffers[k].copy_(buffer)
+            scaled.write(buffers[k], buffer)
             grad = grad + buffer * momentum if nesterov else buffer
-        param.copy_(value - lr * grad)
+        scaled.write(param, value - lr * grad)
 
 
 def _fused_adagrad(
     params: Any, grads: Any, sums: Any, steps: Any, *, lr: Any, lr_decay: Any, weight_decay: Any, eps: Any,
     maximize: Any, grad_scale: Any = None, found_inf: Any = None,
 ) -> None:  # fmt: skip
-    lr = _number(lr)
+    lr, scaled = _number(lr), _Scaled(grad_scale, found_inf)
     for k, param in enumerate(params):
-        value, grad = _wide(param), _wide(grads[k])
-        if maximize:
-            grad = -grad
+        value, grad = _wide(param), scaled.gradient(grads[k], maximize)
         if weight_decay != 0:
             grad = grad + value * weight_decay
         total = _wide(sums[k]) + grad * grad
-        sums[k].copy_(total)
+        scaled.write(sums[k], total)
         rate = lr / (1 + (steps[k].item() - 1) * lr_decay)
-        param.copy_(value - rate * grad / (total.sqrt() + eps))
+        scaled.write(param, value - rate * grad / (total.sqrt() + eps))
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -228,14 +241,7 @@ def _in_place_of(function: FunctionType, own: FunctionType) -> Callable[..., Val
 
 
 def _fused(own: FunctionType) -> Callable[..., Value]:
-    def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        for name in ("grad_scale", "found_inf"):
-            given = session.realize(kwargs.get(name, NONE))
-            if not (isinstance(given, ConstantValue) and given.object is None):
-                raise session.unsupported(f"a fused update is given {name}")
-        return session.call(session.builtin(own), args, kwargs)
-
-    return call
+    return lambda session, args, kwargs: session.call(session.builtin(own), args, kwargs)
 
 
 _IN_PLACE_OF: dict[Any, Any] = {
