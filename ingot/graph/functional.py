@@ -153,14 +153,14 @@ def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fal
 def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
     """bernoulli_ draws for the elements in the order in which they lie in memory, unlike bernoulli."""
     order = list(range(target.dim()))
-    if _draws_in_memory_order():
+    if draws_in_memory_order():
         order.sort(key=lambda d: target.stride()[d], reverse=True)
     drawn = aten.bernoulli.p(target.permute(order), p, generator=generator)
     return drawn.permute(sorted(order, key=lambda d: order[d]))
 
 
 @cache
-def _draws_in_memory_order() -> bool:
+def draws_in_memory_order() -> bool:
     """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical order."""
     with torch.utils._python_dispatch._disable_current_modes():
         laid, plain = torch.empty(8, 8, device="cpu").t(), torch.empty(8, 8, device="cpu")

@@ -12,8 +12,9 @@ import torch
 
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.numbers import FLOATS, NumberValue, call, converted, fits, method, read
+from ingot.capture.values.numbers import FLOATS, NumberValue, OutsideNumber, call, converted, fits, method, read
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.graph.functional import draws_in_memory_order
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -209,6 +210,39 @@ def _scalar_tensor(session: Session, name: str, given: Given) -> Value | None:
     return converted(session, given["s"].tensor, dtype, copy=True)  # type: ignore[attr-defined]
 
 
+def _drawn(session: Session, name: str, given: Given) -> Value | None:
+    """Of a probability, where eager draws the same numbers for a tensor that holds it."""
+    target, number = _floating(given.get("self")), given.get("p")
+    if target is None or not isinstance(number, OutsideNumber) or len(given) != 2:
+        return None
+    same = target.fake.device.type == "cpu" and draws_in_memory_order()
+    if not same or not number.applied(session, _is_probability).constant():
+        return None
+    return session.graph.call(session, "call_method", name, (target, number.tensor), {})
+
+
+def _is_probability(number: float) -> bool:
+    return 0 <= number <= 1
+
+
+def _linspace(session: Session, name: str, given: Given) -> Value | None:
+    """Between numbers in tensors."""
+    dtype = session.known(given.get("dtype", NONE)) or torch.get_default_dtype()
+    on = str(session.known(given.get("device", ConstantValue("cpu"))))
+    if dtype not in (torch.float32, torch.float64) or on != "cpu" or not given.keys() <= _OF_LINSPACE:
+        return None
+    ends = [given.pop(key, NONE) for key in ("start", "end")]
+    held = [end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64) for end in ends]
+    if None in held or not all(fits(session, end, dtype) for end in ends):
+        return None
+    args = [*held, session.deep(given.pop("steps", NONE))]
+    named = {key: session.deep(value) for key, value in given.items()}
+    return session.graph.call(session, "call_function", torch.linspace, args, named)  # type: ignore[arg-type]
+
+
+_OF_LINSPACE = frozenset({"start", "end", "steps", "dtype", "device"})
+
+
 _FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value | None]]] = {
     **{f"{name}{end}": (("self", "min", "max"), _bounded) for name in ("clamp", "clip") for end in ("", "_")},
     **{f"clamp_{side}{end}": (("self", side), _bounded) for side in ("min", "max") for end in ("", "_")},
@@ -220,6 +254,8 @@ _FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value |
     "masked_fill": (("self", "mask", "value"), _masked_fill),
     "masked_fill_": (("self", "mask", "value"), _masked_fill),
     "scalar_tensor": (("s",), _scalar_tensor),
+    "bernoulli_": (("self", "p"), _drawn),
+    "linspace": (("start", "end", "steps"), _linspace),
 }
 """By the name of a torch function or Tensor method: the names of its arguments, and what it is of numbers that are not
 known during capture."""

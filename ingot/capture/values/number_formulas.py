@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +15,18 @@ from torch import Tensor
 
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue
+from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.graph.functional import draws_in_memory_order
+from ingot.graph.geometry import same_sizes
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _WIDE = frozenset({torch.float32, torch.float64})
+_WHOLE = frozenset({torch.bool, torch.int64})  # of masks and classes
 
 
 def _leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -57,47 +62,140 @@ def _attention(
     )
 
 
-_FORMULAS: dict[Any, tuple[Any, tuple[str, ...], frozenset[torch.dtype]]] = {
-    F.leaky_relu: (_leaky_relu, ("negative_slope",), FLOATS),
-    F.elu: (_elu, ("alpha",), _WIDE),
-    F.softplus: (_softplus, ("beta",), _WIDE),
-    torch.addmm: (_addmm, ("beta", "alpha"), _WIDE),
-    torch.baddbmm: (_baddbmm, ("beta", "alpha"), _WIDE),
-    F.scaled_dot_product_attention: (_attention, ("scale",), _WIDE),
-    F.normalize: (F.normalize, ("eps",), FLOATS),  # whose code is operations
-    F.gumbel_softmax: (F.gumbel_softmax, ("tau",), FLOATS),
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    if not training:
+        return input
+    kept = 1 - p
+    return input * torch.empty_like(input).bernoulli_(kept).div_(kept)
+
+
+def _cross_entropy(
+    input: Tensor, target: Tensor, weight: None = None, size_average: None = None, ignore_index: int = -100,
+    reduce: None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    classes = 1 if input.dim() > 1 else 0
+    logarithms = F.log_softmax(input, classes)
+    of_targets = F.nll_loss(logarithms, target, ignore_index=ignore_index, reduction=reduction)
+    ignored = target == ignore_index
+    spread = (-logarithms.sum(classes)).masked_fill(ignored, 0.0)
+    if reduction == "sum":
+        spread = spread.sum()
+    elif reduction == "mean":
+        spread = spread.sum() / (~ignored).sum()
+    return (1 - label_smoothing) * of_targets + spread * (label_smoothing / input.shape[classes])
+
+
+def _huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    distance = (input - target).abs()
+    loss = torch.where(distance <= delta, 0.5 * distance * distance, (distance - 0.5 * delta) * delta)
+    return _reduced(loss, reduction)
+
+
+def _smooth_l1_loss(
+    input: Tensor, target: Tensor, size_average: None = None, reduce: None = None, reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:  # fmt: skip
+    distance = (input - target).abs()
+    loss = torch.where(distance < beta, 0.5 * distance * distance / beta, distance - 0.5 * beta)
+    return _reduced(loss, reduction)
+
+
+def _reduced(loss: Tensor, reduction: str) -> Tensor:
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+def _is_share(p: float) -> bool:
+    return 0 < p < 1
+
+
+def _is_positive(number: float) -> bool:
+    return 0 < number < math.inf
+
+
+def _draws(given: Mapping[str, Value]) -> bool:
+    """Whether a tensor of rank 0 in a number's place draws the same numbers, if any are drawn."""
+    x, training = given["input"], given.get("training", ConstantValue(True))
+    if not training.is_constant() or type(training.constant()) is not bool or not isinstance(x, TensorValue):
+        return False
+    return not training.constant() or x.fake.device.type == "cpu" and draws_in_memory_order()
+
+
+def _weighs_alike(given: Mapping[str, Value]) -> bool:
+    return all(is_none(given.get(name, NONE)) for name in ("weight", "size_average", "reduce"))
+
+
+def _is_of_classes(given: Mapping[str, Value]) -> bool:
+    """Whether it is a loss of one class for each, none of which weighs more than others."""
+    target = given.get("target")
+    return _weighs_alike(given) and isinstance(target, TensorValue) and target.fake.dtype is torch.int64
+
+
+def _is_of_equals(given: Mapping[str, Value]) -> bool:
+    """Whether it is a loss of tensors of one shape."""
+    x, target = given.get("input"), given.get("target")
+    of_tensors = isinstance(x, TensorValue) and isinstance(target, TensorValue)
+    return of_tensors and _weighs_alike(given) and same_sizes(x.fake.shape, target.fake.shape)
+
+
+class _Formula(NamedTuple):
+    """The formula of a function, the arguments that are numbers of it, the types of tensors for which it rounds as
+    eager does, for which numbers it holds, and for which other arguments."""
+
+    function: Any
+    names: tuple[str, ...]
+    dtypes: frozenset[torch.dtype]
+    holds: Callable[[float], bool] = math.isfinite
+    fits: Callable[[Mapping[str, Value]], bool] = lambda given: True
+
+
+_FORMULAS: dict[Any, _Formula] = {
+    F.leaky_relu: _Formula(_leaky_relu, ("negative_slope",), FLOATS),
+    F.elu: _Formula(_elu, ("alpha",), _WIDE),
+    F.softplus: _Formula(_softplus, ("beta",), _WIDE),
+    torch.addmm: _Formula(_addmm, ("beta", "alpha"), _WIDE),
+    torch.baddbmm: _Formula(_baddbmm, ("beta", "alpha"), _WIDE),
+    F.scaled_dot_product_attention: _Formula(_attention, ("scale",), _WIDE),
+    F.normalize: _Formula(F.normalize, ("eps",), FLOATS),  # whose code is operations
+    F.gumbel_softmax: _Formula(F.gumbel_softmax, ("tau",), FLOATS),
+    F.dropout: _Formula(_dropout, ("p",), FLOATS, _is_share, _draws),
+    F.cross_entropy: _Formula(_cross_entropy, ("label_smoothing",), _WIDE, _is_share, _is_of_classes),
+    F.huber_loss: _Formula(_huber_loss, ("delta",), _WIDE, _is_positive, _is_of_equals),
+    F.smooth_l1_loss: _Formula(_smooth_l1_loss, ("beta",), _WIDE, _is_positive, _is_of_equals),
 }
-"""By function: its formula, the arguments that are numbers of it, and the types of tensors for which it rounds as eager
-does."""
 
 
-def _rule(formula: Any, names: tuple[str, ...], dtypes: frozenset[torch.dtype]) -> Callable[..., Value | None]:
-    signature = inspect.signature(formula)
+def _rule(function: Any, made: _Formula) -> Callable[..., Value | None]:
+    formula, names, dtypes, holds, fits = made
+    signature = inspect.signature(function if isinstance(function, FunctionType) else formula)
+    known = inspect.signature(formula).parameters.keys()
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         try:
-            given = signature.bind(*args, **{k: v for k, v in kwargs.items() if not _is_off(session, k, v)}).arguments
+            bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
+            return None
+        given = {name: value for name, value in bound.items() if not _is_off(session, name, value)}
+        if not given.keys() <= known:
             return None
         numbers = [session.realize(given[name]) for name in names if name in given]
         outside = [number for number in numbers if isinstance(number, OutsideNumber)]
-        if not outside or not all(number.applied(session, math.isfinite).constant() for number in outside):
+        if not outside:
             return None
-        values = [session.realize(value) for name, value in given.items() if name not in names]
-        kinds = {value.fake.dtype for value in values if isinstance(value, TensorValue)}
-        if not kinds <= dtypes | {torch.bool} or len(kinds - {torch.bool}) != 1:
+        others = {name: session.realize(value) for name, value in given.items() if name not in names}
+        kinds = {value.fake.dtype for value in others.values() if isinstance(value, TensorValue)}
+        if not kinds <= dtypes | _WHOLE or len(kinds - _WHOLE) != 1 or not fits(others):
             return None
-        inside = FunctionValue.outside(session, formula, ConstSource(formula))
-        by_name = {name: value for name, value in kwargs.items() if not _is_off(session, name, value)}
-        return session.inline(inside, args, by_name)
+        if not all(number.applied(session, holds).constant() for number in outside):
+            return None
+        return session.inline(FunctionValue.outside(session, formula, ConstSource(formula)), (), given)
 
     return rule
 
 
-def _is_off(session: Session, name: str, value: Value) -> bool:
+def _is_off(session: Session, name: str, value: Any) -> bool:
     """Whether an argument is one that formulas do not have, and says nothing."""
-    value = session.realize(value)
-    return name in ("inplace", "out") and value.is_constant() and value.constant() in (False, None)
+    value = session.realize(value) if name in ("inplace", "out") else None
+    return value is not None and value.is_constant() and value.constant() in (False, None)
 
 
 def _method(function: Any) -> Callable[..., Value | None]:
@@ -107,5 +205,5 @@ def _method(function: Any) -> Callable[..., Value | None]:
     return rule
 
 
-FUNCTIONS.update({function: _rule(*formula) for function, formula in _FORMULAS.items()})
+FUNCTIONS.update({function: _rule(function, formula) for function, formula in _FORMULAS.items()})
 METHODS.update({function.__name__: _method(function) for function in (torch.addmm, torch.baddbmm)})
