@@ -133,8 +133,9 @@ def _is_of_classes(given: Mapping[str, Value]) -> bool:
 def _is_of_equals(given: Mapping[str, Value]) -> bool:
     """Whether it is a loss of tensors of one shape."""
     x, target = given.get("input"), given.get("target")
-    of_tensors = isinstance(x, TensorValue) and isinstance(target, TensorValue)
-    return of_tensors and _weighs_alike(given) and same_sizes(x.fake.shape, target.fake.shape)
+    if not isinstance(x, TensorValue) or not isinstance(target, TensorValue):
+        return False
+    return _weighs_alike(given) and same_sizes(x.fake.shape, target.fake.shape)
 
 
 class _Formula(NamedTuple):
