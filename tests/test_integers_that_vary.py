@@ -293,3 +293,37 @@ def test_integers_that_overflow_leave_symbols_to_others() -> None:
         x = torch.randn(rows)
         torch.testing.assert_close(compiled(rows, x), f(rows, x))
     assert len(compiler.compilations) == 3
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: x * len(range(n)),
+        lambda x, n: x * len(range(3, n)),
+        lambda x, n: x + range(n, n + 5)[2],
+        lambda x, n: x + range(n, 100)[-1],
+        lambda x, n: x * (2 if range(n) else 3),
+        lambda x, n: x * (2 if 4 in range(n) else 3),
+        lambda x, n: x[len(range(x.shape[0])) - 2 :] * n,
+    ],
+)
+def test_ranges_whose_elements_are_not_taken_one_by_one(program: Callable[[Tensor, int], Any]) -> None:
+    tracked = Tracked(program, fullgraph=True)
+    assert sum(tracked(X, n) for n in (2, 3, 5, 4, 7, 9, -1, 1, 0, -4, 11)) <= 4
+    assert tracked.skips == []
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x, n: x * range(n)[3], lambda x, n: x * range(n)[-n], lambda x, n: range(n)]
+)
+def test_ranges_that_end_before(program: Callable[[Tensor, int], Any]) -> None:
+    compiled = ingot.compile(program)
+    for n in (5, 6, 2, 7, 0, 3, 4, -1):
+        found = []
+        for f in (compiled, program):
+            try:
+                found.append(f(X, n))
+            except IndexError as error:
+                found.append(str(error))
+        assert type(found[0]) is type(found[1])
+        assert torch.equal(*found) if isinstance(found[0], Tensor) else found[0] == found[1]

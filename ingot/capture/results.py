@@ -31,6 +31,7 @@ from ingot.capture.values.containers import (
     SetValue,
     SliceValue,
     TupleValue,
+    VaryingRange,
 )
 from ingot.capture.values.contexts import TokenValue, make_token
 from ingot.capture.values.deques import DequeIterator, DequeValue
@@ -535,6 +536,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     DequeIterator: Results._deque_iterator,
     SliceValue: Results._slice,
     RangeValue: Results._range,
+    VaryingRange: Results._range,
     UnreadNumber: Results._unread,
     LateText: Results._late_text,
     SequenceIterator: Results._sequence_iterator,

@@ -27,12 +27,21 @@ from ingot.capture.values.builtins import (
 )
 from ingot.capture.values.classes import ClassValue, SuperValue
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, SliceValue, TupleValue
+from ingot.capture.values.containers import (
+    DictValue,
+    ListValue,
+    RangeValue,
+    SetValue,
+    SliceValue,
+    TupleValue,
+    VaryingRange,
+)
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import CellValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
+from ingot.capture.values.tensor import SymIntValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -266,8 +275,20 @@ RULES.update({type(value): lambda session, _v=value: ConstantValue(_v) for value
 
 @rule(range)
 def range_(session: Session, *bounds: Value) -> Value:
+    bounds = tuple(map(session.realize, bounds))
+    if len(bounds) in (1, 2) and any(isinstance(b, SymIntValue) for b in bounds):
+        start, stop = (ConstantValue(0), *bounds)[-2:]
+        if all(_is_known_before(bound) for bound in (start, stop)):
+            return VaryingRange(session, start, stop)
     known = [ConstantValue(session.integer(b)) if isinstance(b, ObjectValue) else b for b in bounds]
     return RangeValue(session.really(range, known, {}))
+
+
+def _is_known_before(bound: Value) -> bool:
+    """Whether it is an int that the data do not decide."""
+    if isinstance(bound, SymIntValue):
+        return bound.in_graph
+    return bound.is_constant() and type(bound.constant()) is int
 
 
 @rule(slice)

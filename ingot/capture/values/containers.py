@@ -29,6 +29,7 @@ from ingot.capture.values.sequences import (
     SequenceValue,
     SliceValue,
     TupleValue,
+    VaryingRange,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "SetValue",
     "SliceValue",
     "TupleValue",
+    "VaryingRange",
 ]
 
 

@@ -441,6 +441,44 @@ class RangeValue(Value):
         return ConstantValue(self.range).binary(session, function, other, reflected)
 
 
+class VaryingRange(RangeValue):
+    """A range by 1 with bounds that vary from call to call: of its length and of single elements no more is relied on
+    than whether they are there; all else compiles for the bounds."""
+
+    __slots__ = ("_session", "_start", "_stop")
+
+    def __init__(self, session: Session, start: Value, stop: Value) -> None:
+        Value.__init__(self)
+        self._session, self._start, self._stop = session, start, stop
+
+    @property
+    def range(self) -> range:  # type: ignore[override]
+        return range(*(self._session.integer(bound) for bound in (self._start, self._stop)))
+
+    def truth(self, session: Session) -> bool:
+        return session.truth(session.binary(operator.lt, self._start, self._stop))
+
+    def length(self, session: Session) -> Any:
+        return session.binary(operator.sub, self._stop, self._start) if self.truth(session) else 0
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        key = session.realize(key)
+        if key.python_type() is int:
+            from_end = session.truth(session.binary(operator.lt, key, ConstantValue(0)))
+            found = session.binary(operator.add, self._stop if from_end else self._start, key)
+            if self._has(session, found):
+                return found
+        return super().get_item(session, key)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        item = session.realize(item)
+        return self._has(session, item) if item.python_type() is int else super().contains(session, item)
+
+    def _has(self, session: Session, number: Value) -> bool:
+        above = session.truth(session.binary(operator.le, self._start, number))
+        return above and session.truth(session.binary(operator.lt, number, self._stop))
+
+
 class RangeIterator(Value):
     """An iterator over a range."""
 
