@@ -366,10 +366,10 @@ class Compiler:
             captured.context.shapes.closed = True
             compilation.fixed_sizes += captured.fixed_marks()
             tree = GuardTree(captured.guards.native_spec(sources))
-        failed = captured.guards.check_python(slots)
+        holds = tree.collect(slots) is not None  # learns at once what a call looks like in which nothing has changed
+        failed = None if holds else captured.guards.check_python(slots)
         if failed is not None:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
-        tree.collect(slots)  # learns at once what a call looks like in which nothing has changed
         residual = captured.residual
         clean = not captured.writes or compilation.program is not None and compilation.program.fails_first
         aten = compilation.aten

@@ -31,6 +31,7 @@ COMPUTES = frozenset(
 _WRITES = frozenset(
     "setitem iadd isub imul itruediv ifloordiv add_ sub_ mul_ div_ fill_ zero_ clamp_ copy_ masked_fill_".split()
 )
+_NO_TREES = frozenset((FakeTensor, float, int, bool, str, type(None), torch.dtype))
 
 
 class _Unknown(Exception):
@@ -56,7 +57,7 @@ class KnownTensors:
         """After a call of a torch function or method: does on real tensors what it has done on fakes."""
         context = self.context
         given: list[torch.Tensor] = [a for a in args if type(a) is FakeTensor]
-        if kwargs or len(given) < len(args):
+        if kwargs or any([type(a) not in _NO_TREES for a in args]):
             given = tensors_in((list(args), dict(kwargs)))
         known = [t for t in given if id(t) in context.known or id(t) in self.sizes]
         if given and not known:
