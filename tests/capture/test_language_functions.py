@@ -8,6 +8,7 @@ import functools
 import inspect
 import operator
 import sys
+import types
 
 import torch
 
@@ -517,6 +518,27 @@ def bound_arguments(x, y):
     bound = inspect.signature(every_kind).bind(1, 2, d=x)
     bound.apply_defaults()
     return every_kind(*bound.args, **bound.kwargs), bound.arguments["c"]
+
+
+SIGNATURE, SETTINGS = inspect.signature(every_kind), types.MappingProxyType({"k": 2, "t": torch.ones(4)})
+
+
+@whole
+def a_signature_from_outside(x, y):
+    bound = SIGNATURE.bind(1, 2, d=x)
+    bound.apply_defaults()
+    errors = []
+    try:
+        SIGNATURE.bind()
+    except TypeError as error:
+        errors.append(str(error))
+    return every_kind(*bound.args, **bound.kwargs), bound.arguments["c"], errors
+
+
+@whole
+def a_mapping_from_outside_that_cannot_be_written(x, y):
+    known = list(SETTINGS), len(SETTINGS), SETTINGS.get("none", 3), "k" in SETTINGS, {**SETTINGS}["k"], SETTINGS
+    return SETTINGS["t"] * x, {k: y for k, _ in SETTINGS.items()}, known, SETTINGS | {"a": 1} == SETTINGS
 
 
 @whole

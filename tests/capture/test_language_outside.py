@@ -422,6 +422,16 @@ def has_default(a=2):
     return a
 
 
+def scaled_by_view(x, held):
+    view, _ = held
+    return x * view["k"] + len(view)
+
+
+def make_view():
+    table = {"k": 2}
+    return types.MappingProxyType(table), table
+
+
 def make_function():
     return types.FunctionType(has_default.__code__, {}, "name", (2,))
 
@@ -496,6 +506,8 @@ def new_flag(thing):
         (named, make_function, rename),
         (defaults, make_function, new_defaults),
         (signature_of, make_function, new_defaults),
+        (scaled_by_view, make_view, lambda held: held[1].update(k=3)),
+        (scaled_by_view, make_view, lambda held: held[1].update(new=3)),
         (dispatches, Registered, register),
         (length_of, lambda: Stack(1, 2), lambda stack: stack.append(3)),
         (length_of, lambda: Tags("a"), lambda tags: tags.add("b")),

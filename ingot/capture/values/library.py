@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import inspect
 import operator
 import re
 import sys
+from collections import OrderedDict
 from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import residual
 from ingot.capture.guards import Kind
 from ingot.capture.results import RECIPES
-from ingot.capture.sources import AttrSource, ConstSource
+from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value, find_missing
 from ingot.capture.values.builtins import call_pure, rule
 from ingot.capture.values.classes import ClassValue
@@ -23,6 +25,7 @@ from ingot.capture.values.containers import DictValue, OutsideDict
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import SPECIAL_CODES, BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -184,11 +187,14 @@ def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, 
 class ProxyValue(Value):
     """A types.MappingProxyType of a dict: what is asked of it is asked of the dict."""
 
-    __slots__ = ("owner",)
+    __slots__ = ("object", "owner")
 
-    def __init__(self, owner: DictValue) -> None:
-        super().__init__()
-        self.owner = owner
+    def __init__(self, owner: DictValue, source: Source | None = None, object_: Any = None) -> None:
+        super().__init__(source)
+        self.owner, self.object = owner, object_
+
+    def identity(self) -> Any:
+        return self if self.object is None else self.object
 
     def python_type(self) -> type:
         return MappingProxyType
@@ -224,6 +230,24 @@ class ProxyValue(Value):
 
 
 RECIPES[ProxyValue] = lambda results, value: value.recipe(results)
+
+
+def _mapping_of(proxy: Any) -> Any:
+    """What a view of a mapping is one of."""
+    if type(proxy) is not MappingProxyType:
+        raise TypeError(f"{type(proxy).__name__} is no mappingproxy")
+    (mapping,) = gc.get_referents(proxy)
+    return mapping
+
+
+@wraps(MappingProxyType)
+def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
+    mapping = _mapping_of(object_)
+    if type(mapping) not in (dict, OrderedDict):
+        raise session.unsupported(f"{source.name}, a view of {type(mapping).__name__}, is looked at")
+    owner = session.realize(session.wrap(mapping, DerivedSource(source, _mapping_of)))
+    assert isinstance(owner, DictValue)
+    return ProxyValue(owner, source, object_)
 
 
 @rule(MappingProxyType)
