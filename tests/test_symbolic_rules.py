@@ -89,3 +89,30 @@ def test_gradients_of_a_batch_of_one_that_lies_in_columns_lie_as_in_eager(biased
         found, expected = (torch.autograd.grad(y, wanted, torch.ones_like(y)) for y in results)
         torch.testing.assert_close(found, expected)
         assert found[0].stride()[1:] == expected[0].stride()[1:]
+
+
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matrices": lambda a, b: a @ b,
+    "a part of a matrix": lambda a, b: a[:, : b.shape[0]] @ b,
+    "matrices in columns": lambda a, b: b.t() @ a.t(),
+    "linear": lambda a, b: F.linear(a, b.t()),
+    "addmm": lambda a, b: torch.addmm(b[0], a, b),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_gradients_of_products_of_sizes_that_may_be_1(name: str) -> None:
+    """How matrices lie decides how their gradients do; whether a size is 1 does not."""
+    f = PRODUCTS[name]
+    compiled = ingot.compile(f, fullgraph=True)
+    sizes = [(4, 6, 5), (7, 6, 5), (7, 8, 5), (3, 5, 9), (1, 4, 3), (4, 1, 3), (5, 5, 1), (1, 1, 4), (6, 1, 1)]
+    for rows, inner, columns in sizes:
+        wide = inner + 2 if name == "a part of a matrix" else inner
+        a, b = (torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in ((rows, wide), (inner, columns)))
+        results = compiled(a, b), f(a, b)
+        found, expected = (torch.autograd.grad(y.sin().sum(), (a, b)) for y in results)
+        torch.testing.assert_close((results[0], *found), (results[1], *expected))
+        for own, eager in zip((results[0], *found), (results[1], *expected)):
+            steps = [[step for step, size in zip(t.stride(), t.shape) if size > 1] for t in (own, eager)]
+            assert steps[0] == steps[1]
+    assert len(Compiler.of(compiled).compilations) <= 4

@@ -349,6 +349,22 @@ def too_large() -> Unsupported:
     return error
 
 
+def _decides_no_order(step: Expr) -> bool:
+    """Whether autograd asks if the step between the rows of a matrix is 1, to have the gradient of a product lie as the
+    matrix does, and it does not matter: where the step within a row is 1, only a matrix of one row lies in columns."""
+    node = torch._C._current_autograd_node()
+    names = _PRODUCTS.get(node.name()) if node is not None else None
+    if names is None:
+        return False
+    steps = [getattr(node, f"_saved_{name}_sym_strides") for name in names]
+    within = [to_expr(second) for first, second in steps if to_expr(first) is step]
+    return bool(within) and all(e is ONE for e in within)
+
+
+_PRODUCTS = {"MmBackward0": ("self", "mat2"), "AddmmBackward0": ("mat1", "mat2")}
+"""By the name of autograd's node: what it calls the matrices."""
+
+
 def _above_one(symbol: Symbol) -> Symbol:
     """The symbol of a size that is not 0 or 1."""
     return size_symbol(f"{symbol.name}''", 2, symbol.upper)
@@ -530,6 +546,8 @@ class SizeNode(_Node):
 
     def _relation(self, left: Expr, relation: Any, right: Expr) -> TruthNode:
         def decide(likely: bool | None = None) -> bool:
+            if relation == "==" and right is ONE and left.constant is None and _decides_no_order(left):
+                return False
             return self.context.holds(left, relation, right, likely)
 
         def decide_unless(default: bool) -> bool:
