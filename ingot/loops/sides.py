@@ -18,7 +18,8 @@ def device_of(graph: torch.fx.Graph) -> tuple[torch.device, str]:
     found: dict[torch.device, str] = {}
     for node in graph.nodes:
         for tensor in _tensors(node):
-            found.setdefault(tensor.device, node.meta.get("where", ""))
+            if (device := tensor.device) not in found:
+                found[device] = node.meta.get("where", "")
     others = [device for device in found if device != _CPU]
     if len(others) > 1 or (len(found) > 1 and others[0].type != "cuda"):
         raise Unsupported(f"tensors on several devices: {', '.join(map(str, found))}", [*found.values()][1], skip=True)

@@ -118,8 +118,9 @@ def plan_memory(
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}
-    arena_bytes = _offsets([life for life in arena_lives if life.buffer not in joined], sizes)[1]
     offsets, joined_bytes = _offsets(arena_lives, sizes)
+    apart = [life for life in arena_lives if life.buffer not in joined]
+    arena_bytes = _offsets(apart, sizes)[1] if joined else joined_bytes
     places |= {name: Place("small" if name in joined else "arena", offset=at) for name, at in offsets.items()}
     last_use: dict[int, tuple[str, ...]] = {}
     for life in alive.values():
