@@ -45,15 +45,16 @@ static PyObject *tensor_of(PyObject *Py_UNUSED(module), PyObject *number) {
         return PyErr_Format(PyExc_TypeError, "%s is not float", Py_TYPE(number)->tp_name);
     if (maker == NULL)
         return PyErr_Format(PyExc_RuntimeError, "nothing makes tensors of numbers");
+    const double value = PyFloat_AS_DOUBLE(number);
     uint64_t bits;
-    memcpy(&bits, &PyFloat_AS_DOUBLE(number), sizeof bits);
+    memcpy(&bits, &value, sizeof bits);
     const size_t place = bits * 0x9E3779B97F4A7C15u >> (64 - KEPT_BITS);
     PyObject *tensor = kept[place].tensor;
     if (tensor != NULL && kept[place].bits == bits)
         return Py_NewRef(tensor);
     void *data;
     if (tensor != NULL && ingot_is_alone(tensor) && ingot_tensor_data(tensor, &data) == 0) {
-        *(double *)data = PyFloat_AS_DOUBLE(number);
+        *(double *)data = value;
         kept[place].bits = bits;
         return Py_NewRef(tensor);
     }
