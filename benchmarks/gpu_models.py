@@ -245,7 +245,7 @@ def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None
 
 def device_seconds(call: Callable[[], Any], calls: int = 5) -> float:
     """Seconds of the device's work in one call."""
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         for _ in range(calls):
             call()
         torch.cuda.synchronize()
