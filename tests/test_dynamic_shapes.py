@@ -437,7 +437,7 @@ def test_recurrent_layers_without_gradients(settings: dict[str, Any], train: boo
             x = torch.randn(shape)
             assert_same(compiled(x), layer(x), 1e-5)
     made = Compiler.of(compiled).compilations
-    assert all(c.skipped is None for c in made)
+    assert (train or len(made) == 2) and all(c.skipped is None for c in made)
 
 
 def test_gradients_of_some_outputs() -> None:

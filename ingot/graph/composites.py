@@ -18,6 +18,7 @@ from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
 from ingot.graph.matmul import attention_written_out, folds, matmul
 from ingot.graph.meta import tensors_in
+from ingot.graph.recurrent import MODES, by_cudnn
 
 aten = torch.ops.aten
 State = tuple[Tensor, ...]
@@ -175,6 +176,10 @@ def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
         return output, tuple(final)
 
     return _layers(layer, x, tuple(s.contiguous() for s in states), params, *settings)
+
+
+for _name in MODES:
+    _APART[getattr(torch, _name)] = by_cudnn(_name, _APART[getattr(torch, _name)])
 
 
 # -- views ------------------------------------------------------------------------------------------------------------

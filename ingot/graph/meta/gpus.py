@@ -56,6 +56,18 @@ def embedding_bag(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
     return fresh((bags, weight.shape[1]), weight.dtype), *others
 
 
+def recurrent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    x, _, hx, cx, _, hidden, projected, _, both, _, reserve = args
+    output = fresh((*x.shape[:2], (projected or hidden) * (1 + both)), x.dtype)
+    final = fresh(hx.shape, x.dtype), fresh((0,) if cx is None else cx.shape, x.dtype)
+    return output, *final, fresh((reserve,), torch.uint8)
+
+
+def recurrent_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    x, weights, hx, cx, *_ = args
+    return [fresh(t.shape, t.dtype) for t in (x, hx, cx, *(weights if args[9] else ())) if t is not None]
+
+
 def with_wide_statistics(rule: Rule) -> Rule:
     """The rule of a norm whose mean and deviation are kept as they were accumulated."""
 

@@ -55,6 +55,8 @@ from ingot.graph.meta.gpus import (
     cudnn_grid_sampler,
     cudnn_grid_sampler_backward,
     embedding_bag,
+    recurrent,
+    recurrent_backward,
     rms_norm,
     rms_norm_backward,
     with_wide_statistics,
@@ -79,6 +81,7 @@ from ingot.graph.meta.untried import (
     sorted_,
 )
 from ingot.graph.schemas import is_pointwise
+from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
 
 aten = torch.ops.aten
 
@@ -164,6 +167,8 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
     aten.pow.Scalar: contiguous_exponent,
     aten.ldexp.Tensor: power_of_two,
     aten.bernoulli.Tensor: like_self,
+    cudnn_rnn: recurrent,
+    cudnn_rnn_backward: recurrent_backward,
 }
 BY_LOOK = frozenset(
     (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,

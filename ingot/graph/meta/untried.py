@@ -117,12 +117,13 @@ def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
 
 
 @unless_known
-def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
     """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
     x, hidden, cell = args[0], args[5], args[6]
     sizes = [(*x.shape[:2], args[10]), hidden.shape, cell.shape]
     *results, workspace = tried_out(op, args, kwargs)
-    return *[_sized_as(op, s, t) for s, t in zip(sizes, results)], fresh((1,), workspace.dtype)
+    window = None if workspace is None else fresh((1,), workspace.dtype)  # none in inference
+    return *[_sized_as(op, s, t) for s, t in zip(sizes, results)], window
 
 
 @unless_known

@@ -1,0 +1,100 @@
+"""Recurrent layers that cuDNN computes. torch's own functions look at the weights' memory, and fakes have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.errors import EagerRaises, Unsupported
+from ingot.graph import geometry
+from ingot.graph.fakes import requires_grad
+from ingot.loops.recurrent_ops import Settings, cudnn_rnn, cudnn_rnn_backward, reserve_bytes
+
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # as cuDNN counts them
+
+
+def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's function `name` where cuDNN would compute it, else what is called `otherwise`."""
+
+    def function(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        is_packed = isinstance(args[1], Tensor) or (name == "lstm" and isinstance(args[0], Tensor))
+        if kwargs or is_packed or not serves(x):
+            return otherwise(x, *args, **kwargs)
+        states, weights, *settings = args
+        states = [states] if isinstance(states, Tensor) else list(states)
+        recorded = torch.is_grad_enabled() and any(map(requires_grad, (x, *states, *weights)))
+        widths = [*[s.shape[-1] for s in states], *[n for w in weights for n in w.shape]]
+        sizes = [*x.shape, *states[0].shape] if recorded else []  # how much is kept, these decide
+        if any(isinstance(n, torch.SymInt) for n in (*widths, *sizes)):
+            return otherwise(x, *args)
+        return _layers(MODES[name], x, states, list(weights), recorded, *settings)
+
+    return function
+
+
+def serves(x: Tensor) -> bool:
+    """Whether cuDNN computes a layer over `x`."""
+    return x.device.type == "cuda" and torch.backends.cudnn.is_acceptable(x)
+
+
+def _is_contiguous(t: Tensor) -> bool:
+    known = all(isinstance(n, int) for n in t.shape)
+    return t.is_contiguous() if known else geometry.surely_plain(t)
+
+
+def _layers(
+    mode: int, x: Tensor, states: list[Tensor], weights: list[Tensor], recorded: bool, has_biases: bool, layers: int,
+    dropout: float, train: bool, both: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    if torch.is_autocast_enabled(x.device.type):
+        raise Unsupported("a recurrent layer under autocast on a GPU")
+    if dropout and train and layers > 1:
+        raise Unsupported("dropout between the layers of a recurrent network on a GPU, which cuDNN draws")
+    if recorded and not train:
+        raise Unsupported("gradients of a recurrent layer in evaluation mode, which cuDNN has none of")
+    given = [x, *states, *weights]
+    if len({(t.dtype, t.device) for t in given}) > 1 or not all(map(_is_contiguous, states)):
+        raise Unsupported("tensors that cuDNN refuses")
+    hx, cx = states if mode == MODES["lstm"] else (states[0], None)
+    hidden, projected = (hx, cx if cx is not None else hx)[1].shape[2], 0
+    if hx.shape[2] != hidden:
+        projected = hx.shape[2]
+    settings = Settings(mode, hidden, projected, layers, both, recorded, 0)
+    if batch_first:
+        x = x.transpose(0, 1)
+    if recorded:
+        with torch._C._DisableTorchDispatch():  # the fakes' modes: this is done for real
+            kept = reserve_bytes(x.device, x.dtype, [*x.shape], [w.shape for w in weights], settings)
+        found = Recurrent.apply(settings._replace(reserve=kept), x, hx, cx, *weights)
+    else:
+        found = cudnn_rnn(x, weights, hx, cx, *settings)
+    output, *final = found
+    final = final[: len(states)]
+    return (output.transpose(0, 1) if batch_first else output), *final
+
+
+class Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, settings: Any, x: Any, hx: Any, cx: Any, *weights: Any) -> Any:  # type: ignore[override]
+        output, hy, cy, reserve = cudnn_rnn(x, list(weights), hx, cx, *settings)
+        ctx.settings = settings
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, hx, cx, output, reserve, *weights)
+        if cx is None:
+            ctx.mark_non_differentiable(cy)
+        return output, hy, cy
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Any, d_hy: Any, d_cy: Any) -> Any:  # type: ignore[override]
+        if torch.is_grad_enabled():
+            raise EagerRaises("second derivatives of a recurrent layer, which cuDNN has none of", skip=True)
+        x, hx, cx, output, reserve, *weights = ctx.saved_tensors
+        of_weights = any(ctx.needs_input_grad[4:])
+        tangents = d_output, d_hy, None if cx is None else d_cy
+        found = cudnn_rnn_backward(x, weights, hx, cx, output, reserve, *tangents, of_weights, *ctx.settings)
+        of_states: Sequence[Any] = found[:2] if cx is None else found[:3]
+        of_each = found[len(of_states) :] if of_weights else [None] * len(weights)
+        return None, *of_states, *([None] if cx is None else []), *of_each
