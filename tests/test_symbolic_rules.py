@@ -116,3 +116,16 @@ def test_gradients_of_products_of_sizes_that_may_be_1(name: str) -> None:
             steps = [[step for step, size in zip(t.stride(), t.shape) if size > 1] for t in (own, eager)]
             assert steps[0] == steps[1]
     assert len(Compiler.of(compiled).compilations) <= 4
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_the_gradient_of_one_matrix_of_a_product(wanted: int) -> None:
+    compiled = ingot.compile(lambda a, b: a @ b, dynamic=True, fullgraph=True)
+    for rows, inner in ((4, 6), (7, 5), (1, 3), (3, 1)):
+        matrices = torch.randn(rows, inner), torch.randn(inner, 2)
+        matrices[wanted].requires_grad_()
+        results = compiled(*matrices), matrices[0] @ matrices[1]
+        found = [torch.autograd.grad(y.sin().sum(), matrices[wanted]) for y in results]
+        torch.testing.assert_close(*found)
+    (made,) = Compiler.of(compiled).compilations
+    assert made.fixed_sizes == []

@@ -356,8 +356,8 @@ def _decides_no_order(step: Expr) -> bool:
     names = _PRODUCTS.get(node.name()) if node is not None else None
     if names is None:
         return False
-    steps = [getattr(node, f"_saved_{name}_sym_strides") for name in names]
-    within = [to_expr(second) for first, second in steps if to_expr(first) is step]
+    steps = [getattr(node, f"_saved_{name}_sym_strides") for name in names]  # none of what wants no gradient
+    within = [to_expr(both[1]) for both in steps if both and to_expr(both[0]) is step]
     return bool(within) and all(e is ONE for e in within)
 
 
