@@ -147,3 +147,81 @@ def test_temperatures_of_samples() -> None:
     for s in (0.5, 1.0, 2.0):
         torch.testing.assert_close(compiled(X, s).sum(-1), torch.ones(8))
     assert len(Compiler.of(compiled).compilations) == 1
+
+
+def test_the_gradient_of_elu_at_zero() -> None:
+    compiled = ingot.compile(F.elu)
+    for alpha in (0.5, 2.0, 0.0, -1.5):
+        for f in (F.elu, compiled):
+            x = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
+            f(x, alpha).sum().backward()
+            assert x.grad is not None and x.grad[1] == alpha
+
+
+def test_softplus_by_nothing_and_by_little() -> None:
+    compiled = ingot.compile(F.softplus)
+    for beta in (0.0, 1e-30, 2.0, 1e-300):
+        found = []
+        for f in (F.softplus, compiled):
+            x = torch.linspace(-1, 1, 5).requires_grad_()
+            y = f(x, beta)
+            found.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
+        torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 4), (5, 4), (7, 5)])
+def test_a_sum_of_products_is_as_large_as_these(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RuntimeError, match="expand"):
+        ingot.compile(lambda x, s: torch.addmm(x, X[:1, :3], X[:3], beta=s))(torch.ones(shape), 0.5)
+
+
+@pytest.mark.parametrize("f", [F.leaky_relu, F.elu, F.softplus])
+def test_numbers_that_the_type_does_not_hold(f: Any) -> None:
+    for f_ in (f, ingot.compile(f)):
+        with pytest.raises(RuntimeError, match="overflow"):
+            f_(X, 1e300)
+
+
+def test_powers_of_large_and_small_numbers() -> None:
+    compiled = ingot.compile(lambda x, s: s**x)
+    for s in (2.0, 1e300, 1e-300, 3.5):
+        found = []
+        for f in (compiled, lambda x, s: s**x):
+            x = torch.tensor([0.0, -2.0, 1.0], requires_grad=True)
+            found.append(torch.autograd.grad(f(x, s).sum(), x)[0])
+        torch.testing.assert_close(*found)
+
+
+def test_a_remainder_by_a_tensor_has_no_gradient() -> None:
+    for f in (lambda x, s: s % x, ingot.compile(lambda x, s: s % x)):
+        x = torch.tensor([1.5, 2.0], requires_grad=True)
+        with pytest.raises(RuntimeError, match="remainder is not implemented"):
+            f(x, 7.0).sum().backward()
+
+
+@pytest.mark.parametrize("autograd", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, s: torch.tensor(s, dtype=torch.float64),
+        lambda x, s: torch.tensor([s], dtype=torch.float64),
+        lambda x, s: torch.as_tensor(s, dtype=torch.float64).expand(2),
+        lambda x, s: torch.scalar_tensor(s, dtype=torch.float64),
+        lambda x, s: torch.full((), s, dtype=torch.float64),
+        lambda x, s: x.new_tensor(s),
+        lambda x, s: x.new_full((), s),
+        lambda x, s: torch.asarray(s, dtype=torch.float64),
+        lambda x, s: torch.stack([torch.tensor(s, dtype=torch.float64)])[0],
+        lambda x, s: torch.tensor(s, dtype=torch.float64).to(torch.float64),
+    ],
+)
+def test_a_tensor_of_a_number_is_the_callers_to_write(make: Any, autograd: bool) -> None:
+    x = X.double().requires_grad_(autograd)
+    for f in (lambda x, s: (x * s, make(x, s)), lambda x, s: (x * s, make(x, s).mul_(2))):
+        compiled = ingot.compile(f)
+        for _ in range(3):
+            scaled, made = compiled(x, 3.75)
+            expected = f(x, 3.75)[1].clone()
+            assert torch.equal(scaled, x * 3.75) and torch.equal(made, expected)
+            if not made.requires_grad and made.stride() == torch.empty(made.shape).stride():
+                made.fill_(9.0)

@@ -18,6 +18,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
+from ingot.capture.values.numbers import fits as is_element
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
 from ingot.graph.functional import draws_in_memory_order
 from ingot.graph.geometry import same_sizes
@@ -34,8 +35,8 @@ def _leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 
 def _elu(input: Tensor, alpha: float = 1.0) -> Tensor:
-    # No exponential of what is not taken overflows, so that its gradient is 0.
-    return torch.where(input < 0, torch.expm1(input.clamp(max=0)) * alpha, input)
+    # No exponential of what is not taken overflows, so that its gradient is 0. That of 0 is alpha.
+    return torch.where(input <= 0, torch.expm1(input.clamp(max=0)) * alpha, input)
 
 
 def _softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -45,12 +46,12 @@ def _softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tens
 
 def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     product = torch.mm(mat1, mat2) * alpha
-    return product + input * beta if beta else product  # without it, no NaN of the input's counts
+    return product + input.expand(product.shape) * beta if beta else product
 
 
 def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     product = torch.bmm(batch1, batch2) * alpha
-    return product + input * beta if beta else product
+    return product + input.expand(product.shape) * beta if beta else product
 
 
 def _attention(
@@ -138,6 +139,16 @@ def _is_of_equals(given: Mapping[str, Value]) -> bool:
     return _weighs_alike(given) and same_sizes(x.fake.shape, target.fake.shape)
 
 
+def _is_factor(number: float) -> bool:
+    """Whether it counts: where it is 0, no NaN of what it is multiplied with does."""
+    return number != 0 and math.isfinite(number)
+
+
+def _is_divisor(number: float) -> bool:
+    """Whether what is divided by it, or by its square, is finite in float32."""
+    return 1e-15 < abs(number) < 1e15
+
+
 class _Formula(NamedTuple):
     """The formula of a function, the arguments that are numbers of it, the types of tensors for which it rounds as
     eager does, for which numbers it holds, and for which other arguments."""
@@ -152,8 +163,8 @@ class _Formula(NamedTuple):
 _FORMULAS: dict[Any, _Formula] = {
     F.leaky_relu: _Formula(_leaky_relu, ("negative_slope",), FLOATS),
     F.elu: _Formula(_elu, ("alpha",), _WIDE),
-    F.softplus: _Formula(_softplus, ("beta",), _WIDE),
-    torch.addmm: _Formula(_addmm, ("beta", "alpha"), _WIDE),
+    F.softplus: _Formula(_softplus, ("beta",), _WIDE, _is_divisor),
+    torch.addmm: _Formula(_addmm, ("beta", "alpha"), _WIDE, _is_factor),
     torch.baddbmm: _Formula(_baddbmm, ("beta", "alpha"), _WIDE),
     F.scaled_dot_product_attention: _Formula(_attention, ("scale",), _WIDE),
     F.normalize: _Formula(F.normalize, ("eps",), FLOATS),  # whose code is operations
@@ -186,7 +197,8 @@ def _rule(function: Any, made: _Formula) -> Callable[..., Value | None]:
         kinds = {value.fake.dtype for value in others.values() if isinstance(value, TensorValue)}
         if not kinds <= dtypes | _WHOLE or len(kinds - _WHOLE) != 1 or not fits(others):
             return None
-        if not all(number.applied(session, holds).constant() for number in outside):
+        (dtype,) = kinds - _WHOLE
+        if not all(n.applied(session, holds).constant() and is_element(session, n, dtype) for n in outside):
             return None
         return session.inline(FunctionValue.outside(session, formula, ConstSource(formula)), (), given)
 

@@ -167,6 +167,8 @@ class NumberValue(Value):
         # An integer may not fit a narrower type of integers.
         known = dtype in FLOATS or dtype in (torch.int64, torch.bool) or dtype in _INTEGERS and self.cls is float
         known = known and self.cls is not bool
+        if function is operator.mod and reflected and tensor.fake.requires_grad:  # eager has no such gradient
+            raise session.unsupported(f"the remainder of {self.describe()} by {tensor.describe()}")
         if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
             number = converted(session, self.tensor, dtype)
             return call(session, function, *((number, tensor) if reflected else (tensor, number)))
@@ -305,7 +307,7 @@ class OutsideNumber(NumberValue):
         self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
     ) -> Value:
         if function is operator.pow and self.in_graph and tensor.fake.dtype in (torch.float32, torch.float64):
-            if reflected or not self.applied(session, _is_special_exponent).constant():
+            if self.applied(session, _is_base if reflected else _is_usual_exponent).constant():
                 number = converted(session, self.tensor, tensor.fake.dtype)
                 return call(session, torch.pow, *((number, tensor) if reflected else (tensor, number)))
         try:
@@ -418,9 +420,14 @@ def _is_element(largest: float, number: float) -> bool:
     return not largest < abs(number) < math.inf
 
 
-def _is_special_exponent(number: float) -> bool:
-    """Whether eager's powers of it are computed another way."""
-    return number in (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
+def _is_usual_exponent(number: float) -> bool:
+    """Not one of those that eager computes powers of in another way."""
+    return number not in (0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0)
+
+
+def _is_base(number: float) -> bool:
+    """Whether its logarithm, by which gradients are multiplied, is that of the number in float32."""
+    return not 0 < abs(number) < 2.0**-126 and not 2.0**127 < abs(number) < math.inf
 
 
 def _new_tensor(number: float) -> torch.Tensor:

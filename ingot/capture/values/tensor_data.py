@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.tensor import METHODS, SymIntValue, TensorValue
@@ -86,13 +86,13 @@ def _fits(number: Value, dtype: torch.dtype) -> bool:
 
 def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, Any]) -> Value:
     """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of floats."""
-    if isinstance(number, NumberValue):
-        made: Value = number.tensor
-    else:
+    own = made = number.tensor if isinstance(number, NumberValue) else NONE
+    if made is NONE:
         held = torch.int64 if isinstance(number, SymIntValue) else dtype
         named = {"dtype": ConstantValue(held), **on}
         made = session.graph.call(session, "call_function", torch.full, (TupleValue([], tuple), number), named)
     steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
-    for step in steps:
-        made = session.graph.call(session, "call_method", "to", (made, ConstantValue(step)), {})
+    for step in steps:  # the number's own tensor is nobody's to write: it may be that of other calls
+        copied: dict[str, Value] = {"copy": ConstantValue(True)} if made is own and step is dtype else {}
+        made = session.graph.call(session, "call_method", "to", (made, ConstantValue(step)), copied)
     return made
