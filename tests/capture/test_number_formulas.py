@@ -205,7 +205,7 @@ def test_a_remainder_by_a_tensor_has_no_gradient() -> None:
     [
         lambda x, s: torch.tensor(s, dtype=torch.float64),
         lambda x, s: torch.tensor([s], dtype=torch.float64),
-        lambda x, s: torch.as_tensor(s, dtype=torch.float64).expand(2),
+        lambda x, s: torch.as_tensor(s, dtype=torch.float64),
         lambda x, s: torch.scalar_tensor(s, dtype=torch.float64),
         lambda x, s: torch.full((), s, dtype=torch.float64),
         lambda x, s: x.new_tensor(s),
