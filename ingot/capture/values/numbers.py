@@ -307,7 +307,8 @@ class OutsideNumber(NumberValue):
         self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
     ) -> Value:
         if function is operator.pow and self.in_graph and tensor.fake.dtype in (torch.float32, torch.float64):
-            if self.applied(session, _is_base if reflected else _is_usual_exponent).constant():
+            needed = _is_usual_exponent if not reflected else _is_base if tensor.fake.requires_grad else None
+            if needed is None or self.applied(session, needed).constant():
                 number = converted(session, self.tensor, tensor.fake.dtype)
                 return call(session, torch.pow, *((number, tensor) if reflected else (tensor, number)))
         try:
