@@ -336,8 +336,11 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
         frame->pointers[i] =
             (char *)frame->data[kernel->buffers[i]] + (kernel->offsets ? frame->values[kernel->offsets[i]] : 0);
     int width = kernel->parts ? kernel->count / kernel->parts : kernel->count;
-    IngotLaunch launch = {kernel->function, frame->pointers, frame->values,  kernel->parts, width, frame->extents,
-                          extent,           kernel->unit,    frame->scratch, scratch,       0};
+    IngotLaunch launch = {
+        .kernel = kernel->function, .buffers = frame->pointers, .sizes = frame->values, .parts = kernel->parts,
+        .width = width, .extents = frame->extents, .extent = extent, .unit = kernel->unit, .scratch = frame->scratch,
+        .scratch_stride = scratch, .nanoseconds = nanoseconds,
+    };
     int long_running = nanoseconds > RELEASE_GIL_NANOSECONDS * threads;
     PyThreadState *state = long_running ? PyEval_SaveThread() : NULL;
     int32_t status = ingot_launch(&launch, threads);

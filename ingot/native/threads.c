@@ -9,6 +9,9 @@
    take 15, for a softmax of 12 they take 8.) */
 static const double GRAIN_NANOSECONDS = 7e3;
 
+/* A thread's share is so many pieces, if each is worth it. */
+enum { PIECES = 16, MOST_TAKEN = 256, TAKEN_STRIDE = 8 };
+
 /* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without the GOMP_ entry
    points on every architecture) kernels run on the calling thread. */
 static struct {
@@ -37,6 +40,12 @@ int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
     return most < 1 ? 1 : most;
 }
 
+/* What a kernel keeps in its scratch from one call to the next begins with a word that is 0 where there is nothing. */
+static void forget(const IngotLaunch *launch, char *scratch) {
+    if (launch->scratch_stride >= sizeof(int64_t))
+        *(int64_t *)scratch = 0;
+}
+
 /* Runs the points from `begin` to `end` of the whole range: of each part, those that lie there. */
 static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, char *scratch) {
     if (launch->parts == 0)
@@ -45,6 +54,7 @@ static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, 
     for (int i = 0; i < launch->parts && start < end; i++) {
         int64_t extent = launch->extents[i], from = Py_MAX(begin - start, 0), to = Py_MIN(end - start, extent);
         if (from < to) {
+            forget(launch, scratch);
             int32_t status =
                 launch->kernel(launch->buffers + (size_t)i * launch->width, launch->sizes, from, to, scratch);
             if (status != 0)
@@ -55,27 +65,49 @@ static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, 
     return 0;
 }
 
-/* One thread's share: whole units, as even as they come. */
-static void run_share(void *data) {
+/* A thread takes its share, whole units, as even as they come, in pieces; then pieces of others' that are not begun:
+   processors are not equally fast at all times. */
+static void run_shares(void *data) {
     IngotLaunch *launch = data;
     int64_t number = openmp.thread_number(), team = openmp.team_size(), unit = launch->unit;
     int64_t units = (launch->extent + unit - 1) / unit;
-    int64_t begin = units * number / team * unit, end = units * (number + 1) / team * unit;
-    if (end > launch->extent)
-        end = launch->extent;
-    if (begin >= end)
-        return;
     char *scratch = launch->scratch + (size_t)number * launch->scratch_stride;
-    int32_t status = run_range(launch, begin, end, scratch);
-    if (status != 0)
-        __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+    forget(launch, scratch);
+    for (int64_t k = 0; k < team; k++) {
+        int64_t share = (number + k) % team;
+        int64_t begin = units * share / team, end = units * (share + 1) / team;
+        int64_t *taken = &launch->taken[share * TAKEN_STRIDE];
+        for (;;) {
+            int64_t from = begin + __atomic_fetch_add(taken, launch->piece, __ATOMIC_RELAXED);
+            if (from >= end)
+                break;
+            int64_t to = Py_MIN(from + launch->piece, end);
+            int32_t status = run_range(launch, from * unit, Py_MIN(to * unit, launch->extent), scratch);
+            if (status != 0) {
+                __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+                return;
+            }
+        }
+    }
 }
 
 int32_t ingot_launch(IngotLaunch *launch, int threads) {
-    if (threads <= 1)
+    if (threads <= 1) {
+        forget(launch, launch->scratch);
         return run_range(launch, 0, launch->extent, launch->scratch);
+    }
+    int64_t taken[MOST_TAKEN * TAKEN_STRIDE];
+    if (threads > MOST_TAKEN)
+        threads = MOST_TAKEN;
+    for (int i = 0; i < threads; i++)
+        taken[i * TAKEN_STRIDE] = 0;
+    int64_t units = (launch->extent + launch->unit - 1) / launch->unit, share = (units + threads - 1) / threads;
+    double worth = launch->nanoseconds / GRAIN_NANOSECONDS / threads;
+    int64_t pieces = Py_MAX(Py_MIN(Py_MIN(share, PIECES), worth < PIECES ? (int64_t)worth : PIECES), 1);
+    launch->piece = (share + pieces - 1) / pieces;
+    launch->taken = taken;
     launch->status = 0;
-    openmp.parallel(run_share, launch, (unsigned)threads, 0);
+    openmp.parallel(run_shares, launch, (unsigned)threads, 0);
     return launch->status;
 }
 

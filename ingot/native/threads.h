@@ -18,9 +18,11 @@ typedef struct {
     int parts, width;       /* no parts: one set of buffers */
     const int64_t *extents; /* per part */
     int64_t extent;         /* points of the range */
-    int64_t unit;           /* a thread's share is a multiple of this many points */
+    int64_t unit;           /* what a thread takes at once is a multiple of this many points */
     char *scratch;          /* one block per thread */
     size_t scratch_stride;  /* bytes from one thread's block to the next */
+    double nanoseconds;     /* of the whole range, on one core */
+    int64_t piece, *taken;  /* while it runs: units that a thread takes at a time, and those taken of each share */
     int32_t status;         /* out: 0, or what one failing share returned */
 } IngotLaunch;
 

@@ -60,7 +60,8 @@ message) of values, must hold.
 
 Kernel ABI: `int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)`.
 `sizes` begins with the values of the size symbols; [begin, end) are points of the collapsed parallel loops;
-`scratch` is 64-byte aligned and private to the thread. It returns 0, or 1 + k for the k-th of `errors`, each
+`scratch` is 64-byte aligned and private to the thread, which may call it for several pieces; what it keeps there from
+one to the next begins with a word that is 0 before the first. It returns 0, or 1 + k for the k-th of `errors`, each
 (exception type, message).
 """
 

@@ -68,13 +68,44 @@ failed:
 }
 """
 
+# Writes 1 to the elements of buffer 0; who begins with the first one waits until number 31 is written.
+_WAIT_FOR_OTHERS = """
+define i32 @wait_for_others(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) {
+entry:
+  %p0 = load ptr, ptr %buffers
+  %place = getelementptr float, ptr %p0, i64 31
+  %first = icmp eq i64 %begin, 0
+  br i1 %first, label %loop, label %write
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %more ]
+  %x = load volatile i32, ptr %place
+  %set = icmp ne i32 %x, 0
+  br i1 %set, label %write, label %more
+more:
+  %next = add i64 %i, 1
+  %late = icmp sgt i64 %next, 4000000000
+  br i1 %late, label %failed, label %loop
+write:
+  %k = phi i64 [ %begin, %entry ], [ %begin, %loop ], [ %k.next, %write ]
+  %to = getelementptr float, ptr %p0, i64 %k
+  store volatile float 1.0, ptr %to
+  %k.next = add i64 %k, 1
+  %again = icmp slt i64 %k.next, %end
+  br i1 %again, label %write, label %done
+done:
+  ret i32 0
+failed:
+  ret i32 1
+}
+"""
+
 
 @functools.cache
 def _engine() -> llvm.ExecutionEngine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     text = "".join(_LOOP.format(name=name, body=body, status=status) for name, (body, status) in _BODIES.items())
-    module = llvm.parse_assembly(text + _WAIT)
+    module = llvm.parse_assembly(text + _WAIT + _WAIT_FOR_OTHERS)
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()

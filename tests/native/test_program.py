@@ -818,12 +818,29 @@ class TestThreads:
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(3)
-            assert len(self.shares(1000, 1, 1e6)) == 3
-            assert [begin % 16 for begin in self.shares(1000, 16, 1e6)] == [0, 0, 0]
+            assert len(self.shares(1000, 1, 22.0)) == 3
+            begins = self.shares(1000, 16, 1e6)
+            assert begins == [16 * unit for share in (0, 21, 42) for unit in range(share, share + 21, 2)]
             assert self.shares(20, 16, 1e6) == [0, 16]
             assert self.shares(16, 16, 1e6) == [0]
             torch.set_num_threads(1)
             assert self.shares(1000, 1, 1e6) == [0]
+        finally:
+            torch.set_num_threads(before)
+
+    def test_a_thread_that_is_done_takes_what_another_has_not_begun(self):
+        """One waits in its first piece until the last piece of its share is done."""
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(2)
+            run = program(
+                [vector("input")],
+                [launch("wait_for_others", 0, work=1e6, errors=((IndexError, "nobody came"),))],
+                [],
+                expressions=(const(64), const(1), const(0)),
+            )
+            x = torch.zeros(64)
+            assert run(x) == () and x.tolist() == [1.0] * 64
         finally:
             torch.set_num_threads(before)
 

@@ -90,8 +90,9 @@ class _ContractionEmitter(KernelEmitter):
         self.keeps = self.copies and extent is not None and product.row_block * extent * tile.size <= KEPT
         copied = self.copied_bytes * (-(-(extent or 0) // self.steps) if self.keeps else 1)
         self.entries = (self.depth // tiles.UNROLL + 1) * tiles.SOON
-        self.scratch = integer(packed + sums + copied + 8 * (self.offset_count + self.entries))
-        scratch = Value(self.e, "%scratch", "ptr", 1, 0)
+        self.scratch = integer(LINE + packed + sums + copied + 8 * (self.offset_count + self.entries))
+        self.block_copied = Value(self.e, "%scratch", "ptr", 1, 0)  # 1 + the number of the block whose rows are kept
+        scratch = self.e.pointer(self.block_copied, "i8", LINE)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.copied = self.e.pointer(scratch, "i8", packed + sums)
         self.rows_copy = self.copied
@@ -113,8 +114,6 @@ class _ContractionEmitter(KernelEmitter):
         rows, columns = product(s.extent for s in p.rows), self.column.extent
         self._store_offsets()
         self._clear_entries()
-        before = e.variable("i64", 1)
-        before.store(e.constant(-1, "i64"))
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
             if p.left.index.symbols.isdisjoint(self.kernel.loops):  # read the rows once, for the whole batch
@@ -124,8 +123,9 @@ class _ContractionEmitter(KernelEmitter):
                 rows_read = point
                 point, down = self._quotient(point, p.row_blocks)
             if self.keeps:
-                self.copies_anew = e.compare("ne", rows_read, before.load())
-                before.store(rows_read)
+                before = e.here(f"load i64, ptr {self.block_copied.text}, align 8", "i64", 1)
+                self.copies_anew = e.compare("ne", rows_read + 1, before)
+                e.line(f"store i64 {(rows_read + 1).text}, ptr {self.block_copied.text}, align 8")
             self._bind_point(point, self.kernel.loops)
             first = down * p.row_block, across * p.column_block
             last = (
