@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import ingot
+from ingot import pipeline
+from ingot.compiler import Compiler
 from ingot.graph import recurrent
 from ingot.loops import recurrent_ops
 from ingot.loops.recurrent_ops import Settings
+from tests.runtime.fake_graphs import FakeGraphs
 
 FUNCTIONS = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
 RESERVE = 24
@@ -93,7 +96,7 @@ def test_training(name: str, used: str) -> None:
         for a, b in zip(gradients(compiled), gradients(layer), strict=True):
             torch.testing.assert_close(a, b)
             assert a.stride() == b.stride() or a.shape[0] == 1
-    (compilation,) = ingot.compiler.Compiler.of(compiled).compilations  # type: ignore[union-attr]
+    (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
     assert functions_of(compilation).count("ingot.cudnn_rnn.default") == 1
     assert functions_of(compilation.backward).count("ingot.cudnn_rnn_backward.default") == 1
 
@@ -118,7 +121,7 @@ def test_inference_over_any_batch() -> None:
             x = torch.randn(steps, batch, 5)
             for a, b in zip(flat(compiled(x)), flat(layer(x)), strict=True):
                 torch.testing.assert_close(a, b)
-    compilations = ingot.compiler.Compiler.of(compiled).compilations  # type: ignore[union-attr]
+    compilations = Compiler.of(compiled).compilations  # type: ignore[union-attr]
     assert len(compilations) == 1 and "ingot.cudnn_rnn.default" in functions_of(compilations[0])
 
 
@@ -168,6 +171,21 @@ def test_second_derivatives_are_eagers() -> None:
         return torch.autograd.grad(first.square().sum(), x)[0]
 
     torch.testing.assert_close(second(compiled), second(layer))
+
+
+def test_a_layer_alone_is_worth_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = FakeGraphs()
+    monkeypatch.setattr(pipeline, "machine_of", lambda device: machine)
+    layer, x = nn.GRU(5, 6), torch.randn(4, 3, 5)
+    compiled: Any = ingot.compile(layer, fullgraph=True, mode="reduce-overhead")
+    for _ in range(6):
+        found, expected = (
+            torch.autograd.grad(sum(t.square().sum() for t in call(x)), list(layer.parameters()))
+            for call in (compiled, layer)
+        )
+        torch.testing.assert_close(found, expected)
+    (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
+    assert compilation.replayed.replays and compilation.backward.replayed.replays
 
 
 def test_places_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
