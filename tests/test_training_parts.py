@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ingot.gradients
@@ -68,6 +70,30 @@ def test_work_for_the_others_is_not_done():
     first.sum().backward()
     assert len(compilation_of(compiled).partial_backwards) == 2  # one for each choice
     assert is_compiled(compiled)
+
+
+@pytest.mark.parametrize("act", [F.silu, F.gelu, F.mish, F.softplus, F.hardswish, torch.sigmoid, F.log_softmax])
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+def test_what_the_gradients_keep_is_told_by_its_value(act, chosen):
+    """The nodes of a gradient are numbered otherwise where others are not there."""
+    act = functools.partial(act, dim=-1) if act is F.log_softmax else act
+
+    def function(x: Tensor, w: Tensor, decay: Tensor) -> Any:
+        q, k, v = act(x @ w).reshape(2, 6, 2, 12).transpose(1, 2).split(4, dim=3)
+        scores = (q @ k.transpose(-1, -2)) * decay[:, :6]
+        state = 0.5 + (k * decay).transpose(-1, -2) @ v
+        return scores @ v, state, act(state) * act(q).sum()
+
+    def program(wrap: Any) -> Any:
+        x, w = (torch.randn(*sizes, dtype=torch.float64, requires_grad=True) for sizes in ((2, 6, 8), (8, 24)))
+        wrapped = wrap(function)
+        wrapped(x, w, torch.linspace(0.5, 1.5, 6, dtype=torch.float64).reshape(6, 1))[chosen].sin().sum().backward()
+        if wrap is not EAGER:
+            parts = compilation_of(wrapped).partial_backwards
+            assert is_compiled(wrapped) and len(parts) == 1 and parts[0].skipped is None
+        return x.grad, w.grad
+
+    both(program)
 
 
 def test_infinite_slopes_of_what_is_not_asked_for():

@@ -56,9 +56,9 @@ class Joint:
     when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
     it comes by too, and that keeps tensors: it lets nobody pass a second time; `reentrant` whether it comes by a
     checkpoint that eager's backward differentiates by itself, for which it must be after all gradients. `passed` says
-    for each which others (bits) come by the output that it is the gradient of. `names` are
-    those of all nodes that were traced: a node that has one of them has the value that the trace gave it, and any trace
-    of the same graph gives it the same. `decided` are the sizes that the forward part finds in the data, in order.
+    for each which others (bits) come by the output that it is the gradient of. `names` are those of the nodes that
+    were traced before the gradients: a node that has one of them has the value that the trace gave it, and any trace of
+    the same graph gives it the same. `decided` are the sizes that the forward part finds in the data, in order.
     """
 
     aten: AtenGraph
@@ -187,6 +187,7 @@ def _trace(
     with preserved(), recorder:
         primals, leaves, outputs, written, windows = _forward(gm, fakes, recorder)
         recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
+        names = frozenset(node.name for node in recorder.graph.nodes)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
         shares, reentrant, passed = _shares([outputs[k] for k in differentiable])
@@ -204,7 +205,6 @@ def _trace(
     outputs[len(outputs) - len(written) :] = [0] * len(written)
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     placeholders_first(aten.graph)
-    names = frozenset(node.name for node in aten.graph.nodes)
     run_passes(aten, JOINT_PASSES)
     return Joint(
         aten,

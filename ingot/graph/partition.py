@@ -26,6 +26,7 @@ from ingot.graph.geometry import at_hand
 from ingot.graph.joint import Joint
 from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
+from ingot.graph.passes.cse import call_key, repeats_itself
 from ingot.graph.passes.layouts import laid_out
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
@@ -120,9 +121,8 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     roots = joint.aten.shapes.unbacked.roots
     if any(roots[symbol] not in joint.decided for symbol in parts.decided):
         return None
-    common = parts.joint.names & joint.names
-    known = {node.name: node for node in joint.aten.graph.nodes if node.name in common}
-    values = [known.get(node.name, node) for node in parts.values]
+    known = _alike(parts.joint, joint)
+    values = [known.get(node, node) for node in parts.values]
     primals, tangents = joint.aten.inputs[: joint.primals], joint.tangents
     needed = _ancestors([s.node for s in joint.gradients if s.node is not None], {*values, *tangents})
     late = _reached_from(tangents)
@@ -132,6 +132,24 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     made = _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, symbols, joint.gradients)
     made.lends = _lends(parts.saved)
     return None if made.checks else made
+
+
+def _alike(joint: Joint, other: Joint) -> dict[Node, Node]:
+    """For nodes of a joint graph those of `other`, one of the same captured graph, that have the same values: by their
+    names if they were traced before the gradients, else as equal calls."""
+    inputs = {n.name: n for n in joint.aten.graph.nodes if n.op == "placeholder" or n.name in joint.names}
+    calls: dict[Any, Node] = {}
+    for node in joint.aten.graph.nodes:
+        if repeats_itself(node):
+            calls.setdefault(call_key(node), node)
+    same: dict[Node, Node] = {}
+    for node in other.aten.graph.nodes:
+        known = inputs.get(node.name) if node.op == "placeholder" or node.name in other.names else None
+        if known is None and repeats_itself(node):
+            known = calls.get(call_key(node, same))
+        if known is not None:
+            same[node] = known
+    return {known: node for node, known in same.items()}
 
 
 _UP_TO_FACTORS = {aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default}

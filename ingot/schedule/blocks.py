@@ -226,11 +226,15 @@ def _at_most(points: int, all_points: int | None) -> int:
 
 
 def _flat(points: int | None) -> Blocks:
-    block = FLAT
-    while points is not None and block > 128 and -(-points // block) < FEW_BLOCKS:
+    """Eight points a thread where there are many. Measured on an H200, 16.8 million points, us by blocks of 512, 1024
+    and 256: `sin(x) * cos(x)` and more 37.5, 37.8 and 41.8, tanh-GELU 95.7, 95.8 and 120.0."""
+    block = FLAT // 2
+    if points is None or points >= FEW_BLOCKS * block:
+        return Blocks(block, warps=2)
+    while block > 128 and -(-points // block) < FEW_BLOCKS:
         block //= 2
     block = _at_most(block, points)
-    return Blocks(block, warps=max(1, min(4, block // 128)))
+    return Blocks(block, warps=max(1, block // 128))
 
 
 def _alone(points: int | None) -> Blocks:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.fx
 from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph
@@ -16,9 +19,7 @@ def share_common_subexpressions(graph: AtenGraph) -> None:
     symbols."""
     first: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
-        if node.op != "call_function" or "binds" in node.meta:
-            continue
-        if isinstance(node.target, OpOverload) and is_random(node.target):
+        if not repeats_itself(node):
             continue
         known = first.setdefault(call_key(node), node)
         if known is not node:
@@ -26,9 +27,17 @@ def share_common_subexpressions(graph: AtenGraph) -> None:
             graph.graph.erase_node(node)
 
 
-def call_key(node: torch.fx.Node) -> Any:
-    """Equal for calls that compute the same."""
-    return node.target, _key(node.args), _key(node.kwargs)
+def repeats_itself(node: torch.fx.Node) -> bool:
+    """Whether it is a call that gives the same whenever its arguments are."""
+    if node.op != "call_function" or "binds" in node.meta:
+        return False
+    return not (isinstance(node.target, OpOverload) and is_random(node.target))
+
+
+def call_key(node: torch.fx.Node, stands_for: Mapping[Any, torch.fx.Node] = MappingProxyType({})) -> Any:
+    """Equal for calls that compute the same, where some nodes are known to have the values of others."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: stands_for.get(n, n))
+    return node.target, _key(args), _key(kwargs)
 
 
 def _key(value: Any) -> Any:
