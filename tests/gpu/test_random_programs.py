@@ -148,7 +148,7 @@ def compare(found: Any, expected: Any, laid_out: int, again: Callable[[], Any], 
             same(on_cpu(e), moved=[])
         except ValuesDiffer:
             if not others:
-                for run in range(RUNS):
+                for run in range(4 * RUNS):  # of hundreds of elements, each must be seen to flip
                     with suppress(RuntimeError), Moved(run, apart=run % 2 == 1):  # some kernels refuse what noise makes
                         others.append(again()[0])
             try:
