@@ -337,9 +337,17 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
             (char *)frame->data[kernel->buffers[i]] + (kernel->offsets ? frame->values[kernel->offsets[i]] : 0);
     int width = kernel->parts ? kernel->count / kernel->parts : kernel->count;
     IngotLaunch launch = {
-        .kernel = kernel->function, .buffers = frame->pointers, .sizes = frame->values, .parts = kernel->parts,
-        .width = width, .extents = frame->extents, .extent = extent, .unit = kernel->unit, .scratch = frame->scratch,
-        .scratch_stride = scratch, .nanoseconds = nanoseconds,
+        .kernel = kernel->function,
+        .buffers = frame->pointers,
+        .sizes = frame->values,
+        .parts = kernel->parts,
+        .width = width,
+        .extents = frame->extents,
+        .extent = extent,
+        .unit = kernel->unit,
+        .scratch = frame->scratch,
+        .scratch_stride = scratch,
+        .nanoseconds = nanoseconds,
     };
     int long_running = nanoseconds > RELEASE_GIL_NANOSECONDS * threads;
     PyThreadState *state = long_running ? PyEval_SaveThread() : NULL;
