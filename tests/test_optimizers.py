@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -68,7 +69,9 @@ def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 def assert_as_exact(ours: Setting, eager: Setting, exact: Setting) -> None:
     eps = torch.finfo(ours.parameters[0].dtype).eps
-    assert error(ours.tensors(), exact.tensors()) <= max(1.1 * error(eager.tensors(), exact.tensors()), 4 * eps)
+    eagers = error(eager.tensors(), exact.tensors())
+    # Torch's fused SGD with maximize=True reads the momentum of bfloat16 before it is written: NaN where NaN lay there.
+    assert error(ours.tensors(), exact.tensors()) <= max(0 if math.isnan(eagers) else 1.1 * eagers, 4 * eps)
 
 
 def compiled_step(setting: Setting) -> Any:
