@@ -4,7 +4,8 @@ logarithm, logsumexp and cross-entropy read a row once before they know what to 
 
 A thread keeps the largest element that it has met and the sum of exp(v - largest); where a larger one comes, the sum is
 scaled. The sums of the threads are joined by their largest elements, and what the program subtracts in place of the
-largest element, as logsumexp does where that is infinite, is made good by one factor a row.
+largest element, as logsumexp does where that is infinite, is made good by one factor a row. Of other numbers, as the
+mean, that may be -inf where the largest element is not, no factor tells whether elements are -inf as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -19,17 +21,18 @@ from ingot.loops.ir import Body, Instruction
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Stage, loans
 
 POWERS = "powers"  # a reduction: the sum of exp(v - top), where top is the largest v, or 0 where that is infinite
-_OF_ROW = ("scalar", "constant")
+Defined = dict[str, tuple[Body, int]]  # scalars, and what they are
 
 
 def in_one_pass(kernel: Kernel) -> Kernel:
     """The kernel without passes over rows that only sum powers of what an earlier one finds the largest of."""
     stages = list(kernel.stages)
+    defined: Defined = {d.name: (stage.body, d.value) for stage in stages for d in stage.scalars}
     for later, second in enumerate(stages):
         for earlier in range(later):
             if _meets_what_was_stored(kernel, stages[earlier:later], second):
                 continue
-            found = _joined(stages[earlier], second)
+            found = _joined(stages[earlier], second, defined)
             if found is not None:
                 stages[earlier], stages[later] = found
                 break
@@ -44,7 +47,7 @@ def _meets_what_was_stored(kernel: Kernel, before: Sequence[Stage], stage: Stage
     return any(load.attrs[0] in stored for load in stage.body.loads)
 
 
-def _joined(first: Stage, second: Stage) -> tuple[Stage, Stage] | None:
+def _joined(first: Stage, second: Stage, defined: Defined) -> tuple[Stage, Stage] | None:
     """The stages that the two become, of which the second has no loops: None where it does more than sum powers."""
     if not second.loops or first.loops != second.loops or second.stores or not second.reductions:
         return None
@@ -57,7 +60,7 @@ def _joined(first: Stage, second: Stage) -> tuple[Stage, Stage] | None:
     for a in second.reductions:
         found = _power(second.body.instructions, a)
         top = largest.get(others[found[0]]) if found is not None else None
-        if found is None or top is None:
+        if found is None or top is None or not _is_top(second.body, found[1], _Top.of(first.body, top), defined):
             return None
         sums.append(Accumulate(POWERS, top.value, f"{a.name}_powers", top.dtype))
         after.sum_of_powers(a, found[1], top.name, sums[-1])
@@ -65,19 +68,36 @@ def _joined(first: Stage, second: Stage) -> tuple[Stage, Stage] | None:
 
 
 def _power(body: Sequence[Instruction], a: Accumulate) -> tuple[int, int] | None:
-    """The instructions v and t where exp(v - t) is summed and t belongs to the row."""
+    """The instructions v and t where exp(v - t) is summed."""
     power = body[a.value]
     if a.kind != "sum" or power.op != "exp" or power.dtype not in (torch.float32, torch.float64):
         return None
     difference = body[power.args[0]]
-    if difference.op != "sub" or not _is_of_row(body, difference.args[1]):
-        return None
-    return difference.args[0], difference.args[1]
+    return (difference.args[0], difference.args[1]) if difference.op == "sub" else None
 
 
-def _is_of_row(body: Sequence[Instruction], at: int) -> bool:
-    i = body[at]
-    return i.op in _OF_ROW or (bool(i.args) and all(_is_of_row(body, k) for k in i.args))
+class _Top(NamedTuple):
+    """A row's largest element: the scalar, and the types that it can have without being rounded."""
+
+    name: str
+    exact: set[torch.dtype]
+
+    @staticmethod
+    def of(body: Body, a: Accumulate) -> _Top:
+        value = body.instructions[a.value]
+        return _Top(a.name, {value.dtype, *[body.instructions[k].dtype for k in value.args if value.op == "to"]})
+
+
+def _is_top(body: Body, at: int, top: _Top, defined: Defined) -> bool:
+    """Whether a value is a row's largest element, or, for some, finite constants."""
+    i = body.instructions[at]
+    if i.op == "scalar":
+        return i.attrs[0] == top.name or (i.attrs[0] in defined and _is_top(*defined[i.attrs[0]], top, defined))
+    if i.op == "constant":
+        return math.isfinite(i.attrs[0])
+    if i.op not in ("where", "to") or i.dtype not in top.exact:
+        return False
+    return all(_is_top(body, k, top, defined) for k in i.args[i.op == "where" :])
 
 
 def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:

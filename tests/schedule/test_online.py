@@ -43,8 +43,9 @@ def passes(kernel: Kernel) -> list[tuple[int, int]]:
         (lambda x: F.softmax(x.abs() * 2, -1), [(1, 0), (1, 1)]),
         (lambda x: F.softmax(x, -1).argmax(-1), [(1, 0), (1, 0)]),
         (lambda x: (x.float() - x.float().amax(-1, keepdim=True)).exp().sum(-1), [(1, 0)]),
+        (lambda x: (x.float() - x.amax(-1, keepdim=True).float()).exp().sum(-1), [(1, 0)]),
     ],
-    ids=("softmax", "log_softmax", "logsumexp", "of what is computed", "read again", "written out"),
+    ids=("softmax", "log_softmax", "logsumexp", "of what is computed", "read again", "written out", "exactly as large"),
 )
 def test_long_rows_are_read_once_for_the_largest_and_the_powers(fn, expected, dtype) -> None:
     (kernel,) = kernels(fn, torch.empty(4096, LONG, dtype=dtype))
@@ -56,6 +57,8 @@ def test_what_is_not_the_same_keeps_its_pass() -> None:
     x, y = torch.empty(4096, LONG), torch.empty(4096, LONG)
     others = kernels(lambda x, y: (y - x.amax(-1, keepdim=True)).exp().sum(-1), x, y)
     assert [p for k in others for p in passes(k)] == [(1, 0), (1, 0)]
+    (by_mean,) = kernels(lambda x: (x.amax(-1), (x - x.mean(-1, keepdim=True)).exp().sum(-1)), x)
+    assert passes(by_mean) == [(1, 0), (1, 0)]
     (stored,) = kernels(lambda x: ((p := (x - x.amax(-1, keepdim=True)).exp()), p.sum(-1)), x)
     assert passes(stored) == [(1, 0), (1, 1)]
     (rounded,) = kernels(lambda x: (x - x.amax(-1, keepdim=True)).exp().sum(-1), x.bfloat16())

@@ -607,6 +607,13 @@ def test_powers_of_columns(name, narrow) -> None:
 
 
 @interpreted
+def test_powers_of_differences_to_what_may_be_infinite_by_itself(in_steps) -> None:
+    """A mean is -inf where some elements are: their differences to it are NaN."""
+    for other in (torch.amin, torch.mean):
+        same(lambda x: (x.amax(-1), (x - other(x, -1, keepdim=True)).exp().sum(-1)), awkward(9, 200))  # noqa: B023
+
+
+@interpreted
 def test_powers_of_what_was_written_since_are_not_taken_from_before(in_steps) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         top = x.amax(-1, keepdim=True)
