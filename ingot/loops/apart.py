@@ -47,13 +47,19 @@ def step_of(columns: int, itemsize: int) -> int:
     return ROW // math.gcd(ROW, columns * itemsize)
 
 
+def aligned_width(columns: int, itemsize: int) -> int:
+    """How many columns the batch has; none (a number that is not positive) where rows are too short."""
+    unit = ROW // itemsize
+    return (columns - -columns % unit * (step_of(columns, itemsize) - 1)) // unit * unit
+
+
 def parts(rows: int, columns: int, itemsize: int) -> Iterator[Part]:
     """The parts of a product whose columns lie side by side in memory, from a multiple of 16 bytes on. Some have
     elements that others have as well."""
     unit, step = ROW // itemsize, step_of(columns, itemsize)
     shift = -columns % unit
     aside = shift * (step - 1)
-    width = (columns - aside) // unit * unit
+    width = aligned_width(columns, itemsize)
     yield Part(1, 0, 1, rows, 0, 0, aside)
     yield Part(1, 0, 1, rows, width, 0, columns - width)
     if rows % step:
@@ -77,7 +83,8 @@ def suits(
     gained = 2 * columns * (rows + depth) * dtype.itemsize / COPIED
     lost = 2 * ASIDE + SHARE_LOST * 2 * rows * depth * columns / FASTEST
     lost += depth * columns * dtype.itemsize / READ if rows % step else 0
-    return step > 1 and rows >= LEAST_ROWS * step and gained > lost
+    fits = step > 1 and aligned_width(columns, dtype.itemsize) > 0
+    return fits and rows >= LEAST_ROWS * step and gained > lost
 
 
 def mm_in_parts(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:

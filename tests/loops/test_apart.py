@@ -66,6 +66,12 @@ def test_which_products_come_in_parts(
     assert suits(rows, 768, columns, left, right, dtype) == found
 
 
+def test_rows_too_short_for_parts() -> None:
+    for columns in range(1, 80):
+        if suits(1 << 26, 16, columns, (16, 1), (1, 16), torch.bfloat16):
+            assert all(part.begin >= 0 and 0 < part.columns <= columns for part in parts(1 << 26, columns, 2))
+
+
 def test_what_is_returned_is_written_where_it_stays() -> None:
     """No margins, no copies: one call, which is some of cuBLAS's."""
     x, weight = torch.empty(8, 1024, 768, dtype=torch.bfloat16), torch.empty(50257, 768, dtype=torch.bfloat16)
