@@ -235,6 +235,19 @@ def test_baddbmm_adds_a_mask(sizes):
     check(with_baddbmm, *(r(*size) for size in TOKENS), r(*sizes), kernels=["attention"])
 
 
+@pytest.mark.parametrize("alpha", [0.0, math.inf])
+def test_scores_that_count_for_nothing_or_for_all(alpha):
+    def f(q, k, v, m):
+        q, k, v = (t.transpose(1, 2).reshape(8, -1, 16) for t in (q, k, v))
+        return torch.bmm(torch.baddbmm(m, q, k.mT, beta=1, alpha=alpha).softmax(-1), v)
+
+    q, k, v = (r(*size) for size in TOKENS)
+    k[0, 3, 1, 2] = math.nan
+    with torch.no_grad():
+        expected = f(q, k, v, m := r(8, 33, 21))
+        torch.testing.assert_close(ingot.compile(f)(q, k, v, m), expected, equal_nan=True)
+
+
 def test_repeated_heads_are_shared():
     def f(q, k, v):
         q, k, v = heads(q, k, v)

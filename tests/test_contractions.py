@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -125,6 +126,31 @@ def test_other_dtypes_are_left_to_the_library(dtype):
 def test_a_bias_that_does_not_count_may_be_anything():
     a, b, c = torch.randn(9, 30), torch.randn(30, 20), torch.full((20,), float("nan"))
     assert not ingot.compile(lambda c, a, b: torch.addmm(c, a, b, beta=0))(c, a, b).isnan().any()
+
+
+@pytest.mark.parametrize("sizes", [(9, 30, 20), (3, 5, 4)], ids=str)  # eager's products of few elements are others
+@pytest.mark.parametrize("outside", [False, True], ids=["constants", "inputs"])
+@pytest.mark.parametrize("form", [torch.addmm, torch.addmv, torch.addr, torch.baddbmm, torch.addbmm])
+def test_factors_by_which_nan_and_infinity_count_or_not(form, outside, sizes):
+    m, k, n = sizes
+    left, right = torch.randn(2, m, k), torch.randn(2, k, n)
+    left[:, 1, 2], right[:, 3, 2] = math.inf, math.nan
+    bias, *operands = {
+        torch.addmm: (torch.randn(m, n), left[0], right[0]),
+        torch.addmv: (torch.randn(m), left[0], right[0, :, 0]),
+        torch.addr: (torch.randn(m, k), left[0, :, 2], left[0, 1]),
+        torch.baddbmm: (torch.randn(2, m, n), left, right),
+        torch.addbmm: (torch.randn(m, n), left, right),
+    }[form]
+    bias.view(-1)[1] = math.nan
+    given = ingot.compile(lambda b, x, y, beta, alpha: form(b, x, y, beta=beta, alpha=alpha))
+    for beta, alpha in ((0.5, 2.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, -0.0), (1.0, math.inf), (math.nan, 1.0)):
+        expected = form(bias, *operands, beta=beta, alpha=alpha)
+        if outside:
+            result = given(bias, *operands, beta, alpha)
+        else:
+            result = ingot.compile(lambda b, x, y: form(b, x, y, beta=beta, alpha=alpha))(bias, *operands)  # noqa: B023
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_nan_and_infinity():

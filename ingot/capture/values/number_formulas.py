@@ -165,7 +165,7 @@ _FORMULAS: dict[Any, _Formula] = {
     F.elu: _Formula(_elu, ("alpha",), _WIDE),
     F.softplus: _Formula(_softplus, ("beta",), _WIDE, _is_divisor),
     torch.addmm: _Formula(_addmm, ("beta", "alpha"), _WIDE, _is_factor),
-    torch.baddbmm: _Formula(_baddbmm, ("beta", "alpha"), _WIDE),
+    torch.baddbmm: _Formula(_baddbmm, ("beta", "alpha"), _WIDE, _is_factor),
     F.scaled_dot_product_attention: _Formula(_attention, ("scale",), _WIDE),
     F.normalize: _Formula(F.normalize, ("eps",), FLOATS),  # whose code is operations
     F.gumbel_softmax: _Formula(F.gumbel_softmax, ("tau",), FLOATS),

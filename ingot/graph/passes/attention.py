@@ -217,7 +217,7 @@ class _Match:
         """baddbmm(mask, query, key)."""
         added, self.query, self.key = map(_node, node.args)
         beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
-        if beta not in (0, 1) or not isinstance(alpha, (int, float)):
+        if beta not in (0, 1) or not isinstance(alpha, (int, float)) or alpha == 0 or not math.isfinite(alpha):
             return False
         if beta == 1 and not self.take_mask(_Mask(added, 3, *_leading(node)), node):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -117,6 +118,8 @@ def addmm(
     """beta * bias + alpha * (x @ y); with beta 0 the bias does not count, whatever it holds."""
     if ZERO in (*x.sizes, *out.sizes):
         raise NotLowered("a product of nothing")
+    if alpha == 0 or not math.isfinite(alpha):  # whether NaN and infinities count is for the library to say
+        raise NotLowered("a product by a number that is 0, infinite or NaN")
     if contracts(lw, out) or adds_apart(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, beta, alpha)
     if lw.target.contracts or (beta, alpha) != (1, 1) or len(bias.sizes) != 1 or len(out.sizes) != 2:
