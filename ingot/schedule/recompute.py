@@ -3,9 +3,10 @@ to keep them: softmax of long rows reads what its powers are made of again, in p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ingot.loops.expr import Expr
 from ingot.loops.ir import Body, Instruction
 from ingot.schedule.build import StageDraft, without_dead
 from ingot.schedule.kernel import Kernel, Stage, Store
@@ -24,16 +25,17 @@ def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
             if load.attrs[0] not in made:
                 return None
             first, store = made[load.attrs[0]]
-            between = [s for other in stages[first:k] for s in other.stores]
-            between += [s for s in stage.stores if s.index != load.attrs[1]]
-            stored = {s.buffer for s in between} | {lenders[s.buffer] for s in between if s.buffer in lenders}
+            before = _overwritten([s for other in stages[first:k] for s in other.stores], lenders)
+            here = _overwritten(stage.stores, lenders)
             if stages[first].loops != stage.loops or store.index != load.attrs[1] or load.args:
                 return None
             body = stages[first].body.instructions
             tree = _tree(body, store.value)
             loads = {body[n] for n in tree if body[n].op == "load"}
             wide = [i for i in loads if not i.attrs[1].symbols.isdisjoint(stage.loops)]
-            if any(body[n].op == "indirect" for n in tree) or stored & {i.attrs[0] for i in loads}:
+            if any(body[n].op == "indirect" for n in tree) or before.keys() & {i.attrs[0] for i in loads}:
+                return None
+            if any(here.get(i.attrs[0], {i.attrs[1]}) != {i.attrs[1]} for i in loads):  # not by its own point alone
                 return None
             fresh = [i for i in wide if i not in stage.body.instructions]
             gained[load.attrs[0]] += load.dtype.itemsize - sum(i.dtype.itemsize for i in fresh)
@@ -49,6 +51,15 @@ def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
     kept = [without_dead(replace(s, stores=tuple(t for t in s.stores if t.buffer not in rows))) for s in stages]
     kept = [s for s in kept if s.stores or s.reductions or s.scalars]
     return replace(kernel, stages=tuple(kept), rows=())
+
+
+def _overwritten(stores: Iterable[Store], lenders: Mapping[str, str]) -> dict[str, set[Expr]]:
+    """By buffer: where stores write it."""
+    found: dict[str, set[Expr]] = {}
+    for store in stores:
+        for name in {store.buffer, lenders.get(store.buffer, store.buffer)}:
+            found.setdefault(name, set()).add(store.index)
+    return found
 
 
 def _tree(body: Sequence[Instruction], at: int) -> set[int]:

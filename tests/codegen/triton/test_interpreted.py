@@ -620,3 +620,17 @@ def test_powers_of_what_was_written_since_are_not_taken_from_before(in_steps) ->
         return (x.exp() - top).exp().sum(-1)
 
     same(fn, draw(3, 200))
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", [(100,), (1, 100), (3, 100)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_are_written_over_what_they_are_made_of(sizes, turned, narrow) -> None:
+    """What another point overwrites is not read again."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        made = F.softmax(x.flip(-1) if turned else x, -1)
+        x.copy_(made)
+        return made * 2
+
+    same(fn, draw(*sizes))
