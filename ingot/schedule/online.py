@@ -97,7 +97,14 @@ def _is_top(body: Body, at: int, top: _Top, defined: Defined) -> bool:
         return math.isfinite(i.attrs[0])
     if i.op not in ("where", "to") or i.dtype not in top.exact:
         return False
+    if i.op == "where" and not _is_of_row(body, i.args[0]):
+        return False
     return all(_is_top(body, k, top, defined) for k in i.args[i.op == "where" :])
+
+
+def _is_of_row(body: Body, at: int) -> bool:
+    i = body.instructions[at]
+    return i.op in ("scalar", "constant") or (bool(i.args) and all(_is_of_row(body, k) for k in i.args))
 
 
 def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:

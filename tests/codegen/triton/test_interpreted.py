@@ -614,6 +614,16 @@ def test_powers_of_differences_to_what_may_be_infinite_by_itself(in_steps) -> No
 
 
 @interpreted
+def test_powers_of_differences_that_are_chosen_for_each_element(in_steps) -> None:
+    chosen = draw(200, seed=1) > 0
+
+    def fn(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        return (x - torch.where(chosen, x.amax(-1, keepdim=True), 0.5)).exp().sum(-1)
+
+    same(fn, draw(9, 200), chosen)
+
+
+@interpreted
 def test_powers_of_what_was_written_since_are_not_taken_from_before(in_steps) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         top = x.amax(-1, keepdim=True)
