@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -208,3 +209,40 @@ def test_backward_of_dropout(dtype: torch.dtype) -> None:
 def test_strides_of_a_copied_view_of_one_element(copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.randn(9, 1)
     assert ingot.compile(copied)(x).stride() == copied(x).stride() == (1,)
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
+    "softshrink": (F.softshrink, (-1.5, math.nan, math.inf, 1e300)),
+    "rrelu from": (lambda x, s: F.rrelu(x, s, 0.9), (1.5, math.inf, math.nan)),
+    "rrelu to": (lambda x, s: F.rrelu(x, 0.1, s), (-1.5, math.inf, math.nan)),
+    "rrelu in training": (lambda x, s: F.rrelu(x, s, 0.9, training=True), (1.5, -math.inf, math.nan)),
+    "the end of arange": (lambda x, s: x + torch.arange(0, s, 2.0).sum(), (-1.5, -6.0)),
+    "the step of arange": (lambda x, s: x + torch.arange(0, 4.0, s).sum(), (-1.5, 0.0)),
+    "mvlgamma": (lambda x, s: torch.mvlgamma(x.abs() + 3, int(s)), (-1.5, 0.0)),
+    "interpolate": (lambda x, s: F.interpolate(x.long()[None], scale_factor=s), (1.5, 2.0)),
+}
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["constants", "inputs"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_that_eager_refuses(name: str, outside: bool) -> None:
+    function, numbers = REFUSED[name]
+    x = torch.linspace(-2, 2, 15).reshape(3, 5)
+    compiled = ingot.compile(function)
+    if outside and name != "interpolate":
+        for s in (0.5, 0.75) if name != "mvlgamma" else (1.0, 2.0):
+            torch.manual_seed(0)
+            expected = function(x, s)
+            torch.manual_seed(0)
+            torch.testing.assert_close(compiled(x, s), expected)
+    for s in numbers:
+        with pytest.raises((RuntimeError, NotImplementedError)) as refused:
+            function(x, s)
+        with pytest.raises(refused.type) as raised:
+            compiled(x, s) if outside else ingot.compile(lambda x: function(x, s))(x)  # noqa: B023
+        assert str(raised.value) == str(refused.value)
+
+
+@pytest.mark.parametrize("eps", [0.25, 0.5, 0.75, 1.5, 0.0, -0.5, math.nan])
+def test_bounds_of_logit_that_are_not_in_order(eps: float) -> None:
+    check(torch.logit, torch.linspace(-0.5, 1.5, 33), eps, native=True)

@@ -182,6 +182,8 @@ def _scalar_tensor(s: Any, dtype: torch.dtype | None = None, **_: Any) -> str:
 
 
 def _resampled(x: Tensor, output_size: Sequence[Any] | None = None, **_: Any) -> str:
+    if not x.is_floating_point() and x.dtype is not torch.uint8:
+        return "integers of more than 8 bits, or with a sign"
     return "a size of 0 or less" if output_size and any(size <= 0 for size in output_size) else ""
 
 
@@ -189,7 +191,19 @@ _RESAMPLING = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", 
 
 
 def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
-    return "a step of 0" if step == 0 else ""
+    if any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in (start, end, step)):
+        return "a step of 0" if step == 0 else ""
+    away = start < end if step < 0 else start > end
+    return "a step of 0" if step == 0 else "a step that leads away from the end" if away else ""
+
+
+def _softshrink(x: Tensor, lambd: float = 0.5) -> str:
+    most = torch.finfo(x.dtype).max if x.is_floating_point() else math.inf
+    return "" if 0 <= lambd <= most else "a limit that is negative, or that the tensor's type cannot hold"
+
+
+def _mvlgamma(x: Tensor, p: int) -> str:
+    return "less than one dimension" if p < 1 else ""
 
 
 def _convolution(
@@ -293,6 +307,8 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::scalar_tensor": _scalar_tensor,
     "aten::threshold": lambda x, threshold, value: _index_fill(x, threshold) or _index_fill(x, value),
     "aten::arange": _arange,
+    "aten::softshrink": _softshrink,
+    "aten::mvlgamma": _mvlgamma,
     **{f"aten::upsample_{name}": _resampled for name in _RESAMPLING},
     "aten::convolution": _convolution,
     "aten::avg_pool2d": _pool,

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.errors import Unsupported
+from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
 from ingot.graph.matmul import attention_written_out, folds, matmul
@@ -309,15 +309,22 @@ def _slopes(x: Tensor, lower: float, upper: float, generator: Any) -> Tensor:
     return aten.rrelu_with_noise_functional.default(flat, torch.empty_like(flat), lower, upper, True)[1].view(x.shape)
 
 
+def _check_slopes(lower: float, upper: float) -> None:
+    if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
+        raise EagerRaises("rrelu between slopes that are not finite, or not in order")
+
+
 def _rrelu(
     x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> Tensor:
+    _check_slopes(lower, upper)
     return x * _slopes(x, lower, upper, generator) if training else F.leaky_relu(x, (lower + upper) / 2)
 
 
 def _rrelu_(
     x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> Tensor:
+    _check_slopes(lower, upper)
     return x.mul_(_slopes(x, lower, upper, generator)) if training else F.leaky_relu_(x, (lower + upper) / 2)
 
 

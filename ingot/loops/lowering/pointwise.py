@@ -382,7 +382,10 @@ def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) ->
     high = None if low is None else rounded_number(1 - low, step)
 
     def scalar(value: int) -> int:
-        value = _clamp(value, low, high)
+        if low is not None and high is not None:  # which are not in order above a half, and which no NaN is beyond
+            least, most = _like(value, low), _like(value, high)
+            bounded = apply("where", apply("gt", value, most), most, value)
+            value = apply("where", apply("lt", value, least), least, bounded)
         rest = rounded(apply("sub", _like(value, 1), value), step)
         return apply("log", rounded(apply("div", value, rest), step))
 
