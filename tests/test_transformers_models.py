@@ -126,6 +126,15 @@ def test_as_many_places_as_there_are_features():
     assert which == "images" and given["pixel_values"].dim() == 4
 
 
+def test_a_model_that_takes_the_sizes_of_images_without_images():
+    class Speaks(nn.Module):
+        def forward(self, input_ids: torch.Tensor, image_grid_thw: Any = None) -> torch.Tensor:
+            return input_ids
+
+    given, which = find_inputs(Speaks(), Config(vocab_size=40))
+    assert which == "words" and list(given) == ["input_ids"]
+
+
 def test_the_summary():
     rows = [
         Row("a", graphs=2, reasons=["break at /x/y.py:3 in f: no rule for g"]),

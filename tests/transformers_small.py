@@ -308,8 +308,8 @@ class Inputs:
         names, size = self.names, self.size()
         if "grid_thw" in names or "image_grid_thw" in names:
             pixels, grid = self.patches()
-            first = next(n for n in ("hidden_states", "pixel_values", "input_features") if n in names)
-            yield "patches", {first: pixels, "grid_thw" if "grid_thw" in names else "image_grid_thw": grid}
+            for first in [n for n in ("hidden_states", "pixel_values", "input_features") if n in names][:1]:
+                yield "patches", {first: pixels, "grid_thw" if "grid_thw" in names else "image_grid_thw": grid}
         if "spatial_shapes" in names:
             patch = int(find(self.config, "patch_size", default=8))
             pixels = self.normal(BATCH, 16, self.channels() * patch * patch)
