@@ -7,10 +7,11 @@ kept where (nearly) all take it. Sizes of an argument are named by letters; two 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,11 +49,20 @@ class ShapedProgram(RandomProgram):
     leaves: bool = True
     marks: tuple[tuple[int, int], ...] | None = None
 
-    def arguments_at(self, draw: int, sizes: dict[str, int], k: int) -> tuple[tuple[Any, ...], list[torch.Tensor]]:
-        """Fresh arguments, and the leaves that gradients are taken of; equal `draw`s give equal ones."""
+    @property
+    def count(self) -> int:
+        """Of leaves, frozen ones too."""
+        return sum(g.dtype.is_floating_point and g.earlier is None for g in self.given)
+
+    def arguments_at(
+        self, draw: int, sizes: dict[str, int], k: int, frozen: Collection[int] = ()
+    ) -> tuple[tuple[Any, ...], list[torch.Tensor]]:
+        """Fresh arguments, and the leaves that gradients are taken of, without those `frozen`, by their number, which
+        require none; equal `draw`s give equal ones."""
         rng = random.Random(f"{self.seed} {draw}")
         tensors: list[torch.Tensor] = []
         leaves: list[torch.Tensor] = []
+        numbers = itertools.count()
         for given in self.given:
             if given.earlier is None:
                 fill = functools.partial(_nonzero, dtype=given.dtype, rng=rng)
@@ -60,8 +70,8 @@ class ShapedProgram(RandomProgram):
             else:
                 made = given.make(sizes, rng, tensors)
             if made.is_floating_point() and given.earlier is None:
-                made.requires_grad_()
-                leaves.append(made)
+                if next(numbers) not in frozen:
+                    leaves.append(made.requires_grad_())
                 if not self.leaves:
                     made = made * 1
             tensors.append(made)

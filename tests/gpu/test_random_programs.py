@@ -6,6 +6,7 @@ arguments, and gradients.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
@@ -22,12 +23,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ingot
 from tests import random_programs_indexing  # noqa: F401  (more statements)
+from tests.random_gradients import Asked
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved
 from tests.test_random_programs import ValuesDiffer, compare_tensors
 
 _MAKERS = "arange zeros ones full tensor empty rand randn linspace eye randint randperm scalar_tensor".split()
 _MADE = re.compile(rf"\btorch\.({'|'.join(_MAKERS)})\(")
+
+NONE = torch.zeros(0, dtype=torch.bool)  # where there is no gradient
 
 _MAKER = """
 def on_device_{0}(*args, **kwargs):
@@ -53,8 +57,13 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return program
 
 
-def moved(args: Sequence[Any], device: str, grad: bool) -> list[Any]:
-    """Copies on the device, which share memory as the arguments do."""
+def leaves_of(args: Sequence[Any]) -> int:
+    return sum(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args)
+
+
+def moved(args: Sequence[Any], device: str, asked: Asked | None) -> list[Any]:
+    """Copies on the device, which share memory as the arguments do, and require the gradients that are asked for."""
+    numbers = itertools.count()
     storages: dict[int, torch.Tensor] = {}
     result: list[Any] = []
     for a in args:
@@ -63,27 +72,30 @@ def moved(args: Sequence[Any], device: str, grad: bool) -> list[Any]:
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
             flat = storages.setdefault(storage._cdata, whole.to(device, copy=True)).view(a.dtype)
             a = flat.as_strided(a.shape, a.stride(), a.storage_offset())
-            a = a.detach().requires_grad_(grad and a.is_floating_point())
+            grad = a.is_floating_point() and next(numbers) not in asked.frozen if asked else False
+            a = a.detach().requires_grad_(grad)
         result.append(a)
     return result
 
 
 def outcome(
-    function: Callable[..., Any], args: Sequence[Any], device: str, grad: bool
+    function: Callable[..., Any], args: Sequence[Any], device: str, asked: Asked | None = None, call: int = 0
 ) -> tuple[list[torch.Tensor], int]:
-    """What a call gives and writes, and the gradients, which are so many of the last."""
-    given = moved(args, device, grad)
+    """What a call gives and writes, and the gradients `asked` for, which are so many of the last."""
+    given = moved(args, device, asked)
     torch.manual_seed(0)
     found = [t for t in pytree.tree_leaves(function(*given)) if isinstance(t, torch.Tensor)]
     wanted = [t for t in given if isinstance(t, torch.Tensor) and t.requires_grad]
     history = [t for t in found if t.requires_grad]
-    grads: Sequence[Any] = ()
-    if history:
+    gradients: list[torch.Tensor] = []
+    if history and asked is not None:
         tangents = [torch.linspace(0.5, 1, t.numel()).to(t.device, t.dtype).view(t.shape) for t in history]
-        grads = torch.autograd.grad(history, wanted, tangents, allow_unused=True)
-    defined = [g for g in grads if g is not None]
-    here = [*found, *(t for t in given if isinstance(t, torch.Tensor)), *defined]
-    return [t.detach().as_subclass(torch.Tensor) for t in here], len(defined)
+        for grads in asked.gradients(call, history, wanted, tangents):
+            if isinstance(grads, RuntimeError):
+                raise grads
+            gradients += [NONE if g is None else g for g in grads]
+    here = [*found, *(t for t in given if isinstance(t, torch.Tensor)), *gradients]
+    return [t.detach().as_subclass(torch.Tensor) for t in here], len(gradients)
 
 
 class InRange(TorchDispatchMode):
@@ -108,32 +120,32 @@ def on_cpu(t: torch.Tensor) -> torch.Tensor:
 def examine(seed: int, device: str) -> str | None:
     """How a program differs from eager; "" where it does not, None where eager raises an error."""
     program = random_program(seed)
-    grad = seed % 2 == 1
+    asked = Asked(seed, leaves_of(program.arguments(0))) if seed % 2 == 1 else None
     function, host = on_device(program, device), on_device(program, "cpu")
-    if grad:
+    if asked is not None:
         function, host = with_gradients(function), with_gradients(host)
     compiled = ingot.compile(function)
-    for draw, other in ((0, False), (1, False), (2, True)):
+    for draw, other in ((0, False), (1, False), (2, True), (3, False)):
         try:  # on the CPU: an index out of range is the end of all work on a GPU
             with InRange():
-                outcome(on_device(program, "cpu"), program.arguments(draw, other), "cpu", False)
-            expected, gradients = outcome(function, program.arguments(draw, other), device, grad)
+                outcome(on_device(program, "cpu"), program.arguments(draw, other), "cpu")
+            expected, gradients = outcome(function, program.arguments(draw, other), device, asked, draw)
         except torch.AcceleratorError as problem:
             raise RuntimeError(f"seed {seed}: eager leaves the device unusable") from problem
         except Exception:
             return None if draw == 0 else ""
         try:
-            found, _ = outcome(compiled, program.arguments(draw, other), device, grad)
+            found, _ = outcome(compiled, program.arguments(draw, other), device, asked, draw)
         except Exception as problem:
             return f"{type(problem).__name__}: {problem}"
         if len(found) != len(expected):
             return f"{len(found)} tensors, eager {len(expected)}"
-        again = partial(outcome, function, program.arguments(draw, other), device, grad)
-        beside = partial(outcome, host, program.arguments(draw, other), "cpu", grad)
+        again = partial(outcome, function, program.arguments(draw, other), device, asked, draw)
+        beside = partial(outcome, host, program.arguments(draw, other), "cpu", asked, draw)
         try:
             compare(found, expected, len(expected) - gradients, again, beside)
         except AssertionError as problem:
-            return f"call {draw}{' with gradients' if grad else ''}: {problem}"
+            return f"call {draw}{f', {asked}' if asked else ''}: {problem}"
     return ""
 
 
