@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -38,3 +40,12 @@ def test_what_is_masked_vanishes(name: str) -> None:
     masked = torch.where(torch.arange(1 << 10) % 3 == 0, far, torch.randn(1 << 10))
     with torch.no_grad():
         torch.testing.assert_close(ingot.compile(lambda x: function(x) + 1)(masked), function(masked) + 1)
+
+
+def test_huge_angles_are_looked_after_once() -> None:
+    """However many sines a kernel takes, and however many copies of each, one function calls the C library's."""
+
+    def calls(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        return ingot.explain(ingot.compile(function))(torch.randn(1000)).stage("assembly").count("sinf")
+
+    assert calls(lambda x: x.sin()) == calls(lambda x: x.sin() + (2 * x).sin() * (3 * x).sin()) > 0

@@ -547,13 +547,18 @@ def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
 
 
 def _unless_huge(name: str, x: Value, y: Value, limit: float | None = None) -> Value:
-    """`y`, or the C library's function where an argument is too large for the reduction (or infinite or NaN)."""
+    """`y`, or the C library's function where an argument is too large for the reduction (or infinite or NaN): called
+    for each lane, by one function for all bodies."""
     e = x.emitter
     rare = e.compare("uge", absolute(x), limit or REDUCED[x.type])
     type = vector_type(x.type, y.lanes)
-    function = f"llvm.{name}.{mangled(x.type, y.lanes)}"
-    e.declare(type, function, type)
-    return e.unless_rare(rare, y, f"call {type} @{function}({type} {e.argument(x, y.lanes)})")
+    suffix = f"{name}.{mangled(x.type, y.lanes)}"
+    e.declare(type, f"llvm.{suffix}", type)
+    e.declarations.add(
+        f"define internal {type} @huge.{suffix}({type} %x) noinline cold nounwind {{\n"
+        f"  %y = call {type} @llvm.{suffix}({type} %x)\n  ret {type} %y\n}}"
+    )
+    return e.unless_rare(rare, y, f"call {type} @huge.{suffix}({type} {e.argument(x, y.lanes)})")
 
 
 def _keep_zero(x: Value, y: Value) -> Value:
