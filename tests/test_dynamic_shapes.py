@@ -873,3 +873,16 @@ def test_padding_by_an_integer_of_either_sign(order: tuple[int, ...]) -> None:
     with torch.no_grad():
         for shape, k in (((4, 5, 6), 1), ((4, 5, 6), -2), ((7, 4, 5), 0), ((3, 6, 8), 3), ((3, 8, 6), -1)):
             tracked(torch.randn([shape[d] for d in order]).permute(*sorted(range(3), key=order.__getitem__)), k)
+
+
+def test_pieces_of_symbolic_rows_are_put_together_in_a_thread_s_scratch() -> None:
+    """A concatenation that only its own row's sums read needs no memory for all rows."""
+
+    def program(x: Tensor) -> Tensor:
+        return F.layer_norm(torch.cat([x.softmax(-1), x.sin()], -1), (2 * x.shape[-1],))
+
+    tracked = Tracked(program, dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for shape in ((8, 6), (5, 33), (3, 1), (300, 70)):
+            tracked(torch.randn(shape))
+        assert ingot.explain(tracked.compiled)(torch.randn(300, 70)).arena_bytes == 0

@@ -12,6 +12,7 @@ from ingot.loops.expr import (
     contiguous_strides,
     integer,
     loop_symbol,
+    maximum,
     product,
     value_symbol,
 )
@@ -177,13 +178,7 @@ class _Builder:
             span = None if rest is None else _span(rest, self.laid.inner[w])
             if span is None:
                 return None
-            a, b = length.constant, span.constant
-            if a is not None and b is not None:
-                length = integer(max(a, b))
-            elif a == 0 or length == span:
-                length = span
-            else:
-                return None
+            length = maximum(length, span)
         row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, length)
         return row
 
