@@ -245,3 +245,23 @@ def test_what_the_guards_accept_is_right_and_the_rest_is_refused(name: str) -> N
                     with pytest.raises(RecompileError):
                         compiled(*given)
     assert refused
+
+
+EXPANDED = [lambda v: v.expand(3, 2), lambda v: v + torch.arange(2.0), lambda v: v * v[:, None]]
+
+
+@pytest.mark.parametrize("expand", EXPANDED)
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_size_that_is_1_for_several_sizes_is_broadcast(expand: Callable[[Tensor], Tensor], bounded: bool) -> None:
+    """`s // 2` is 1 of 2 and of 3: what is computed of it is as long as what it is expanded to."""
+
+    def program(x: Tensor) -> Tensor:
+        wide = expand(x.narrow(0, x.shape[0] // 3, x.shape[0] // 2))
+        return wide.mT @ wide if wide.dim() == 2 else wide.exp()
+
+    compiled = ingot.compile(program, dynamic=None if bounded else True, fullgraph=True)
+    for size in (3, 2, 3) if bounded else (3, 2, 4, 5, 3):
+        x = torch.randn(size)
+        if bounded:
+            ingot.mark_dynamic(x, 0, min=2, max=3)
+        torch.testing.assert_close(compiled(x), program(x))

@@ -96,6 +96,7 @@ class ShapeContext:
         self.least = least
         self.hints: dict[Symbol, int] = {}
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
+        self._settled: dict[Expr, Expr] = {}  # and that other expressions are, a number each
         self._several: dict[Symbol, Expr | int] = {}  # by those that guards say are not 1: what is so in proofs
         self._fixed_at: dict[Symbol, str] = {}  # the user's line at work when a symbol became a number
         self.learnt = 0  # how often either of these has changed
@@ -192,8 +193,10 @@ class ShapeContext:
         return to_expr(value)
 
     def simplified(self, e: Expr) -> Expr:
-        """The expression with symbols that guards have pinned replaced by what they are."""
-        return e.substitute(self._pinned) if self._pinned else e
+        """The expression with symbols that guards have pinned replaced by what they are, or what guards say that all of
+        it is: `s // 2` may be 1 where `s` is no one number."""
+        e = e.substitute(self._pinned) if self._pinned else e
+        return self._settled.get(e, e) if self._settled else e
 
     def hint(self, e: Expr) -> int:
         """The value of the expression in the present call."""
@@ -314,7 +317,12 @@ class ShapeContext:
         if len(both := left.symbols | right.symbols) == 1 and (left - right).linear(tuple(both)) is not None:
             (symbol,) = both  # the one solution is what it is now
             value = integer(self.hints[symbol])
-        if isinstance(symbol, Symbol) and symbol not in value.symbols:
+        if not isinstance(symbol, Symbol):
+            if left.constant is not None or right.constant is not None:
+                e, number = (right, left) if left.constant is not None else (left, right)
+                self._settled[e] = number
+                self._learn()
+        elif symbol not in value.symbols:
             self._pinned = {s: as_expr(e).substitute({symbol: value}) for s, e in self._pinned.items()}
             self._pinned[symbol] = value
             self._learn()

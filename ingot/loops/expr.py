@@ -506,7 +506,9 @@ def _divide_atom(a: Expr, n: Expr) -> Expr:
         quotient = mod(a.right, n)
         if quotient is ZERO:
             return mod(floor_div(a.left, n), floor_div(a.right, n))
-    return _operation(FloorDiv, a, n)
+    quotient = _operation(FloorDiv, a, n)
+    low, high = quotient.bounds
+    return integer(low) if low is not None and low == high else quotient
 
 
 def _remainder_atom(a: Expr, n: Expr) -> Expr:
