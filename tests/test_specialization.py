@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from functools import partial
 
 import pytest
 import torch
@@ -77,9 +78,9 @@ def biased_mlp(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor
 @pytest.mark.parametrize("shapes", [*itertools.product([(8,), (5, 8), (1, 8)], [(3,), (5, 3)])])
 def test_sums_of_a_bias_gradient_are_there_where_it_was_broadcast(shapes: tuple[tuple[int, ...], ...]) -> None:
     compiled = ingot.compile(biased_mlp, dynamic=True, fullgraph=True)
-    weights = [torch.randn(shape, requires_grad=True) for shape in ((6, 8), (8, 3))]
-    biases = [torch.randn(shape, requires_grad=True) for shape in shapes]
-    x, inputs = torch.randn(5, 6), [*weights, *biases]
+    drawn = partial(torch.randn, dtype=torch.float64, requires_grad=True)
+    weights, biases = [drawn(shape) for shape in ((6, 8), (8, 3))], [drawn(shape) for shape in shapes]
+    x, inputs = torch.randn(5, 6, dtype=torch.float64), [*weights, *biases]
     found = [torch.autograd.grad(f(x, weights, biases).square().sum(), inputs) for f in (compiled, biased_mlp)]
     torch.testing.assert_close(*found)
     (made,) = Compiler.of(compiled).compilations

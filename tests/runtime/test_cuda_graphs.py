@@ -195,7 +195,7 @@ def test_what_a_user_does_to_a_result(machine: FakeGraphs) -> None:
 
 def test_inputs_that_are_written(machine: FakeGraphs) -> None:
     def fn(x: Tensor, total: Tensor) -> Tensor:
-        total += (x @ x).sum(0)
+        total += (x @ x).mean(0)  # stays small: the slope of a large number's cosine makes much of its rounding
         return total.cos() @ x
 
     run, x, total, expected = compiled(fn), draw(8, 8), torch.zeros(8), torch.zeros(8)
