@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
@@ -88,3 +90,25 @@ def test_sums_of_a_bias_gradient_are_there_where_it_was_broadcast(shapes: tuple[
     calls = [node.target for node in made.backward.aten.graph.nodes if node.target is not operator.getitem]
     sums = calls.count(torch.ops.aten.sum.dim_IntList)
     assert sums == sum(shape != (5, shape[-1]) for shape in shapes) == str(made.backward.aten).count("aten.sum")
+
+
+def grouped(x: Tensor) -> tuple[Tensor, Tensor]:
+    scaled = x * 2
+    return F.group_norm(scaled, 1).sum(-1), scaled
+
+
+def cut(x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second, third = torch.tensor_split(x, 3, -1)
+    return (first / second).sum(), third + x[:, x.shape[1] // 3 * 3 - 1 :]
+
+
+@pytest.mark.parametrize(("function", "size"), [(grouped, (7, 1)), (cut, (5, 3))])
+def test_a_part_of_the_gradients_depends_on_no_further_sizes(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]], size: tuple[int, int]
+) -> None:
+    """What it asks about sizes, the guards say in other words: no zeros go where no gradient comes from."""
+    compiled, x = ingot.compile(function, dynamic=True, fullgraph=True), torch.randn(size, requires_grad=True)
+    tangent = torch.randn_like(function(x)[1])
+    found = [torch.autograd.grad(f(x)[1], x, tangent) for f in (compiled, function)]
+    torch.testing.assert_close(*found)
+    assert len(Compiler.of(compiled).compilations[-1].partial_backwards) == 1

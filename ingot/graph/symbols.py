@@ -19,6 +19,7 @@ from ingot.errors import Unsupported
 from ingot.graph.unbacked import USUAL_SIZE, Check, Unbacked, substituted, usual
 from ingot.loops.expr import (
     ONE,
+    ZERO,
     Expr,
     Symbol,
     as_expr,
@@ -28,6 +29,7 @@ from ingot.loops.expr import (
     known_less_equal,
     maximum,
     minimum,
+    product,
     size_symbol,
 )
 
@@ -193,10 +195,15 @@ class ShapeContext:
         return to_expr(value)
 
     def simplified(self, e: Expr) -> Expr:
-        """The expression with symbols that guards have pinned replaced by what they are, or what guards say that all of
-        it is: `s // 2` may be 1 where `s` is no one number."""
+        """The expression with symbols that guards have pinned replaced by what they are, and other parts that are one
+        number by that: `s // 2` may be 1 where `s` is no one number."""
         e = e.substitute(self._pinned) if self._pinned else e
-        return self._settled.get(e, e) if self._settled else e
+        if not self._settled or e in self._settled:
+            return self._settled.get(e, e)
+        if not any(atom in self._settled for _, monomial in e.terms for atom in monomial):
+            return e
+        terms = (product(self._settled.get(a, a) for a in atoms) * coefficient for coefficient, atoms in e.terms)
+        return sum(terms, ZERO)
 
     def hint(self, e: Expr) -> int:
         """The value of the expression in the present call."""
@@ -331,6 +338,8 @@ class ShapeContext:
         for symbol, value in self._pinned.items():
             if symbol not in self._fixed_at and as_expr(value).constant is not None:
                 self._fixed_at[symbol] = self.where
+        stated = {(self.simplified(left), relation, self.simplified(right)) for left, relation, right in self._stated}
+        self._stated |= stated  # `s * t != 1` says `s != 1` once `t` is known to be 1
         self.learnt += 1
         self._proofs.clear()
 
