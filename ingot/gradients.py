@@ -24,13 +24,14 @@ from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
 from ingot.graph.schemas import draws
-from ingot.graph.symbols import to_expr
+from ingot.graph.symbols import ShapeGuard, to_expr
 from ingot.loops.expr import Symbol
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
 from ingot.runtime.training import (
     Backward,
     BySizes,
+    ForSizes,
     Original,
     Tangent,
     TrainingProgram,
@@ -104,8 +105,7 @@ def with_history(
     run: Callable[..., Sequence[Any]] = compile_program(compilation)
     if joint.differentiable or joint.spent:
 
-        @functools.cache
-        def part(given: tuple[bool, ...]) -> Joint:
+        def trace(given: tuple[bool, ...]) -> Joint:
             outputs = frozenset(itertools.compress(joint.differentiable, given))
             with compiling(), undisturbed(), paused_collection(), preserved():
                 modes.set()
@@ -114,6 +114,14 @@ def with_history(
                 except EagerRaises as error:  # the backward of a function that has its own
                     raise error.__cause__ or error from None
 
+        part = functools.cache(trace)
+
+        def wanted_of(given: tuple[bool, ...]) -> Sequence[int]:
+            try:
+                return part(given).wanted
+            except Unsupported:  # a size is asked about that the joint graph does not depend on
+                return reached(parts, itertools.compress(range(len(given)), given))
+
         of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
         of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
         heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
@@ -121,7 +129,7 @@ def with_history(
 
         def compile_vjp(kinds: tuple[bool | None, ...]) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
             given = tuple(kind is not None for kind in kinds)
-            wanted = joint.wanted if all(given) else part(given).wanted
+            wanted = joint.wanted if all(given) else wanted_of(given)
             tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
             gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
             inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
@@ -132,7 +140,7 @@ def with_history(
         hooked = any(map(sees_inputs, targets))
         original = Original(compile_vjp, tensors, written, _unread(joint), parts.draws, hooked)
         repeats = any(map(tells_none, targets))
-        run = _training_program(run, parts, part, original, repeats, compilation, compile_program)
+        run = _training_program(run, parts, part, trace, original, repeats, compilation, compile_program)
     windows = [(w.output, w.base, w.spec) for w in joint.windows]
     places = places_for(windows, parts.symbols, joint.results)
     return WithWindows(run, windows_of(windows, places), joint.given) if windows else run
@@ -201,15 +209,16 @@ def _training_program(
     forward: Callable[..., Sequence[Any]],
     parts: Partition,
     part: Callable[[tuple[bool, ...]], Joint],
+    trace: Callable[[tuple[bool, ...]], Joint],
     original: Original,
     repeats: bool,
     compilation: Compilation,
     compile_program: Compile,
 ) -> TrainingProgram:
     """The forward's program, and the backward's, of which there is one for each choice of outputs whose gradients come
-    in, compiled when they first do. `part` gives its joint graph. With `repeats` the gradients are computed from the
-    inputs where what is kept for all would not suffice; else the others are zeros then."""
-    joint = parts.joint
+    in, compiled when they first do. `part` gives its joint graph, `trace` traces one. With `repeats` the gradients are
+    computed from the inputs where what is kept for all would not suffice; else the others are zeros then."""
+    joint, shapes = parts.joint, parts.joint.aten.shapes
     if isinstance(forward, Replayed):
         forward.visible = joint.outputs
     name = f"{compilation.name}, backward"
@@ -238,27 +247,61 @@ def _training_program(
         assert compilation.backward is not None
         return program_of(compilation.backward)
 
+    def compile_part(graph: AtenGraph, given: tuple[bool, ...]) -> Backward:
+        outputs = ", ".join(str(k) for k in itertools.compress(joint.differentiable, given))
+        made = Compilation(f"{name} of outputs {outputs}", compilation.where, aten=graph)
+        compilation.partial_backwards.append(made)
+        return program_of(made)
+
+    def with_zeros(given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
+        return WithZeros(whole(), tangents, given, [joint.wanted.index(k) for k in wanted])
+
     def compile_backward(given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
         if all(given):
             return whole(), joint.wanted
         try:
             graph, wanted = backward_of_part(parts, part(given)), part(given).wanted
         except Unsupported:  # a size is asked about that the joint graph does not depend on
-            graph, wanted = None, reached(parts, itertools.compress(range(len(given)), given))
-        if graph is None and repeats:
-            return None, wanted
-        if graph is None:
-            return WithZeros(whole(), tangents, given, [joint.wanted.index(k) for k in wanted]), wanted
-        outputs = ", ".join(str(k) for k in itertools.compress(joint.differentiable, given))
-        made = Compilation(f"{name} of outputs {outputs}", compilation.where, aten=graph)
-        compilation.partial_backwards.append(made)
-        return program_of(made), wanted
+            wanted = reached(parts, itertools.compress(range(len(given)), given))
+            return None if repeats else compile_for_sizes(given, wanted), wanted
+        if graph is not None:
+            return compile_part(graph, given), wanted
+        return None if repeats else with_zeros(given, wanted), wanted
 
-    def graph_of_backward(given: tuple[bool, ...]) -> GraphOfBackward | None:
+    def compile_for_sizes(given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
+        made: list[tuple[list[ShapeGuard], Backward]] = []  # one for each answer to what is asked of the sizes
+
+        def compile_traced() -> Backward:
+            found = trace(given)
+            graph = backward_of_part(parts, found)
+            if graph is None or found.wanted != wanted:
+                raise Unsupported("what is kept for other sizes")
+            return compile_part(graph, given)
+
+        def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
+            with compiling():
+                for guards, run in made:
+                    if all(guard.holds(sizes) for guard in guards):
+                        return run
+                try:
+                    run, guards = shapes.supposing(sizes, compile_traced)
+                except Unsupported:
+                    run, guards = with_zeros(given, wanted), []
+                made.append((guards, run))
+                return run
+
+        return ForSizes(BySizes(for_sizes, tangents.places))
+
+    def graph_of_backward(given: tuple[bool, ...], sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
         if all(given):
             return GraphOfBackward(parts.backward, given, range(len(joint.wanted)), joint.wanted)
-        wanted = part(given).wanted
-        graph = backward_of_part(parts, part(given))
+        try:
+            found = part(given)
+        except Unsupported:
+            if sizes is None:
+                raise
+            found, _ = shapes.supposing(dict(zip(tangents.places, sizes)), functools.partial(trace, given))
+        graph, wanted = backward_of_part(parts, found), found.wanted
         if graph is not None:
             return GraphOfBackward(graph, given, range(len(wanted)), wanted)
         picked = [joint.wanted.index(k) for k in wanted]

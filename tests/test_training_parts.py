@@ -259,3 +259,27 @@ def test_a_part_that_would_need_other_guards_is_taken_out_of_the_whole(
         found.append([x.grad for x in inputs])
     assert [g is None for g in found[0]] == [g is None for g in found[1]]
     torch.testing.assert_close(found[1], found[0])
+
+
+def slopes_of_some(a: Tensor, b: Tensor) -> Any:
+    """How the gradient of the first result alone lies is asked of `b`'s size, and the last has infinite slopes."""
+    turned = b.roll(b.shape[-1] // 2, -1)
+    return torch.cat([turned.flatten(), a.flatten()]), turned.reshape(turned.shape[::-1]).mT + 1, a / a
+
+
+def test_a_part_that_asks_more_of_the_sizes_is_compiled_for_each_answer() -> None:
+    compiled = ingot.compile(slopes_of_some, dynamic=True)
+    for n in (12, 7, 1, 5, 1):
+        inputs = torch.zeros(n, 3, requires_grad=True), torch.randn(1, n, requires_grad=True)
+        tangents = torch.randn(5, 4 * n)
+
+        def gradients(f: Any, inputs: Any = inputs, tangents: Tensor = tangents) -> Any:
+            first = torch.autograd.grad(f(*inputs)[0], inputs, tangents[0])
+            batch = torch.autograd.grad(f(*inputs)[0], inputs, tangents, is_grads_batched=True)
+            again = torch.autograd.grad(f(*inputs)[0], inputs, tangents[0].clone().requires_grad_(), create_graph=True)
+            return first, batch, again
+
+        torch.testing.assert_close(gradients(compiled), gradients(slopes_of_some), rtol=0, atol=0)
+    made = compilation_of(compiled)
+    assert len(Compiler.of(compiled).compilations) == 1 and len(made.partial_backwards) == 2
+    assert all(part.skipped is None for part in made.partial_backwards)

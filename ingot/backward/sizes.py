@@ -18,13 +18,6 @@ from ingot.loops.expr import Expr, Symbol
 UNKNOWN = -1
 """What a size was before that is known to vary, but not from where."""
 
-_HOLDS = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-}
-
 
 def before(structure: Structure, now: Geometry, seen: Seen | None) -> list[tuple[int, ...]] | None:
     """What the numbers of a geometry were in a graph like it; None where all were the same. Where another program
@@ -50,7 +43,7 @@ def _is_program(structure: Structure, position: int) -> bool:
 
 def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of the tensors that it keeps."""
-    part = program.graph_of_backward((True,) * len(program.differentiable))
+    part = program.graph_of_backward((True,) * len(program.differentiable), None)
     if part is None:
         raise Unsupported("a compiled forward's outputs, whose gradients need its inputs again")
     kept = [node.meta["val"] for node in part.aten.inputs]
@@ -95,7 +88,7 @@ class Conditions:
             for e, number in zip(expected, found, strict=True):
                 if (e if isinstance(e, int) else e.evaluate(values)) != number:
                     return False
-        return all(_HOLDS[g.relation](g.left.evaluate(values), g.right.evaluate(values)) for g in self.guards)
+        return all(guard.holds(values) for guard in self.guards)
 
 
 class Sizes:

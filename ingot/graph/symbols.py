@@ -8,10 +8,11 @@ decided by the sizes at hand (the hints) and kept as a guard, on which the compi
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -33,6 +34,8 @@ from ingot.loops.expr import (
     size_symbol,
 )
 
+Asked = TypeVar("Asked")
+
 
 class ShapeGuard(NamedTuple):
     """A relation between sizes that held when it was asked for: `relation` is one of ==, !=, <, <=."""
@@ -44,6 +47,10 @@ class ShapeGuard(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.left} {self.relation} {self.right}"
+
+    def holds(self, values: Mapping[Symbol, int]) -> bool:
+        """Whether it does for these values of the symbols."""
+        return _DECIDE[self.relation](self.left.evaluate(values), self.right.evaluate(values))
 
 
 class Bounds(NamedTuple):
@@ -309,6 +316,26 @@ class ShapeContext:
             yield
         finally:
             self.closed = closed
+
+    def supposing(self, sizes: Mapping[Symbol, int], ask: Callable[[], Asked]) -> tuple[Asked, list[ShapeGuard]]:
+        """What `ask` gives where the symbols are these numbers, though compiled code may be in use, and the guards that
+        its questions left. They are known to nothing but it: whoever uses what it gives sees to it that they hold.
+        Raises Unsupported where they are about other symbols, or data decide sizes."""
+        if self.unbacked.roots:
+            raise Unsupported("sizes that the data decide are asked about", self.where)
+        changed = "hints", "guards", "limited", "results", "_pinned", "_settled", "_several", "_fixed_at", "_stated"
+        before = {name: vars(self)[name] for name in (*changed, "closed")}
+        vars(self).update({name: copy.copy(before[name]) for name in changed})
+        self.hints.update(sizes)
+        self.closed = False
+        try:
+            made, left = ask(), self.guards[len(before["guards"]) :]
+        finally:
+            vars(self).update(before)
+            self._learn()
+        if not all(guard.left.symbols | guard.right.symbols <= sizes.keys() for guard in left):
+            raise Unsupported("sizes that are not known are asked about", self.where)
+        return made, left
 
     def require(self, left: Expr, relation: str, right: Expr) -> None:
         """Have a relation between sizes that the data decide checked at run time, and rely on it."""

@@ -163,6 +163,17 @@ class WithZeros:
         return [results[k] for k in self.picked]
 
 
+class ForSizes:
+    """Runs that of some backwards which is made for the sizes of a call."""
+
+    def __init__(self, programs: BySizes[Backward]) -> None:
+        self.programs = programs
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        sizes = arguments[len(arguments) - len(self.programs.places) :]
+        return self.programs.at(tuple(sizes))(arguments)
+
+
 class WithLeaves:
     """Makes leaves of the inputs at some positions, and runs a program on all of them."""
 
@@ -307,8 +318,8 @@ class TrainingProgram(_native.Recorder):
     which of the `tangents`, those of the outputs `differentiable`, come in, when some first do: what it returns takes
     the saved tensors, then these, then the values of the size symbols, and returns the gradients of inputs, and which
     they are, of those `wanted`. With `repeats` there may be no such program, since what is kept does not suffice: then
-    the gradients are computed from the inputs. `graph_of_backward` gives that program as a graph, None where there is
-    none. `original` is what second derivatives are taken of. `spent` are outputs
+    the gradients are computed from the inputs. `graph_of_backward` gives that program as a graph, for sizes if these
+    are told, None where there is none. `original` is what second derivatives are taken of. `spent` are outputs
     that have a history which autograd refuses to go through, and its error. `hidden`: outputs have a history, but no
     input has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not
     lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice,
@@ -320,7 +331,7 @@ class TrainingProgram(_native.Recorder):
         self,
         forward: Callable[..., Sequence[Any]],
         compile_backward: Callable[[tuple[bool, ...]], tuple[Backward | None, Sequence[int]]],
-        graph_of_backward: Callable[[tuple[bool, ...]], Any],
+        graph_of_backward: Callable[[tuple[bool, ...], tuple[int, ...] | None], Any],
         original: Original,
         *,
         repeats: bool,
@@ -478,7 +489,7 @@ class TrainingProgram(_native.Recorder):
     ) -> list[Tensor | None]:
         """The same where gradients that come in are wrapped, as a batch of them is."""
         with untransformed():
-            graph = self.graph_of_backward(tuple([t is not None for t in given]))
+            graph = self.graph_of_backward(tuple([t is not None for t in given]), sizes)
         if graph is None:
             assert call is not None
             return [None if g is None else g.detach() for g in self.backward_with_history(call, tangents, sizes)]
