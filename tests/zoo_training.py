@@ -33,7 +33,7 @@ from benchmarks.model_zoo import MODELS, make
 from ingot.compiler import Compiler
 from ingot.explain.measure import error, in_float64
 from ingot.explain.report import Report
-from tests.op_outcome import Different, text
+from tests.op_outcome import Different, compare_geometry
 
 CALLS = ("first", "twice the batch", "one of the batch", "first", "twice the length", "first")
 """What each of the steps is given; steps of one kind differ in their random numbers."""
@@ -243,8 +243,10 @@ def check_each(ours: Tensors, eagers: Tensors, exact: Tensors) -> None:
     size = sum(float(t.nan_to_num().square().sum()) for t in exact.values()) ** 0.5
     for name, e in exact.items():
         mine, its = ours[name], eagers[name]
-        if mine.dtype != its.dtype or mine.shape != its.shape or mine.stride() != its.stride():
-            raise Different(f"{name} is {text(mine)} {mine.stride()}, in eager {text(its)} {its.stride()}")
+        try:
+            compare_geometry(mine, its)
+        except Different as problem:
+            raise Different(f"{name} differs: {problem}") from None
         if not torch.equal(mine.isnan(), its.isnan()):
             raise Different(f"{name} has NaN elsewhere than in eager")
         my_error, its_error = ((side - e).nan_to_num().norm() for side in (mine, its))

@@ -392,6 +392,33 @@ def test_a_cached_function_that_changes_something_is_called() -> None:
     assert calls == [3]
 
 
+def test_a_cached_function_is_called_behind_writes_that_it_does_not_read() -> None:
+    world = {"calls": 0, "scale": 3}
+
+    def doubled(n):
+        return n * 2
+
+    def scaled(n):
+        return n * world["scale"]
+
+    for function, breaks in ((doubled, 0), (scaled, 1)):
+        cached = functools.cache(function)
+
+        def program(x, cached=cached):
+            world["calls"] += 1
+            world["scale"] = 5
+            return x * cached(7)
+
+        world["scale"] = 3
+        compiled = ingot.compile(program, backend="eager")
+        expected = X * (14 if breaks == 0 else 35)
+        assert torch.equal(compiled(X), expected) and torch.equal(compiled(X), expected)
+        assert cached.cache_info().currsize == 1
+        report = Compiler.of(compiled).compilations
+        assert sum(c.break_ is not None for c in report) == breaks
+    assert world["calls"] == 4
+
+
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 

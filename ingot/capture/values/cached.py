@@ -11,7 +11,7 @@ from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.constant import NONE
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.deferred import is_none, logged, seen_from, user_frames
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.wrap import wraps
@@ -64,7 +64,7 @@ class CachedFunction(Value):
                 return self._show(session, args, kwargs, mark)
             if hit is None:
                 raise why
-            if shown != 0 or written or session.graph.steps > steps:
+            if shown != 0 or session.graph.steps > steps or written and not hit.would_give(result):
                 raise session.unsupported(f"{self.inner(session).describe()} is cached, and more than pure Python")
             hit.fill(self.object)
         assert self.source is not None
@@ -94,15 +94,26 @@ class CachedFunction(Value):
 class Hit:
     """Gives the result that a function holds for certain arguments; LookupError if it holds none. It counts."""
 
-    __slots__ = ("_args", "_cache", "_key", "_kwargs")
+    __slots__ = ("_args", "_cache", "_function", "_key", "_kwargs")
     __name__ = "cached_result"
 
     def __init__(self, function: Any, key: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         self._cache, self._key, self._args, self._kwargs = _cache_of(function), key, args, kwargs
+        self._function = function.__wrapped__
 
     def is_there(self) -> bool:
         """Whether the function would not run."""
         return self._key in self._cache
+
+    def would_give(self, result: Value) -> bool:
+        """Whether the function, if it is called now, before what was written until here is, gives this constant."""
+        if not isinstance(result, ConstantValue):
+            return False
+        try:
+            found = self._function(*self._args, **self._kwargs)
+            return type(found) is type(result.object) and bool(found == result.object)
+        except Exception:  # of what it finds as it was
+            return False
 
     def fill(self, function: Any) -> None:
         """Calls the function."""
