@@ -107,6 +107,16 @@ def test_second_derivatives(function):
     compiled_once(function, COUNTS, hessian_product)
 
 
+def test_how_many_distinct_indices_are_filled_is_asked_of_the_data():
+    """What eager differentiates the gradient of `trace` by counts them."""
+    x, found = X[:, :4].clone().requires_grad_(), []
+    for function in (torch.trace, ingot.compile(lambda x: torch.trace(x))):
+        tangent = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+        (first,) = torch.autograd.grad(function(x), x, tangent, create_graph=True)
+        found.append((first.detach(), torch.autograd.grad(first.square().sum(), tangent)))
+    assert_same(found[1], found[0])
+
+
 def test_what_is_checked_again_for_second_derivatives():
     """No row at all is eager's, forward and backward."""
     def function(x: Tensor, mask: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return _ON_GPUS[name]
     if namespace == "aten" and name in _RULES:
         return _RULES[name]
-    if torch.Tag.dynamic_output_shape in op.tags:
+    if torch.Tag.dynamic_output_shape in op.tags or op is torch.ops.aten._unique.default:  # torch 2.11 has no tag there
         return data_dependent
     if is_pointwise(op):
         return pointwise
