@@ -52,15 +52,16 @@ static PyObject *tensor_of(PyObject *Py_UNUSED(module), PyObject *number) {
     PyObject *tensor = kept[place].tensor;
     if (tensor != NULL && kept[place].bits == bits)
         return Py_NewRef(tensor);
+    kept[place].tensor = NULL; /* what else runs until it is written is not given it */
     void *data;
     if (tensor != NULL && ingot_is_alone(tensor) && ingot_tensor_data(tensor, &data) == 0) {
         *(double *)data = value;
-        kept[place].bits = bits;
-        return Py_NewRef(tensor);
+    } else {
+        Py_XDECREF(tensor);
+        tensor = make(number);
+        if (tensor == NULL && ((tensor = PyObject_CallOneArg(maker, number)) == NULL || !is_plain(tensor)))
+            return tensor;
     }
-    tensor = make(number);
-    if (tensor == NULL && ((tensor = PyObject_CallOneArg(maker, number)) == NULL || !is_plain(tensor)))
-        return tensor;
     PyObject *before = kept[place].tensor;
     kept[place].bits = bits;
     kept[place].tensor = Py_NewRef(tensor);
