@@ -24,7 +24,7 @@ from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
 from ingot.graph.schemas import draws
-from ingot.graph.symbols import ShapeGuard, to_expr
+from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
 from ingot.loops.expr import Symbol
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
@@ -114,14 +114,9 @@ def with_history(
                 except EagerRaises as error:  # the backward of a function that has its own
                     raise error.__cause__ or error from None
 
-        part = functools.cache(trace)
-
-        def wanted_of(given: tuple[bool, ...]) -> Sequence[int]:
-            try:
-                return part(given).wanted
-            except Unsupported:  # a size is asked about that the joint graph does not depend on
-                return reached(parts, itertools.compress(range(len(given)), given))
-
+        targets = [node.target for node in graph.graph.nodes]
+        repeats, hooked = any(map(tells_none, targets)), any(map(sees_inputs, targets))
+        backwards = Backwards(parts, trace, repeats, compilation, compile_program)
         of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
         of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
         heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
@@ -129,18 +124,15 @@ def with_history(
 
         def compile_vjp(kinds: tuple[bool | None, ...]) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
             given = tuple(kind is not None for kind in kinds)
-            wanted = joint.wanted if all(given) else wanted_of(given)
+            wanted = backwards.wanted_for(given)
             tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
             gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
             inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
             return _second_derivatives(gradients, inputs, context, compilation, compile_program), wanted
 
         tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
-        targets = [node.target for node in graph.graph.nodes]
-        hooked = any(map(sees_inputs, targets))
         original = Original(compile_vjp, tensors, written, _unread(joint), parts.draws, hooked)
-        repeats = any(map(tells_none, targets))
-        run = _training_program(run, parts, part, trace, original, repeats, compilation, compile_program)
+        run = _training_program(run, backwards, original)
     windows = [(w.output, w.base, w.spec) for w in joint.windows]
     places = places_for(windows, parts.symbols, joint.results)
     return WithWindows(run, windows_of(windows, places), joint.given) if windows else run
@@ -206,118 +198,23 @@ def _second_derivatives(
 
 
 def _training_program(
-    forward: Callable[..., Sequence[Any]],
-    parts: Partition,
-    part: Callable[[tuple[bool, ...]], Joint],
-    trace: Callable[[tuple[bool, ...]], Joint],
-    original: Original,
-    repeats: bool,
-    compilation: Compilation,
-    compile_program: Compile,
+    forward: Callable[..., Sequence[Any]], backwards: Backwards, original: Original
 ) -> TrainingProgram:
-    """The forward's program, and the backward's, of which there is one for each choice of outputs whose gradients come
-    in, compiled when they first do. `part` gives its joint graph, `trace` traces one. With `repeats` the gradients are
-    computed from the inputs where what is kept for all would not suffice; else the others are zeros then."""
-    joint, shapes = parts.joint, parts.joint.aten.shapes
+    """The forward's program, and those of the backward."""
+    parts, joint = backwards.parts, backwards.joint
     if isinstance(forward, Replayed):
         forward.visible = joint.outputs
-    name = f"{compilation.name}, backward"
-    compilation.backward = Compilation(name, compilation.where, aten=parts.backward)
-
-    def tangents_for(sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
-        return [_tangent(k, node, sizes) for k, node in zip(joint.differentiable, joint.tangents)]
-
-    kept = joint.outputs + sum(s.kind == "kept" for s in parts.saved)
-    decided = {symbol: (kept + k, "result value", 0) for k, symbol in enumerate(parts.decided)}
-    tangents = BySizes(tangents_for, parts.symbols | decided)
-
-    def program_of(backward: Compilation) -> Backward:
-        with compiling(), paused_collection():
-            try:
-                made = compile_program(backward)
-                for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
-                    native.lays_out = lazy_keys()  # a hook may have made what was saved anew
-                return made.consume
-            except Exception as problem:  # the forward has run: eager's operations, one by one
-                backward.skipped = _reason(problem)
-                return _by_eager(backward.aten)
-
-    @functools.cache
-    def whole() -> Backward:
-        assert compilation.backward is not None
-        return program_of(compilation.backward)
-
-    def compile_part(graph: AtenGraph, given: tuple[bool, ...]) -> Backward:
-        outputs = ", ".join(str(k) for k in itertools.compress(joint.differentiable, given))
-        made = Compilation(f"{name} of outputs {outputs}", compilation.where, aten=graph)
-        compilation.partial_backwards.append(made)
-        return program_of(made)
-
-    def with_zeros(given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
-        return WithZeros(whole(), tangents, given, [joint.wanted.index(k) for k in wanted])
-
-    def compile_backward(given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
-        if all(given):
-            return whole(), joint.wanted
-        try:
-            graph, wanted = backward_of_part(parts, part(given)), part(given).wanted
-        except Unsupported:  # a size is asked about that the joint graph does not depend on
-            wanted = reached(parts, itertools.compress(range(len(given)), given))
-            return None if repeats else compile_for_sizes(given, wanted), wanted
-        if graph is not None:
-            return compile_part(graph, given), wanted
-        return None if repeats else with_zeros(given, wanted), wanted
-
-    def compile_for_sizes(given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
-        made: list[tuple[list[ShapeGuard], Backward]] = []  # one for each answer to what is asked of the sizes
-
-        def compile_traced() -> Backward:
-            found = trace(given)
-            graph = backward_of_part(parts, found)
-            if graph is None or found.wanted != wanted:
-                raise Unsupported("what is kept for other sizes")
-            return compile_part(graph, given)
-
-        def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
-            with compiling():
-                for guards, run in made:
-                    if all(guard.holds(sizes) for guard in guards):
-                        return run
-                try:
-                    run, guards = shapes.supposing(sizes, compile_traced)
-                except Unsupported:
-                    run, guards = with_zeros(given, wanted), []
-                made.append((guards, run))
-                return run
-
-        return ForSizes(BySizes(for_sizes, tangents.places))
-
-    def graph_of_backward(given: tuple[bool, ...], sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
-        if all(given):
-            return GraphOfBackward(parts.backward, given, range(len(joint.wanted)), joint.wanted)
-        try:
-            found = part(given)
-        except Unsupported:
-            if sizes is None:
-                raise
-            found, _ = shapes.supposing(dict(zip(tangents.places, sizes)), functools.partial(trace, given))
-        graph, wanted = backward_of_part(parts, found), found.wanted
-        if graph is not None:
-            return GraphOfBackward(graph, given, range(len(wanted)), wanted)
-        picked = [joint.wanted.index(k) for k in wanted]
-        return None if repeats else GraphOfBackward(parts.backward, (True,) * len(given), picked, wanted)
-
     return TrainingProgram(
         forward,
-        compile_backward,
-        graph_of_backward,
+        backwards.compile,
+        backwards.graph,
         original,
-        repeats=repeats,
+        repeats=backwards.repeats,
         inputs=joint.primals,
         outputs=joint.outputs,
         written=joint.written_outputs,
         differentiable=joint.differentiable,
-        tangents=tangents,
+        tangents=backwards.tangents,
         wanted=joint.wanted,
         saved=[(s.kind, s.position) for s in parts.saved],
         shares=joint.shares,
@@ -328,6 +225,130 @@ def _training_program(
         hidden=joint.hidden,
         apart=joint.apart,
     )
+
+
+class Backwards:
+    """The backward programs of a forward: one for each choice of outputs whose gradients come in (`given`), compiled
+    when they first do. `trace` gives the joint graph of a part. With `repeats` the gradients are computed from the
+    inputs where what is kept for all would not suffice; else the others are zeros then."""
+
+    def __init__(
+        self,
+        parts: Partition,
+        trace: Callable[[tuple[bool, ...]], Joint],
+        repeats: bool,
+        compilation: Compilation,
+        compile_program: Compile,
+    ) -> None:
+        self.parts, self.joint, self.repeats = parts, parts.joint, repeats
+        self._trace, self._part = trace, functools.cache(trace)
+        self._compilation, self._compile_program = compilation, compile_program
+        self._name, where = f"{compilation.name}, backward", compilation.where
+        self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
+        kept = self.joint.outputs + sum(s.kind == "kept" for s in parts.saved)
+        decided = {symbol: (kept + k, "result value", 0) for k, symbol in enumerate(parts.decided)}
+        self.tangents = BySizes(self._tangents_for, parts.symbols | decided)
+
+    def _tangents_for(self, sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
+        return [_tangent(k, node, sizes) for k, node in zip(self.joint.differentiable, self.joint.tangents)]
+
+    def wanted_for(self, given: tuple[bool, ...]) -> Sequence[int]:
+        """The inputs that have a gradient then."""
+        if all(given):
+            return self.joint.wanted
+        try:
+            return self._part(given).wanted
+        except Unsupported:  # a size is asked about that the joint graph does not depend on
+            return reached(self.parts, itertools.compress(range(len(given)), given))
+
+    def compile(self, given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
+        """The program, None where there is none, and which gradients it computes."""
+        wanted = self.wanted_for(given)
+        if all(given):
+            return self._run_whole, wanted
+        try:
+            graph = backward_of_part(self.parts, self._part(given))
+        except Unsupported:
+            return None if self.repeats else self._compile_for_sizes(given, wanted), wanted
+        if graph is not None:
+            return self._compile_part(graph, given), wanted
+        return None if self.repeats else self._with_zeros(given, wanted), wanted
+
+    def graph(self, given: tuple[bool, ...], sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
+        """The same as a graph, for these sizes if they are told. Raises Unsupported where it depends on them."""
+        if all(given):
+            return self._graph_of_whole(given, self.joint.wanted)
+        try:
+            part = self._part(given)
+        except Unsupported:
+            if sizes is None:
+                raise
+            known = dict(zip(self.tangents.places, sizes))
+            part, _ = self._shapes.supposing(known, functools.partial(self._trace, given))
+        graph = backward_of_part(self.parts, part)
+        if graph is not None:
+            return GraphOfBackward(graph, given, range(len(part.wanted)), part.wanted)
+        return None if self.repeats else self._graph_of_whole((True,) * len(given), part.wanted)
+
+    def _graph_of_whole(self, takes: tuple[bool, ...], wanted: Sequence[int]) -> GraphOfBackward:
+        return GraphOfBackward(self.parts.backward, takes, self._places(wanted), wanted)
+
+    def _places(self, wanted: Sequence[int]) -> Sequence[int]:
+        """Where the whole backward has these gradients."""
+        return [self.joint.wanted.index(k) for k in wanted]
+
+    @property
+    def _shapes(self) -> ShapeContext:
+        return self.joint.aten.shapes
+
+    @functools.cached_property
+    def _run_whole(self) -> Backward:
+        return self._program_of(self._whole)
+
+    def _with_zeros(self, given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
+        return WithZeros(self._run_whole, self.tangents, given, self._places(wanted))
+
+    def _compile_part(self, graph: AtenGraph, given: tuple[bool, ...]) -> Backward:
+        outputs = ", ".join(str(k) for k in itertools.compress(self.joint.differentiable, given))
+        made = Compilation(f"{self._name} of outputs {outputs}", self._compilation.where, aten=graph)
+        self._compilation.partial_backwards.append(made)
+        return self._program_of(made)
+
+    def _compile_for_sizes(self, given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
+        """A program for each answer to what only this part asks of the sizes."""
+        made: list[tuple[list[ShapeGuard], Backward]] = []
+
+        def compile_traced() -> Backward:
+            part = self._trace(given)
+            graph = backward_of_part(self.parts, part)
+            if graph is None or part.wanted != wanted:
+                raise Unsupported("what is kept for other sizes")
+            return self._compile_part(graph, given)
+
+        def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
+            with compiling():
+                for guards, run in made:
+                    if all(guard.holds(sizes) for guard in guards):
+                        return run
+                try:
+                    run, guards = self._shapes.supposing(sizes, compile_traced)
+                except Unsupported:
+                    run, guards = self._with_zeros(given, wanted), []
+                made.append((guards, run))
+                return run
+
+        return ForSizes(BySizes(for_sizes, self.tangents.places))
+
+    def _program_of(self, backward: Compilation) -> Backward:
+        with compiling(), paused_collection():
+            try:
+                made = self._compile_program(backward)
+                for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
+                    native.lays_out = lazy_keys()  # a hook may have made what was saved anew
+                return made.consume
+            except Exception as problem:  # the forward has run: eager's operations, one by one
+                backward.skipped = _reason(problem)
+                return _by_eager(backward.aten)
 
 
 def _by_eager(aten: AtenGraph) -> Backward:
