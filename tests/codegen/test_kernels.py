@@ -4,6 +4,7 @@ range."""
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -410,6 +411,29 @@ def test_short_rows_are_computed_two_at_a_time(length, paired):
     assert launch(kernel, [x, apart], [(k, k + 1) for k in range(5)], compiled=compiled) == 0
     assert torch.equal(together, apart)
     torch.testing.assert_close(together, x.softmax(1))
+
+
+@pytest.mark.parametrize("length", [1, 64, 65, 100, 128, 1023, 1024, 1025, 3000])
+def test_rows_of_symbolic_length_give_the_same_bits_two_at_a_time(length):
+    rows, columns = size_symbol("rows"), size_symbol("columns")
+    kernel = softmax(rows, columns, False)
+    compiled = compile_kernels([kernel], [rows, columns])
+    sizes = {rows: 5, columns: length}
+    assert compiled.scratch_bytes(kernel).evaluate(sizes) == -(-8 * length // 64) * 64
+    x = torch.randn(5, length, generator=torch.Generator().manual_seed(0))
+    together, apart = torch.zeros(5, length), torch.zeros(5, length)
+    assert launch(kernel, [x, together], [(0, 5)], sizes, compiled=compiled) == 0
+    assert launch(kernel, [x, apart], [(k, k + 1) for k in range(5)], sizes, compiled=compiled) == 0
+    assert torch.equal(together, apart)
+    torch.testing.assert_close(together, x.softmax(1))
+
+
+def test_what_is_left_of_rows_of_symbolic_length_is_no_loop():
+    """Of a loop LLVM would follow each address: that takes as long as all the rest."""
+    columns = size_symbol("columns")
+    kernel = softmax(5, columns, False)
+    loops = re.findall(r"latch\d+:", compile_kernels([kernel], [columns]).ir(kernel))
+    assert len(loops) == 2 * (1 + 3 + 1)  # of pairs and of a last row: the rows, three stages, and blocks of the sum
 
 
 @pytest.mark.parametrize("kind, copies", [("sum", 4), ("prod", 2)])

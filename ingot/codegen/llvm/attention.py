@@ -79,7 +79,7 @@ class _AttentionEmitter(HeadEmitter):
         first, outer = e.binary("urem", point, blocks) * kernel.query_block, e.binary("udiv", point, blocks)
         head, batch = e.binary("urem", outer, self.heads), e.binary("udiv", outer, self.heads)
         end = self.smaller(first + kernel.query_block, self.number(self.queries))
-        with e.loop(first, end, self.block, sure=True, known_once=self.block == kernel.query_block) as start:
+        with e.loop(first, end, self.block, sure=True, once=self.block == kernel.query_block) as start:
             self.piece(batch, head, start)
 
     def piece(self, batch: Value, head: Value, first: Value) -> None:
@@ -105,7 +105,7 @@ class _AttentionEmitter(HeadEmitter):
         """`block` rows of the operand's array at `source` from row `first` on, of `columns` elements each, to rows of
         `block` elements. The last row of all stands for those behind it."""
         e, lanes, last, stride = self.e, self.lanes, self.number(self.queries - 1), self.number(operand.strides[2])
-        with e.loop(self.number(0), self.number(self.block), lanes, sure=True, known_once=self.vectors == 1) as group:
+        with e.loop(self.number(0), self.number(self.block), lanes, sure=True, once=self.vectors == 1) as group:
             rows = [e.pointer(source, "float", self.smaller(first + group + k, last) * stride) for k in range(lanes)]
 
             def tile(column: Value, count: int | Value) -> None:
@@ -123,7 +123,7 @@ class _AttentionEmitter(HeadEmitter):
         """`body(start, length)` for pieces of `step`, and the rest as a last piece."""
         whole = count // step * step
         if whole:
-            with self.e.loop(self.number(0), self.number(whole), step, sure=True, known_once=whole == step) as start:
+            with self.e.loop(self.number(0), self.number(whole), step, sure=True, once=whole == step) as start:
                 body(start, step)
         if whole < count:
             body(self.number(whole), count - whole)
@@ -257,7 +257,7 @@ class _AttentionEmitter(HeadEmitter):
         """The keys in pieces of `CHUNK`: what is summed over one is added to what the others gave, as long chains of
         additions round badly."""
         e = self.e
-        with e.loop(self.number(0), seen, CHUNK, sure=True, known_once=self.most_keys <= CHUNK) as start:
+        with e.loop(self.number(0), seen, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
             yield start, self.smaller(start + CHUNK, seen)
 
     def zero_variable(self) -> Variable:

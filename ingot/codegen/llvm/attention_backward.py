@@ -172,7 +172,7 @@ class _BackwardEmitter(HeadEmitter):
         e.declarations.add(text)
         e.declare("void", PREFETCH, "ptr, i32, i32, i32")
         e.declare("i64", "llvm.smin.i64", "i64, i64")
-        with e.loop(self.number(0), rows, tile.width, sure=True, known_once=tile.width == self.block) as row:
+        with e.loop(self.number(0), rows, tile.width, sure=True, once=tile.width == self.block) as row:
             there = self.smaller(rows - row, self.number(tile.width))
             start = e.pointer(source, "float", row * stride)
             self.check(operand, start, columns)
@@ -298,7 +298,7 @@ class _BackwardEmitter(HeadEmitter):
             if self.kernel.causal and tile.width < self.block:  # queries far before these keys do not see them
                 begin = e.intrinsic("smax", (start + key - first - tile.rows, begin))
                 begin = begin - e.binary("urem", begin, tile.width)
-            with e.loop(begin, queries, tile.width, sure=True, known_once=tile.width == self.block) as query:
+            with e.loop(begin, queries, tile.width, sure=True, once=tile.width == self.block) as query:
                 panel = e.pointer(turned, "float", query * steps)
                 self.multiply(tile, rows, SIZE, panel, self.number(steps))
                 with e.loop(self.number(0), self.number(tile.rows), 1, sure=True) as row:

@@ -449,7 +449,7 @@ class _ContractionEmitter(KernelEmitter):
             self._vector_loop(self.column, column, stop, None, unroll, run)
             return
         memory.vector = self.column
-        with e.loop(column, stop, tile.lanes * unroll, sure=True, known_once=unroll == tile.vectors) as at:
+        with e.loop(column, stop, tile.lanes * unroll, sure=True, once=unroll == tile.vectors) as at:
             memory.bound[self.column] = at
             for copy in range(unroll):
                 memory.shift = copy * tile.lanes

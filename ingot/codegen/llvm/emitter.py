@@ -354,15 +354,20 @@ class Emitter:
     # -- control -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, start: Value, stop: Value, step: int, sure: bool, known_once: bool = False) -> Iterator[Value]:
-        """A loop of an i64 index from `start` to below `stop`; `sure` if known to run, `known_once` if exactly once."""
+    def loop(self, start: Value, stop: Value, step: int, sure: bool, once: bool = False) -> Iterator[Value]:
+        """A loop of an i64 index from `start` to below `stop`; `sure` if known to run, `once` if not to run again."""
         scope = Scope(sure)
         self.scopes.append(scope)
         number = self.name("")
-        if known_once:
-            yield start
+        if once:
+            yield start if sure else Value(self, start.text, "i64", 1, self.depth)
             self.scopes.pop()
-            self.scopes[-1].lines += scope.lines
+            lines = scope.lines
+            if not sure:
+                enter = f"%enter{number} = icmp slt i64 {start.text}, {stop.text}"
+                branch = f"br i1 %enter{number}, label %body{number}, label %exit{number}"
+                lines = [enter, branch, f"body{number}:", *lines, f"br label %exit{number}", f"exit{number}:"]
+            self.scopes[-1].lines += lines
             return
         index = Value(self, f"%i{number}", "i64", 1, self.depth)
         yield index

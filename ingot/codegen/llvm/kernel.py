@@ -7,6 +7,7 @@ runs the points [begin, end) of the collapsed parallel loops and returns 0, or 1
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import Unsupported
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, product
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, maximum, product
 from ingot.loops.ir import Fault, Instruction
 from ingot.loops.ops import HALVES
 from ingot.schedule.kernel import Accumulate, Kernel, Row, Stage, loans, scaling
@@ -277,7 +278,7 @@ class KernelEmitter:
         if kernel.tile is not None:
             self._tiles(begin, end, shared)
         elif self._is_paired():
-            middle = begin + ((end - begin) & -2)
+            middle = self._end_of_pairs(begin, end)
             for start, stop, together in ((begin, middle, 2), (middle, end, 1)):
                 with e.loop(start, stop, together, sure=False) as point:
                     self._together([point + k for k in range(together)], shared)
@@ -295,17 +296,32 @@ class KernelEmitter:
         few lanes are left, and what waits for it take longer than the rest."""
         kernel = self.kernel
         stores = [store for stage in kernel.stages for store in stage.stores]
-        counts = [product(s.extent for s in stage.loops).constant for stage in kernel.stages if stage.loops]
+        low, high = self._row_length().bounds
         return (
             kernel.vector is None
-            and len(counts) > 1
+            and sum(bool(stage.loops) for stage in kernel.stages) > 1
             and any(stage.reductions for stage in kernel.stages)
             and kernel.parallel == len(kernel.loops)
-            and None not in counts
-            and PAIRED_ROWS[0] < max(count or 0 for count in counts) <= PAIRED_ROWS[1]
+            and (high is None or PAIRED_ROWS[0] < high)
+            and (low is None or low <= PAIRED_ROWS[1])
             and not any(store.scatters for store in stores)
             and (kernel.points.constant or 2) > 1
         )
+
+    def _row_length(self) -> Expr:
+        """The points of the longest of the loops within an outer point."""
+        counts = [product(s.extent for s in stage.loops) for stage in self.kernel.stages if stage.loops]
+        return functools.reduce(maximum, counts, ZERO)
+
+    def _end_of_pairs(self, begin: Value, end: Value) -> Value:
+        """Where in [begin, end) the last pair of outer points ends: at once if rows of symbolic length turn out to be
+        too short or too long."""
+        middle, length = begin + ((end - begin) & -2), self._row_length()
+        if length.constant is not None:
+            return middle
+        count, (shortest, longest) = self.memory.index(length), PAIRED_ROWS
+        middle = self.e.select(self.e.compare("sgt", count, shortest), middle, begin)
+        return self.e.select(self.e.compare("sle", count, longest), middle, begin)
 
     def _together(self, points: Sequence[Value], loops: Sequence[Symbol]) -> None:
         """Run the stages for several outer points, each stage for all of them."""
@@ -414,7 +430,7 @@ class KernelEmitter:
             self._points(loop, zero, extent, loop.extent.constant)
             return
         sure = surely_runs(loop)
-        with self.e.loop(zero, extent, 1, sure=sure, known_once=loop.extent.constant == 1) as index:
+        with self.e.loop(zero, extent, 1, sure=sure, once=loop.extent.constant == 1) as index:
             self.memory.bound[loop] = index
             self._nest(loops[1:], run)
 
@@ -447,7 +463,7 @@ class KernelEmitter:
             middle = e.constant(size // step * step, "i64")
 
         def vectors(first: Value, end: Value, sure_here: bool) -> None:
-            with e.loop(first, end, step, sure_here, known_once=size == step) as index:
+            with e.loop(first, end, step, sure_here, once=size == step) as index:
                 e.scopes[-1].sure = sure
                 memory.bound[symbol] = index
                 for copy in range(unroll):
@@ -464,16 +480,19 @@ class KernelEmitter:
                     vectors(first, e.intrinsic("smin", (first + block * step, middle)), True)
                     flush()
         if size is None or size % step:
-            self._masked_vectors(symbol, middle, stop, size, sure, run)
+            self._masked_vectors(symbol, middle, stop, size, sure, run, unroll)
         memory.vector = None
 
     def _masked_vectors(
-        self, symbol: Symbol, start: Value, stop: Value, size: int | None, sure: bool, run: Callable[[int], None]
-    ) -> None:
+        self, symbol: Symbol, start: Value, stop: Value, size: int | None, sure: bool, run: Callable[[int], None],
+        unroll: int,
+    ) -> None:  # fmt: skip
+        """The vectors that are left, fewer than `unroll` and a part of one."""
         e, memory = self.e, self.memory
         lanes = e.lanes
         rest = None if size is None else size - int(start.text)
-        with e.loop(start, stop, lanes, rest is not None, known_once=rest is not None and rest <= lanes) as index:
+        once = unroll == 1 or (rest is not None and rest <= lanes)
+        with e.loop(start, stop, lanes, rest is not None, once) as index:
             e.scopes[-1].sure = sure
             memory.bound[symbol] = index
             if rest is None or rest % lanes:
@@ -496,7 +515,7 @@ class KernelEmitter:
             return
         across = self.kernel.vector is None
         wide_level = self._wide_level(stage)
-        unroll = max(1, choose_unroll((stage,)) // self.registers)
+        unroll = self._unroll(stage)
         reductions = [
             [
                 _Reduction(
@@ -526,6 +545,15 @@ class KernelEmitter:
             self._enter(row)
             for reduction in of_row:
                 self.scalars[reduction.spec.name] = reduction.result(across)
+
+    def _unroll(self, stage: Stage) -> int:
+        """Copies of the body in the main loop of a stage. Two rows at a time fill the processor's window with half as
+        many; where the length is symbolic that saves code, as each loop is there for pairs, for single rows and masked.
+        A row alone has as many: how it is summed must not depend on where a thread's share ends."""
+        copies = choose_unroll((stage,)) // self.registers
+        if self._is_paired() and self._row_length().constant is None:
+            copies = 1
+        return max(1, copies)
 
     def _wide_level(self, stage: Stage) -> int | None:
         """The loop level whose completion empties the accumulators of sums into wider ones; None for sums short enough
@@ -573,7 +601,7 @@ class KernelEmitter:
         if last:
             self._columns(stage, loop, reductions, unroll, block, flush)
             return
-        with e.loop(zero, extent, 1, surely_runs(loop), known_once=size == 1) as index:
+        with e.loop(zero, extent, 1, surely_runs(loop), once=size == 1) as index:
             memory.bound[loop] = index
             self._stage_loops(stage, level + 1, reductions, unroll, wide, flush)
             if wide == level + 1:
@@ -594,7 +622,7 @@ class KernelEmitter:
             middle = e.constant(size // unroll * unroll, "i64")
 
         def rounds(first: Value, end: Value, step: int, sure: bool, once: bool = False) -> None:
-            with e.loop(first, end, step, sure, known_once=once) as index:
+            with e.loop(first, end, step, sure, once=once) as index:
                 for copy in range(step):
                     self.memory.bound[loop] = index + copy
                     self._bodies(stage, reductions, copy, None)
