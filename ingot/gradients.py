@@ -25,7 +25,7 @@ from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
-from ingot.loops.expr import Symbol
+from ingot.loops.expr import Expr, Symbol
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
 from ingot.runtime.training import (
@@ -126,7 +126,8 @@ def with_history(
             given = tuple(kind is not None for kind in kinds)
             wanted = backwards.wanted_for(given)
             tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
-            gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
+            with compiling():
+                gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
             inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
             return _second_derivatives(gradients, inputs, context, compilation, compile_program), wanted
 
@@ -242,6 +243,8 @@ class Backwards:
     ) -> None:
         self.parts, self.joint, self.repeats = parts, parts.joint, repeats
         self._trace, self._part = trace, functools.cache(trace)
+        self.wanted_for = functools.cache(self._find_wanted)
+        self._like = [_Geometry.of(node.meta["val"]) for node in self.joint.tangents]
         self._compilation, self._compile_program = compilation, compile_program
         self._name, where = f"{compilation.name}, backward", compilation.where
         self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
@@ -250,45 +253,60 @@ class Backwards:
         self.tangents = BySizes(self._tangents_for, parts.symbols | decided)
 
     def _tangents_for(self, sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
-        return [_tangent(k, node, sizes) for k, node in zip(self.joint.differentiable, self.joint.tangents)]
+        return [Tangent(k, *geometry.at(sizes)) for k, geometry in zip(self.joint.differentiable, self._like)]
 
-    def wanted_for(self, given: tuple[bool, ...]) -> Sequence[int]:
+    def _find_wanted(self, given: tuple[bool, ...]) -> Sequence[int]:
         """The inputs that have a gradient then."""
         if all(given):
             return self.joint.wanted
-        try:
-            return self._part(given).wanted
-        except Unsupported:  # a size is asked about that the joint graph does not depend on
-            return reached(self.parts, itertools.compress(range(len(given)), given))
+        with compiling():
+            try:
+                return self._part(given).wanted
+            except Unsupported:  # a size is asked about that the joint graph does not depend on
+                known = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
+            try:  # which they are is no matter of sizes: those of the first call will do
+                return self._shapes.supposing(known, functools.partial(self._trace, given))[0].wanted
+            except Unsupported:
+                return reached(self.parts, itertools.compress(range(len(given)), given))
 
     def compile(self, given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
         """The program, None where there is none, and which gradients it computes."""
         wanted = self.wanted_for(given)
         if all(given):
             return self._run_whole, wanted
-        try:
-            graph = backward_of_part(self.parts, self._part(given))
-        except Unsupported:
-            return None if self.repeats else self._compile_for_sizes(given, wanted), wanted
-        if graph is not None:
-            return self._compile_part(graph, given), wanted
-        return None if self.repeats else self._with_zeros(given, wanted), wanted
+        with compiling():
+            try:
+                graph, _ = self._graph_by(self._part, given)
+            except Unsupported:
+                return None if self.repeats else self._compile_for_sizes(given, wanted), wanted
+            if graph is not None:
+                return self._compile_part(graph, given), wanted
+            return None if self.repeats else self._with_zeros(given, wanted), wanted
 
     def graph(self, given: tuple[bool, ...], sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
         """The same as a graph, for these sizes if they are told. Raises Unsupported where it depends on them."""
         if all(given):
             return self._graph_of_whole(given, self.joint.wanted)
-        try:
-            part = self._part(given)
-        except Unsupported:
-            if sizes is None:
-                raise
-            known = dict(zip(self.tangents.places, sizes))
-            part, _ = self._shapes.supposing(known, functools.partial(self._trace, given))
-        graph = backward_of_part(self.parts, part)
+        with compiling():
+            try:
+                graph, wanted = self._graph_by(self._part, given)
+            except Unsupported:
+                if sizes is None:
+                    raise
+                known = dict(zip(self.tangents.places, sizes))
+                try:
+                    (graph, wanted), _ = self._shapes.supposing(known, lambda: self._graph_by(self._trace, given))
+                except Unsupported:
+                    graph, wanted = None, self.wanted_for(given)
         if graph is not None:
-            return GraphOfBackward(graph, given, range(len(part.wanted)), part.wanted)
-        return None if self.repeats else self._graph_of_whole((True,) * len(given), part.wanted)
+            return GraphOfBackward(graph, given, range(len(wanted)), wanted)
+        return None if self.repeats else self._graph_of_whole((True,) * len(given), wanted)
+
+    def _graph_by(
+        self, trace: Callable[[tuple[bool, ...]], Joint], given: tuple[bool, ...]
+    ) -> tuple[AtenGraph | None, Sequence[int]]:
+        part = trace(given)
+        return backward_of_part(self.parts, part), part.wanted
 
     def _graph_of_whole(self, takes: tuple[bool, ...], wanted: Sequence[int]) -> GraphOfBackward:
         return GraphOfBackward(self.parts.backward, takes, self._places(wanted), wanted)
@@ -319,9 +337,8 @@ class Backwards:
         made: list[tuple[list[ShapeGuard], Backward]] = []
 
         def compile_traced() -> Backward:
-            part = self._trace(given)
-            graph = backward_of_part(self.parts, part)
-            if graph is None or part.wanted != wanted:
+            graph, found = self._graph_by(self._trace, given)
+            if graph is None or found != wanted:
                 raise Unsupported("what is kept for other sizes")
             return self._compile_part(graph, given)
 
@@ -332,8 +349,8 @@ class Backwards:
                         return run
                 try:
                     run, guards = self._shapes.supposing(sizes, compile_traced)
-                except Unsupported:
-                    run, guards = self._with_zeros(given, wanted), []
+                except Unsupported:  # at these sizes
+                    return self._with_zeros(given, wanted)
                 made.append((guards, run))
                 return run
 
@@ -357,15 +374,29 @@ def _by_eager(aten: AtenGraph) -> Backward:
     function = aten.function()
     values = [node.meta.get("in_eager", node.meta["val"]) for node in aten.inputs]
 
+    like = [_Geometry.of(v) if isinstance(v, torch.Tensor) else None for v in values]
+
     def layouts(sizes: Mapping[Symbol, int]) -> Sequence[Layout | None]:
-        return [_layout(v, sizes) if isinstance(v, torch.Tensor) else None for v in values]
+        return [None if geometry is None else geometry.at(sizes)[:3] for geometry in like]
 
     laid = BySizes(layouts, aten.symbols)
     return lambda inputs: function(*map(_laid_as, inputs, laid.at(laid.read(inputs))))
 
 
-def _layout(value: torch.Tensor, sizes: Mapping[Symbol, int]) -> Layout:
-    return _known(value.shape, sizes), _known(value.stride(), sizes), value.dtype
+class _Geometry(NamedTuple):
+    """How a tensor lies in terms of the size symbols, and of what type and where it is."""
+
+    sizes: Sequence[int | Expr]
+    strides: Sequence[int | Expr]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> _Geometry:
+        return cls(_expressions(value.shape), _expressions(value.stride()), value.dtype, value.device)
+
+    def at(self, sizes: Mapping[Symbol, int]) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]:
+        return _known(self.sizes, sizes), _known(self.strides, sizes), self.dtype, self.device
 
 
 def _laid_as(value: Any, layout: Layout | None) -> Any:
@@ -390,11 +421,6 @@ def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
     return made
 
 
-def _tangent(output: int, node: torch.fx.Node, sizes: Mapping[Symbol, int]) -> Tangent:
-    value = node.meta["val"]
-    return Tangent(output, _known(value.shape, sizes), _known(value.stride(), sizes), value.dtype, value.device)
-
-
 def places_for(
     windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place], outputs: Sequence[OutputSpec]
 ) -> Mapping[Symbol, Place]:
@@ -416,19 +442,27 @@ def windows_of(
     windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place]
 ) -> BySizes[Sequence[Window]]:
     """The outputs that are windows, each on (`"input"` | `"output"`, position), for values of the size symbols."""
+    geometries = [_expressions([spec.offset, *spec.sizes, *spec.strides]) for _, _, spec in windows]
+
     def made(sizes: Mapping[Symbol, int]) -> Sequence[Window]:
-        return [_window(*window, sizes) for window in windows]
+        return [_window(*window, _known(numbers, sizes)) for window, numbers in zip(windows, geometries)]
 
     return BySizes(made, symbols)
 
 
-def _window(output: int, base: tuple[str, int], spec: OutputSpec, sizes: Mapping[Symbol, int]) -> Window:
+def _window(output: int, base: tuple[str, int], spec: OutputSpec, numbers: Sequence[int]) -> Window:
+    """The window whose offset, sizes and strides are these numbers."""
     assert spec.dtype is not None
-    (offset,) = _known([spec.offset], sizes)
-    geometry = _known(spec.sizes, sizes), _known(spec.strides, sizes)
-    return Window(output, base, *geometry, offset, spec.dtype, spec.tracked)
+    (offset, *geometry), rank = numbers, len(spec.sizes)
+    return Window(output, base, tuple(geometry[:rank]), tuple(geometry[rank:]), offset, spec.dtype, spec.tracked)
 
 
-def _known(numbers: Sequence[Any], sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
-    """Numbers that may be symbolic, for these values of the symbols."""
-    return tuple([n if isinstance(n, int) else to_expr(n).evaluate(sizes) for n in numbers])
+def _expressions(numbers: Sequence[Any]) -> Sequence[int | Expr]:
+    """Numbers that may be symbolic, in terms of the symbols as they are now: while a thread compiles, it may suppose
+    more of these (`ShapeContext.supposing`) than other threads may know."""
+    return [n if isinstance(n, int) else to_expr(n) for n in numbers]
+
+
+def _known(numbers: Sequence[int | Expr], sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
+    """Such numbers, for these values of the symbols."""
+    return tuple([n if isinstance(n, int) else n.evaluate(sizes) for n in numbers])

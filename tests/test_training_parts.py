@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -283,3 +284,66 @@ def test_a_part_that_asks_more_of_the_sizes_is_compiled_for_each_answer() -> Non
     made = compilation_of(compiled)
     assert len(Compiler.of(compiled).compilations) == 1 and len(made.partial_backwards) == 2
     assert all(part.skipped is None for part in made.partial_backwards)
+
+
+def floors_of_some(a: Tensor, b: Tensor) -> Any:
+    """The same, where the gradient of `a` is zeros, whatever those of the results are."""
+    turned = b.roll(b.shape[-1] // 2, -1)
+    return torch.cat([turned.flatten(), a.floor().flatten()]), turned.reshape(turned.shape[::-1]).mT + 1, a / a
+
+
+def test_a_part_that_asks_more_of_the_sizes_has_the_gradients_that_it_has() -> None:
+    compiled = ingot.compile(floors_of_some, dynamic=True)
+    for n in (12, 1, 5):
+        inputs = torch.zeros(n, 3, requires_grad=True), torch.randn(1, n, requires_grad=True)
+        tangent = torch.randn(4 * n, requires_grad=True)
+        for create_graph in (False, True):
+            found = [
+                torch.autograd.grad(f(*inputs)[0], inputs, tangent, create_graph=create_graph, allow_unused=True)
+                for f in (compiled, floors_of_some)
+            ]
+            torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def slopes_of_more(a: Tensor, b: Tensor) -> Any:
+    first, second, third = slopes_of_some(a, b)
+    return first, second, third, second.sin(), torch.stack([first, first])
+
+
+def test_a_part_is_cut_out_at_the_sizes_that_it_is_traced_for() -> None:
+    compiled = ingot.compile(slopes_of_more, dynamic=True)
+    for n in (12, 1, 5):
+        inputs = torch.ones(n, 3, requires_grad=True), torch.randn(1, n, requires_grad=True)
+        tangents = torch.randn(2, 2, 1, n).unbind()
+        found = [
+            torch.autograd.grad(f(*inputs)[1:4:2], inputs, tangents, allow_unused=True, is_grads_batched=True)
+            for f in (compiled, slopes_of_more)
+        ]
+        torch.testing.assert_close(*found)
+
+
+def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, cut = ingot.compile(slopes_of_more, dynamic=True), ingot.gradients.backward_of_part
+    found: list[Any] = []
+
+    def inputs_of(n: int) -> Any:
+        return torch.ones(n, 3, requires_grad=True), torch.randn(1, n, requires_grad=True)
+
+    def gradients_of_all(n: int) -> None:
+        inputs = inputs_of(n)
+        tangents = [torch.randn_like(result) for result in slopes_of_more(*inputs)]
+        found.append([torch.autograd.grad(f(*inputs), inputs, tangents) for f in (compiled, slopes_of_more)])
+
+    def cut_beside(*args: Any) -> Any:
+        thread = threading.Thread(target=gradients_of_all, args=(len(found) + 20,))
+        thread.start()
+        thread.join()
+        return cut(*args)
+
+    gradients_of_all(12)
+    monkeypatch.setattr(ingot.gradients, "backward_of_part", cut_beside)
+    inputs = inputs_of(1)
+    torch.autograd.grad(compiled(*inputs)[0], inputs, torch.randn(4))
+    assert len(found) > 1
+    for gradients in found:
+        torch.testing.assert_close(*gradients)

@@ -333,7 +333,8 @@ class _Trace:
         gradients: list[Any] = [None] * program.inputs
         if program.wanted and any(given):
             known = all(isinstance(size, int) for size in sizes)
-            part = program.graph_of_backward(given, tuple(sizes) if known else None)
+            with _disable_current_modes():  # it may be traced for this
+                part = program.graph_of_backward(given, tuple(sizes) if known else None)
             if part is None:
                 raise Unsupported("a part of a compiled forward's outputs, whose gradients need its inputs again")
             laid = [self._laid_out(t, buffer.get(t.output)) for t, takes in zip(tangents, part.takes) if takes]

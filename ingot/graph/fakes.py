@@ -125,7 +125,10 @@ def look_of(fake: FakeTensor) -> int:
             known, place = shapes.looks, (*map(to_expr, (*t.shape, *t.stride(), t.storage_offset())),)
         if len(known) >= _MOST_KEPT:
             known.clear()
-        fake.look = known.setdefault((place, t.dtype, fake.device, t.is_conj(), t.is_neg()), next(_numbers))
+        look = known.setdefault((place, t.dtype, fake.device, t.is_conj(), t.is_neg()), next(_numbers))
+        if shapes is not None and shapes.supposes:
+            return look
+        fake.look = look
     return fake.look
 
 

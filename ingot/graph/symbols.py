@@ -120,6 +120,7 @@ class ShapeContext:
         self.at_work: Callable[[], str] | None = None  # says the line, while the program is captured
         self._where = ""
         self.closed = False
+        self.supposes = False  # what is found out now is so for some sizes only
 
     @property
     def where(self) -> str:
@@ -323,11 +324,12 @@ class ShapeContext:
         Raises Unsupported where they are about other symbols, or data decide sizes."""
         if self.unbacked.roots:
             raise Unsupported("sizes that the data decide are asked about", self.where)
-        changed = "hints", "guards", "limited", "results", "_pinned", "_settled", "_several", "_fixed_at", "_stated"
-        before = {name: vars(self)[name] for name in (*changed, "closed")}
+        known = "_pinned", "_settled", "_several", "_fixed_at", "_stated"
+        changed = *known, "hints", "guards", "limited", "looks", "results"
+        before = {name: vars(self)[name] for name in (*changed, "closed", "supposes")}
         vars(self).update({name: copy.copy(before[name]) for name in changed})
         self.hints.update(sizes)
-        self.closed = False
+        self.closed, self.supposes = False, True
         try:
             made, left = ask(), self.guards[len(before["guards"]) :]
         finally:
