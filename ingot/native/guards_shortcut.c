@@ -308,16 +308,19 @@ void ingot_release_shortcut(Shortcut *shortcut) {
         Py_DECREF(shortcut->held[i]);
     for (int i = 0; i < shortcut->watch_count; i++)
         ingot_unwatch(&shortcut->watches[i]);
+    if (shortcut->piece == NULL) { /* it was not learnt to the end */
+        PyMem_Free(shortcut->words);
+        PyMem_Free(shortcut->early);
+        PyMem_Free(shortcut->rechecks);
+        PyMem_Free(shortcut->relations);
+        PyMem_Free(shortcut->pointers);
+    }
+    PyMem_Free(shortcut->piece);
     PyMem_Free(shortcut->watches);
-    PyMem_Free(shortcut->words);
     PyMem_Free(shortcut->owners);
-    PyMem_Free(shortcut->early);
-    PyMem_Free(shortcut->rechecks);
     PyMem_Free(shortcut->late);
     PyMem_Free(shortcut->kept);
-    PyMem_Free(shortcut->relations);
     PyMem_Free(shortcut->held);
-    PyMem_Free(shortcut->pointers);
     PyMem_Free(shortcut->standings);
     PyMem_Free(shortcut->natures);
     PyMem_Free(shortcut->leaves);

@@ -43,6 +43,7 @@ typedef struct Shortcut {
     int users; /* the tree, and running calls */
     int word_count, word_room, watch_count, early_count, recheck_count, late_count, kept_count, held_count,
         relation_count;
+    void *piece; /* holds what each call reads: words, early, rechecks, relations, pointers. NULL while it is learnt */
     Word *words;
     int *owners;         /* per word: the node whose path or facts it proves */
     IngotWatch *watches; /* in the order in which they take part among the words */
