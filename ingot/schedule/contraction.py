@@ -138,6 +138,7 @@ TALLER = 4  # Where there are more than that, they have up to so many times as m
 FEWEST_ROWS = 128  # ... and if there is one block of at least so many rows,
 PACKED = 3  # it is halved, so that a thread reads what it has written before, unless packing twice takes longer:
 # elements of the right operand that are packed while one of the left operand comes from another core
+SHARED = 1 << 20  # One block of fewer rows, but of so many products, is halved across: each half packs its own columns
 
 
 def choose_blocks(
@@ -155,6 +156,8 @@ def choose_blocks(
         height = _ceil(_ceil(height, count), unit) * unit
     elif height >= FEWEST_ROWS and batch.constant == 1 and right_size and right_size < PACKED * left_size:
         height = _ceil(height, 2)
+    elif across == 1 and width % 32 == 0 and batch.constant == 1 and height * (right_size or 0) >= SHARED:
+        width, across = width // 2, 2
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
     wanted = WANTED_BLOCKS if left_size < LARGE else WANTED_BLOCKS // 2

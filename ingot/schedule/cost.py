@@ -9,7 +9,7 @@ from ingot.schedule.kernel import Kernel, Product, Stage
 LANES = 8.0  # elements per vector operation, averaged over machines and types
 NANOSECONDS_PER_OPERATION = 0.3
 NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
-NANOSECONDS_PER_PRODUCT = 0.01  # of a multiplication and addition in a contraction ...
+NANOSECONDS_PER_PRODUCT = 0.015  # of a multiplication and addition in a contraction; cores take 0.01 to 0.02 ...
 NANOSECONDS_TO_PACK = 0.1  # ... and for each element of its right operand besides
 
 # Vector operations per scalar op; everything else counts as one.

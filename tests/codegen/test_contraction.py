@@ -383,4 +383,9 @@ def test_depths_of_copied_operands_are_about_as_long(columns, width, steps):
 
 
 def test_a_block_is_halved_where_packing_twice_takes_less_than_reading_what_another_thread_wrote():
-    assert blocks(196, 256) == (98, 64) and blocks(196, 1024) == (196, 64) and blocks(100, 64) == (100, 64)
+    assert blocks(196, 256) == (98, 64) and blocks(196, 1024) == (196, 64) and blocks(100, 256) == (100, 64)
+
+
+def test_one_block_of_few_rows_or_of_any_number_is_halved_across():
+    assert blocks(100, 64) == (100, 32) and blocks(100, 64, 64) == (100, 64) and blocks(100, 48) == (100, 48)
+    assert choose_blocks(as_expr(1), size_symbol("s0"), as_expr(64), 64 * 512) == (264, 32)
