@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import ingot
 from ingot.graph import meta
 from ingot.graph.decompositions import DECOMPOSITIONS
-from ingot.graph.meta import table
+from ingot.graph.meta import table, trials
 from ingot.graph.passes.pipeline import PASSES
 from ingot.loops.ir import Library
 from ingot.schedule.plan import KernelStep
@@ -135,3 +137,45 @@ def test_bags_of_embeddings_tell_where_each_index_went() -> None:
             assert found == [whole, (long, (LARGE,)), (long, (3,)), (long, largest)]
     found = on_gpus(aten._embedding_bag.default, weight, indices, offsets, False, 2, False, None, True)
     assert found == [(torch.bfloat16, (2, 8)), (long, (LARGE,)), (long, (3,)), (long, (2, 8))]
+
+
+def squares(op: Any, *rest: Any, count: int = 2, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Any:
+    """A call of an op with `count` large square matrices."""
+    return partial(op, *[empty(LARGE, LARGE, dtype=dtype) for _ in range(count)], *rest, **kwargs)
+
+
+def volumes() -> Any:
+    x, grid = empty(4, 64, 16, 16, 16), empty(4, 64, 64, 64, 3)
+    return partial(aten.grid_sampler_3d.default, x, grid, 0, 0, False)
+
+
+SCALES = (empty(dtype=torch.float32), empty(dtype=torch.float32), None, None, torch.bfloat16)
+COSTLY: dict[str, Any] = {  # ops without a rule of their own, which a CPU may take very long for
+    "float8 product": squares(aten._scaled_mm.default, *SCALES, dtype=torch.float8_e4m3fn),
+    "int8 product": squares(aten._int_mm.default, dtype=torch.int8),
+    "distances": squares(aten._cdist_forward.default, 1.0, None),
+    "QR": squares(aten.linalg_qr.default, count=1),
+    "inverse": squares(aten.linalg_inv_ex.default, count=1),
+    "LU": squares(aten.linalg_lu_factor_ex.default, count=1),
+    "triangular": squares(aten.linalg_solve_triangular.default, upper=True),
+    "volumes": volumes(),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_cpu_runs_nothing_large_in_place_of_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is not bounded by a GPU's: compiling a product of float8 matrices took minutes."""
+    op, args, kwargs = COSTLY[name].func, COSTLY[name].args, COSTLY[name].keywords
+    if op is aten._scaled_mm.default:  # takes columns
+        args = (args[0], args[1].t(), *args[2:])
+    monkeypatch.setattr(trials, "tried_out", lambda *_: pytest.fail("is run on a CPU"))
+    found = meta.tensors_in(meta.rule_for(op, "cuda")(op, args, kwargs))
+    predicted = meta.tensors_in(op(*args, **kwargs))
+    assert [(t.dtype, t.shape) for t in found] == [(t.dtype, t.shape) for t in predicted]
+
+
+def test_an_op_that_knows_a_dtype_but_for_single_elements() -> None:
+    """Eager multiplies float8 numbers, but no single one."""
+    x = torch.ones(5).to(torch.float8_e5m2)
+    found = ingot.compile(lambda x: x * x, fullgraph=True)(x)
+    assert found.dtype == x.dtype and torch.equal(found.float(), (x * x).float())

@@ -62,7 +62,7 @@ from ingot.graph.meta.gpus import (
     with_wide_statistics,
 )
 from ingot.graph.meta.rearranged import cumulative_extreme, log_sigmoid, pixel_shuffle, pixel_unshuffle, rot90
-from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, torchs_own
+from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, stand_in, torchs_own
 from ingot.graph.meta.untried import (
     DIFFERENTIATED,
     KNOWN_TO_CPUS,
@@ -199,4 +199,6 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return pointwise
     if not runs_on_cpu(op):
         return torchs_own
-    return gradients if name.endswith("_backward") else probe
+    if name.endswith("_backward"):
+        return gradients
+    return probe if device == "cpu" else stand_in

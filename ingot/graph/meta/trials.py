@@ -23,6 +23,7 @@ aten = torch.ops.aten
 _COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
 _PROBE_LIMIT = 1 << 28  # elements that a real run for the sake of its result's geometry may take
 _WORTH_PROBING = 1 << 24  # where there is a rule as well, which knows less of the layout
+_WORTH_STANDING_IN = 1 << 16  # where a CPU would run what a GPU is to run: 256 x 256, whose product takes milliseconds
 _LARGEST = (127, 255, 32767, 65504, 2**31 - 1, torch.finfo(torch.float32).max)  # numbers that types hold
 _dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
 
@@ -73,6 +74,8 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
         with _undrawn(op):
             return op(*concrete(map_tensors(small, args)), **map_tensors(small, kwargs))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        if extent == 1:  # a single element may have a kernel of its own, which knows fewer dtypes
+            return _run_small(op, args, kwargs, 2)
         raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
 
 
@@ -95,6 +98,18 @@ def probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise Unsupported(f"{op} has no rule for symbolic sizes")
     args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))  # which the geometry may depend on: guarded
     return map_tensors(lambda t: fresh(t.shape, t.dtype, t.stride()), tried_out(op, args, kwargs))
+
+
+def stand_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The geometry of what the op gives on a GPU: a CPU's if it is small, else torch's prediction, if there is one.
+
+    How long a real run takes on a CPU is not bounded by how long it takes on a GPU: a product of two 4096 x 4096
+    matrices of float8 takes minutes.
+    """
+    has_prediction = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta")
+    if has_prediction and _elements(tensors_in((args, kwargs))) > _WORTH_STANDING_IN:
+        return torchs_own(op, args, kwargs)
+    return probe(op, args, kwargs)
 
 
 def is_worth_probing(tensors: Iterable[Tensor]) -> bool:
