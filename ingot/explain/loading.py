@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from torch.utils import _pytree as pytree
 
 from ingot.errors import IngotError
 
-OUR_FRAMES = (str(Path(__file__).parent.parent), "<ingot")
-LEADING_FRAMES = (*OUR_FRAMES, "<frozen importlib", _contextlib.__file__)
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+OUR_FRAMES = PACKAGE, "<ingot "
+LEADING_FRAMES = *OUR_FRAMES, "<frozen importlib", _contextlib.__file__
 RETURNS = "it must return (function or module, arguments) or (function or module, arguments, keywords)"
 
 

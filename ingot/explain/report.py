@@ -341,10 +341,16 @@ def place_text(where: str) -> str:
     file, line = split_where(where)
     if not file:
         return where
-    relative = os.path.relpath(file) if os.path.isabs(file) else file
-    if relative.startswith(os.pardir):
-        relative = os.path.join(*file.split(os.sep)[-2:])
-    return f"{relative}:{line}"
+    return f"{_beneath_here(file) if os.path.isabs(file) else file}:{line}"
+
+
+def _beneath_here(file: str) -> str:
+    try:
+        relative = os.path.relpath(file)
+    except (OSError, ValueError):  # there is no working directory, or it is on another drive
+        relative = os.pardir
+    is_elsewhere = relative.split(os.sep)[0] == os.pardir
+    return os.path.join(*file.split(os.sep)[-2:]) if is_elsewhere else relative
 
 
 def short_places(text: str) -> str:

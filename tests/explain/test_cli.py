@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 import pytest
@@ -11,6 +12,7 @@ import ingot
 from ingot.errors import Unsupported
 from ingot.explain.cli import main
 from ingot.explain.compilation import Compilation
+from ingot.explain.loading import UserError, run_user_code
 from ingot.explain.report import Report
 
 GOOD = """
@@ -128,6 +130,15 @@ def test_traceback_shows_the_users_lines(file, capsys):
     run("try", f"{file}:make_raises")
     err = capsys.readouterr().err
     assert f'File "{file}"' in err and 'raise KeyError("weights")' in err and err.count("File ") == 1
+
+
+@pytest.mark.parametrize("folder", ["_programs", "-main", ".old"])
+def test_a_folder_beside_the_package_is_the_users(folder):
+    namespace = {}
+    file = f"{os.path.dirname(ingot.__file__)}{folder}/mine.py"
+    exec(compile("def call():\n    raise KeyError('weights')", file, "exec"), namespace)
+    with pytest.raises(UserError, match="mine.py"):
+        run_user_code(namespace["call"], "the call")
 
 
 @pytest.mark.parametrize(

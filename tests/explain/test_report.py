@@ -222,7 +222,16 @@ def test_places_are_short(tmp_path, monkeypatch):
     assert place_text(f"{tmp_path}/a/b.py:3") == "a/b.py:3"
     assert place_text("/elsewhere/deep/er/b.py:3") == "er/b.py:3"
     assert short_places(f"n == 3  ({tmp_path}/a/b.py:3)") == "n == 3  (a/b.py:3)"
+    assert place_text(f"{tmp_path}/..a/b.py:3") == "..a/b.py:3"
     assert place_text("") == "" and place_text("<string>") == "<string>"
+
+
+def test_places_without_a_working_directory(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert place_text("/elsewhere/deep/er/b.py:3") == "er/b.py:3"
 
 
 # -- stages and the ladder ---------------------------------------------------------------------------------------------

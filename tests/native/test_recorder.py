@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -47,10 +48,11 @@ def gradients(function: Callable[..., Any], tangents: Sequence[Tensor | None], r
 
 def python_frames(call: Callable[[], Any]) -> list[str]:
     """The functions of Ingot that run meanwhile."""
+    package = os.path.join(os.path.dirname(ingot.__file__), "")
     found: list[str] = []
 
     def profile(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and "/ingot/" in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
             found.append(frame.f_code.co_name)
 
     sys.setprofile(profile)
