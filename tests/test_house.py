@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "reasons": set(),
     "errors": {"reasons"},
     "options": set(),
+    "origins": set(),
     "native": set(),
     "loops": set(),
     "graph": {"loops"},
@@ -29,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "backward": {"capture", "explain", "graph", "loops", "native", "pipeline", "runtime", "serial", "stance"},
     "gradients": {"capture", "explain", "graph", "loops", "native", "runtime", "serial"},
 }
-COMMON = {"collection", "errors", "options", "precision", "wrapped"}
+COMMON = {"collection", "errors", "options", "origins", "precision", "wrapped"}
 
 # Nothing of Ingot's own path is another compiler. backends.py may hand a graph to one that the user names.
 FORBIDDEN = (

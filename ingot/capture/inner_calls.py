@@ -14,10 +14,10 @@ import torch
 
 from ingot.capture.chain import Chain, Continuations, Point
 from ingot.capture.marks import DISABLED_CODE, why_disabled
-from ingot.capture.session import is_trusted
 from ingot.capture.steps import is_step
 from ingot.capture.values.objects import instance_dict
 from ingot.native import _native, call_eager, runs_eager
+from ingot.origins import is_trusted
 
 _GENERATORS = 0x2A0  # flags of generators and coroutines, which are captured where they are called, or not at all
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import sys
 from collections.abc import Callable
 from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
@@ -40,6 +39,7 @@ from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, 
 from ingot.capture.values.sequences import TypedKey
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
+from ingot.origins import is_of_standard_library, is_trusted
 
 STEP_LIMIT = 2_000_000
 """Instructions after which a capture is given up: an endless loop, or a graph too large to be of use."""
@@ -47,11 +47,8 @@ STEP_LIMIT = 2_000_000
 _PINNED = frozenset({Kind.TYPE, Kind.IDENTITY, Kind.EQUALS, Kind.IS_NONE, Kind.TRUTH})
 """Facts that cannot change for an object that is held itself."""
 
-_TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy"}
-"""Packages whose module attributes are taken as they are: functions, classes and modules in them are not guarded."""
-
 _REPLACEABLE = frozenset({"sys", "warnings"})
-"""Those of them with functions that programs replace: sys.excepthook, warnings.showwarning."""
+"""Trusted modules with functions that programs replace: sys.excepthook, warnings.showwarning."""
 
 SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 """Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
@@ -63,12 +60,6 @@ FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords] | None]] =
 class Stop(Exception):
     """The instruction where capture was told to end is the next one."""
 
-
-
-@functools.cache
-def is_trusted(module: str) -> bool:
-    """Whether a module is torch's or Python's own, or part of Ingot, which nobody is expected to change under way."""
-    return module.partition(".")[0] in _TRUSTED or module.startswith(("ingot.capture.", "ingot.compiler"))
 
 
 class Session(Semantics):
@@ -112,7 +103,7 @@ class Session(Semantics):
         """Puts a frame that is about to run on the stack."""
         if len(self.frames) >= sys.getrecursionlimit():
             raise self.unsupported("the calls are nested too deeply", skip=True)
-        users = not self.is_trusted(frame.function.namespace.get("__name__", ""))
+        users = not is_trusted(frame.function.namespace.get("__name__", ""))
         self._users.append(frame if users else self._users[-1] if self._users else None)
         self.frames.append(frame)
 
@@ -149,10 +140,6 @@ class Session(Semantics):
     def user_frame(self) -> InterpreterFrame | None:
         """The innermost frame of the user's own code."""
         return (self._users[-1] or self.frames[-1]) if self.frames else self.left
-
-    def is_trusted(self, module: str | None) -> bool:
-        """Whether a module is torch's or Python's own, which nobody is expected to change under way."""
-        return module is not None and is_trusted(module)
 
     def frame_of(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> InterpreterFrame:
         """The frame of a call, about to run."""
@@ -221,9 +208,8 @@ class Session(Semantics):
             except AttributeError:
                 found = MISSING
             self._class_lookups[cls, name] = found
-            if not (
-                cls.__module__ in sys.stdlib_module_names or cls.__flags__ & (1 << 8)
-            ):  # an immutable type stays as it is
+            is_immutable = cls.__flags__ & (1 << 8)
+            if not (is_immutable or is_of_standard_library(cls)):
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, found))
         return found
 
@@ -312,7 +298,7 @@ class Session(Semantics):
         if name not in namespace:
             return None
         found = namespace[name]
-        fixed_there = self.is_trusted(module) and module not in _REPLACEABLE
+        fixed_there = is_trusted(module) and module not in _REPLACEABLE
         if fixed_there and (callable(found) or isinstance(found, ModuleType)):
             made = self.wrap(found, ConstSource(found))
             self._fixed[id(namespace), name] = made, namespace
@@ -323,7 +309,7 @@ class Session(Semantics):
         """A built-in; None if there is none of this name."""
         if not hasattr(builtins, name):
             return None
-        if not self.is_trusted(namespace.get("__name__", "")):
+        if not is_trusted(namespace.get("__name__", "")):
             if name not in namespace:  # it may have been deleted during capture
                 self.guard(ConstSource(namespace), Kind.ABSENT_KEY, name)
             self.guard(BuiltinSource(name), Kind.IDENTITY, getattr(builtins, name))

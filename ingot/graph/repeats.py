@@ -13,6 +13,7 @@ import torch.fx
 from ingot.graph.fakes import FakeContext, FakeTensor, Made, look_of, storage_key, tell_apart
 from ingot.graph.functional import Storage, Tracked
 from ingot.graph.schemas import node_name
+from ingot.origins import trusts_function
 
 if TYPE_CHECKING:
     from ingot.graph.record import Recorder
@@ -27,7 +28,7 @@ def is_torchs(target: Any) -> bool:
     """Whether a function is one of torch's or of `operator`, so that nothing but its arguments and modes decide what it
     does. Methods are known by their names."""
     if type(target) is types.FunctionType:
-        return target.__module__ in _TRUSTED
+        return target.__module__ in _TRUSTED and trusts_function(target)
     return type(target) in (str, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 

@@ -28,6 +28,7 @@ from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
 from ingot.graph.module_hooks import HookedInputs, HookedOutputs, Link, ModuleHooks
+from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -213,5 +214,5 @@ def stays(session: Session, namespace: dict[str, Any], name: str) -> bool:
         return True  # a built-in
     found = namespace[name]
     if isinstance(found, ModuleType):
-        return session.is_trusted(found.__name__)
-    return isinstance(found, (type, FunctionType, BuiltinFunctionType)) and session.is_trusted(found.__module__)
+        return is_trusted(found.__name__)
+    return isinstance(found, (type, FunctionType, BuiltinFunctionType)) and trusts_function(found)

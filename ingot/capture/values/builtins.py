@@ -32,6 +32,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import RangeIterator, TupleValue
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
+from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -309,10 +310,10 @@ def _is_instance(session: Session, value: Value, classes: Value) -> bool:
 
 def _meta_hook(session: Session, cls: type, name: str) -> Any:
     """A method of the metaclass that the user wrote; None if it has none."""
-    if type(cls) in (type, abc.ABCMeta) or session.is_trusted(type(cls).__module__):
+    if type(cls) in (type, abc.ABCMeta) or is_trusted(type(cls).__module__):
         return None
     found = session.class_lookup(type(cls), name)
-    return found if isinstance(found, FunctionType) and not session.is_trusted(found.__module__) else None
+    return found if isinstance(found, FunctionType) and not trusts_function(found) else None
 
 
 @rule(builtins.issubclass)

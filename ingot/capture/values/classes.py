@@ -19,6 +19,7 @@ from ingot.capture.values.objects import (
     bind_member,
     is_data_descriptor,
 )
+from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -86,7 +87,7 @@ class ClassValue(Value):
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
         """Calls a special method that the metaclass defines in Python; None if it has none."""
         raw = session.class_lookup(type(self.object), name)
-        if not isinstance(raw, FunctionType) or session.is_trusted(type(self.object).__module__):
+        if not isinstance(raw, FunctionType) or is_trusted(type(self.object).__module__):
             return None
         return session.call(session.wrap_class_member(raw), [self, *args], {})
 
@@ -115,7 +116,7 @@ class ClassValue(Value):
         if found is not None:
             return found
         raw = session.class_lookup(self.object, "__class_getitem__")
-        if isinstance(raw, classmethod) and not session.is_trusted(getattr(raw.__func__, "__module__", None)):
+        if isinstance(raw, classmethod) and not trusts_function(raw.__func__):
             return session.call(bind_member(session, raw, None, self.object, "__class_getitem__"), [key], {})
         return session.wrap_constant(session.python(operator.getitem, self.object, session.known(key)))
 
@@ -267,9 +268,9 @@ class ModuleObject(Value):
         """An attribute that the module's `__getattr__` or class makes."""
         if name in vars(self.object):  # it was deleted during capture
             raise session.raised(AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'")
-        if not session.is_trusted(self.object.__name__):
+        if not is_trusted(self.object.__name__):
             session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
         found = session.python(getattr, self.object, name)
-        if session.is_trusted(self.object.__name__):
+        if is_trusted(self.object.__name__):
             return session.wrap(found, ConstSource(found))
         raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")

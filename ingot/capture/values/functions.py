@@ -14,6 +14,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
 from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Raised, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.origins import trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.interpreter import InterpreterFrame
@@ -80,7 +81,7 @@ class FunctionValue(Value):
         """A function that existed before the call. Its code is guarded now, defaults and cells when they are used."""
         made = cls(function.__code__, function.__globals__)
         made.object, made.source = function, source
-        trusted = session.is_trusted(function.__module__) and not function.__closure__  # a closure is one of many
+        trusted = trusts_function(function) and not function.__closure__  # a closure is one of many
         if trusted:  # what it is made of stays as it is; whether it is still this function is another matter
             session.guard(source, Kind.IDENTITY, function)
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, UNARY_METHODS, ObjectValue, bind_member
+from ingot.origins import trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -24,7 +25,7 @@ class EnumValue(ConstantValue):
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
         """Calls a special method that the user wrote; None if there is none."""
         raw = session.class_lookup(type(self.object), name)
-        if not isinstance(raw, FunctionType) or session.is_trusted(raw.__module__):
+        if not isinstance(raw, FunctionType) or trusts_function(raw):
             return None
         return session.call(session.wrap_class_member(raw), [self, *args], {})
 
@@ -42,7 +43,7 @@ class EnumValue(ConstantValue):
     def _is_known(session: Session, raw: Any) -> bool:
         """Whether a member of the class is Python's own."""
         inner = getattr(raw, "__func__", getattr(raw, "fget", raw))
-        return session.is_trusted(getattr(inner, "__module__", None))
+        return trusts_function(inner)
 
     def has_format(self) -> bool:
         """Whether the user wrote a `__format__`."""

@@ -15,6 +15,7 @@ from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.torch_functions import TorchFunction
 from ingot.capture.values.wrap import wraps
+from ingot.origins import is_trusted
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -30,7 +31,8 @@ class DisabledFunction(FunctionValue):
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         assert self.object is not None
-        if marks.breaks_graphs(self.object) and session.is_trusted(session.frames[-1].function.namespace["__name__"]):
+        caller = session.frames[-1].function.namespace["__name__"]
+        if marks.breaks_graphs(self.object) and is_trusted(caller):
             return NONE  # torch's own code breaks graphs for the sake of torch.compile
         raise session.unsupported(marks.why_disabled(self.object))
 

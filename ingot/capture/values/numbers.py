@@ -29,6 +29,7 @@ from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import require_relation
 from ingot.loops.expr import Expr, Symbol
 from ingot.native._native import make_numbers_by, tensor_of
+from ingot.origins import is_trusted
 from ingot.wrapped import is_transformed, untransformed
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ class NumberValue(Value):
             other = other.convert(session, float)
         right = self._operand(session, other)
         known = plain in _OF_FLOATS
-        if plain in _PARTIAL and not session.is_trusted(session.frames[-1].function.namespace.get("__name__")):
+        caller = session.frames[-1].function.namespace.get("__name__")
+        if plain in _PARTIAL and not is_trusted(caller):
             divisor = self if reflected else other
             if isinstance(divisor, OutsideNumber) and divisor.in_graph:
                 known = plain is operator.truediv and divisor.truth(session)

@@ -22,6 +22,7 @@ from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 from ingot.graph.symbols import INTEGERS, too_large
+from ingot.origins import trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -215,7 +216,8 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
         session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__)
         return WholeFunction(object_, why, source)
     made = wrap_function(session, object_, source)
-    if object_.__module__ in _WHOLE_MODULES and object_ not in _INLINED:
+    is_whole = object_.__module__ in _WHOLE_MODULES and trusts_function(object_)
+    if is_whole and object_ not in _INLINED:
         session.guard(source, Kind.IDENTITY, object_)
         return TorchFunction(object_, source, made)
     return made

@@ -43,6 +43,7 @@ from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.native import Dispatcher
+from ingot.origins import is_trusted
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -128,7 +129,7 @@ def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, cls)
     session.guard(source, Kind.LENGTH, tuple.__len__(object_))
     items = [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(tuple.__iter__(object_))]
-    if cls is tuple or hasattr(cls, "_fields") or is_c_class(cls) or session.is_trusted(cls.__module__):
+    if cls is tuple or hasattr(cls, "_fields") or is_c_class(cls) or is_trusted(cls.__module__):
         return TupleValue(items, cls, source, object_)
     return BuiltinObject(cls, TupleValue(items, tuple, source, object_), source, object_)
 
