@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -201,6 +202,57 @@ class Many(Function):
         return sum(gradient for gradient in gradients if gradient is not None)
 
 
+class Listed(Function):
+    """Takes the gradients as a list, where torch knows of that (since 2.14)."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        ctx.save_for_backward(x, y)
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        of_product, of_sum = gradients if len(gradients) == 2 else gradients[0]
+        if isinstance(gradients[0], list):
+            of_product = of_product * 2
+        x, y = ctx.saved_tensors
+        return of_product * y + of_sum, of_product * x + of_sum
+
+
+class Accumulates(Function):
+    """Adds its gradient to what autograd has of it already, where torch tells (since 2.15)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor | None:
+        (there,) = getattr(ctx, "input_grad_buffers", (None,))
+        if there is None:
+            return gradient * 3
+        there.add_(gradient, alpha=3)
+        return None
+
+
+class Inherited(Exp):
+    """`apply` of its base's base, called through `super()`."""
+
+    @classmethod
+    def apply(cls, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().apply(x * 2) + 1
+
+
+APPLY = Exp.apply  # each time it is read, it is another object
+
+
+class Holds:
+    def __init__(self) -> None:
+        self.function = Cube.apply
+
+
 def cube(x: Tensor, y: Tensor) -> Any:
     return Cube.apply(x.sin(), 2.0).exp() * y
 
@@ -254,8 +306,35 @@ def optional_none(x: Tensor, y: Tensor) -> Any:
     return NoGradient.apply(Optional.apply(x.sin(), y)[2])
 
 
+def listed(x: Tensor, y: Tensor) -> Any:
+    product, total = Listed.apply(x.sin(), y)
+    return product * 2, total * y
+
+
+def accumulates(x: Tensor, y: Tensor) -> Any:
+    x = x.sin()
+    return Accumulates.apply(x) * y + x.exp() + Accumulates.apply(x)
+
+
+def inherited(x: Tensor, y: Tensor) -> Any:
+    return Inherited.apply(x * y)
+
+
+HELD = Holds()
+
+
+def held(x: Tensor, y: Tensor) -> Any:
+    apply = Exp.apply
+    return APPLY(x) * HELD.function(y, 2.0) + apply(y) + functools.partial(Cube.apply, x)(3.0)
+
+
+def mapped(x: Tensor, y: Tensor) -> Any:
+    return sum(map(Exp.apply, [x, y]))
+
+
 FUNCTIONS = [cube, exponential, parts, parts_of_one, turned, recomputed, once, no_gradient, nested,
-             optional_both, optional_first, optional_last, optional_none]  # fmt: skip
+             optional_both, optional_first, optional_last, optional_none, listed, accumulates, inherited,
+             held, mapped]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
@@ -272,6 +351,26 @@ def test_gradients(function: Any) -> None:
         return results, x.grad, y.grad
 
     both(program)
+
+
+@pytest.mark.parametrize("function", [cube, exponential, listed, accumulates, inherited, held, mapped])
+def test_functions_do_not_break_the_graph(function: Any) -> None:
+    report = ingot.explain(function)(wanted(3, 4), wanted(3, 4))
+    assert (report.graph_count, report.break_count) == (1, 0)
+
+
+def test_apply_as_a_value() -> None:
+    """As a result, and across a graph break."""
+
+    def f(x: Tensor) -> Any:
+        apply, seen = Exp.apply, {Cube.apply: 1}
+        torch._dynamo.graph_break()
+        return apply(x), apply, apply == Exp.apply, seen[Cube.apply]
+
+    x = wanted(3)
+    result, apply, same, seen = ingot.compile(f)(x)
+    assert apply == Exp.apply and same and seen == 1
+    assert type(apply) is type(Exp.apply) and torch.equal(result, x.exp())
 
 
 @pytest.mark.parametrize("function", [cube, exponential, turned, nested], ids=lambda f: f.__name__)

@@ -33,7 +33,9 @@ def call_of(node: Any) -> tuple[Any, ...]:
     """The user's function, and what it is given before the gradients."""
     refuse_unpacking(node._raw_saved_tensors)
     context = FunctionCtx()
-    vars(context).update(vars(node), saved_tensors=node.saved_tensors, needs_input_grad=node.needs_input_grad)
+    needed = node.needs_input_grad
+    vars(context).update(vars(node), saved_tensors=node.saved_tensors, needs_input_grad=needed)
+    context._input_grad_buffers = (None,) * len(needed)  # type: ignore[attr-defined]  # autograd may always have none
     return _backward_of(node), context
 
 

@@ -8,7 +8,7 @@ import functools
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from types import CellType, FunctionType, MappingProxyType, MethodType
+from types import CellType, ClassMethodDescriptorType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,7 @@ from ingot.capture import residual
 from ingot.capture.effects import dict_base
 from ingot.capture.residual import Call, Recipe
 from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value, is_c_class
+from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import SuperValue
 from ingot.capture.values.constant import NONE, ConstantMethod
 from ingot.capture.values.containers import (
@@ -343,6 +344,9 @@ class Results:
         return made
 
     def _method(self, value: BoundMethod) -> Recipe:
+        function = value.function
+        if isinstance(function, BuiltinValue) and isinstance(function.object, ClassMethodDescriptorType):
+            return Call(function.object.__get__, (residual.Constant(None), self._recipe(value.instance)))
         return Call(MethodType, (self._recipe(value.function), self._recipe(value.instance)))
 
     def _native_method(self, value: NativeMethod) -> Recipe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from types import ClassMethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value
+from ingot.capture.values.builtins import UNREALIZED
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 _ONCE = once_differentiable(len).__code__
 _BASE = torch.autograd.Function
+_LISTS_TANGENTS = hasattr(_BASE, "boxed_grads_call")
+"""Whether torch gives the backward a list of the tangents where a class asks for it: since 2.14."""
 
 # -- inlined -----------------------------------------------------------------------------------------------------------
 
@@ -58,7 +62,11 @@ def forward_only(cls: Any, *args: Any) -> Any:
 def run_backward(cls: Any, context: Any, *tangents: Any) -> Any:
     """The gradients as a tuple."""
     context.saved_tensors = tuple(getattr(context, "to_save", ()))
-    gradients = cls.backward(context, *tangents)
+    context._input_grad_buffers = tuple([None for _ in context.needs_input_grad])  # autograd may always have none
+    if _LISTS_TANGENTS and cls.boxed_grads_call:
+        gradients = cls.backward(context, [*tangents])
+    else:
+        gradients = cls.backward(context, *tangents)
     return gradients if isinstance(gradients, tuple) else (gradients,)
 
 
@@ -95,7 +103,11 @@ def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return _with_gradients(session, function, session.known(function), values)
 
 
-SPECIAL_FUNCTIONS[_BASE.apply.__func__] = _apply  # type: ignore[attr-defined]
+_APPLY: Any = vars(_BASE)["apply"]  # a classmethod, or since torch 2.14 a class method that is written in C
+if isinstance(_APPLY, ClassMethodDescriptorType):
+    UNREALIZED[_APPLY] = _apply
+else:
+    SPECIAL_FUNCTIONS[_APPLY.__func__] = _apply
 
 
 def _wants_gradient(value: Value) -> bool:

@@ -88,7 +88,7 @@ def knows(function: Any) -> bool:
     if isinstance(function, functools._lru_cache_wrapper):
         return True
     try:
-        return function in RULES or function in POLYFILLS or function in PURE or function in _OPERATORS
+        return any(function in known for known in (RULES, UNREALIZED, POLYFILLS, PURE, _OPERATORS))
     except TypeError:
         return False
 

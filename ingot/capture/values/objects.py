@@ -469,7 +469,10 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     if isinstance(raw, classmethod):
         return BoundMethod(session.wrap_class_member(raw.__func__), session.wrap_constant(cls))
     if isinstance(raw, ClassMethodDescriptorType):
-        return session.builtin(getattr(cls, name))
+        method = session.native_slot(raw)
+        if method is None:
+            return session.builtin(getattr(cls, name))
+        return BoundMethod(method, session.wrap_constant(cls))
     if isinstance(raw, property):
         if instance is None:
             return session.wrap_class_member(raw)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     CellType,
+    ClassMethodDescriptorType,
     CodeType,
     FunctionType,
     GenericAlias,
@@ -31,7 +32,7 @@ from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source
 from ingot.capture.values.base import Value, is_c_class
-from ingot.capture.values.builtins import BuiltinValue
+from ingot.capture.values.builtins import BuiltinValue, knows
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import OutsideDict, OutsideList, OutsideSet, RangeValue, SliceValue, TupleValue
@@ -228,6 +229,7 @@ def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(
     BuiltinFunctionType,
+    ClassMethodDescriptorType,
     MethodDescriptorType,
     WrapperDescriptorType,
     MethodWrapperType,
@@ -244,12 +246,23 @@ def wrap_builtin(session: Session, object_: Any, source: Source) -> Value:
 def _method_of(function: Any) -> Any:
     """The method in C of which a bound one (`items.append`) is made anew each time it is asked for; None for others."""
     owner = getattr(function, "__self__", None)
-    if not isinstance(function, (BuiltinFunctionType, MethodWrapperType)) or isinstance(owner, (type, ModuleType)):
+    if not isinstance(function, (BuiltinFunctionType, MethodWrapperType)) or isinstance(owner, ModuleType):
         return None
+    if isinstance(owner, type):
+        return _class_method_of(function, owner)
     for cls in type(owner).__mro__:
         found = vars(cls).get(function.__name__)
         if isinstance(found, (MethodDescriptorType, WrapperDescriptorType)) and found.__get__(owner) == function:
             return found
+    return None
+
+
+def _class_method_of(function: Any, owner: type) -> Any:
+    """The same of a class method, where capture knows its meaning."""
+    for cls in owner.__mro__:
+        found = vars(cls).get(function.__name__)
+        if isinstance(found, ClassMethodDescriptorType) and found.__get__(None, owner) == function:
+            return found if knows(found) else None
     return None
 
 
