@@ -347,6 +347,56 @@ def test_gradients_between_bounds_that_vary() -> None:
     assert len(Compiler.of(compiled).compilations) == 1
 
 
+AT_BOUNDS: list[Any] = [
+    lambda x, s: x.clamp(s, 2 * s),
+    lambda x, s: torch.clamp(x, s),
+    lambda x, s: torch.clamp(x, max=s),
+    lambda x, s: torch.clip(x, -s, s),
+    lambda x, s: x.clamp(s, s),
+    lambda x, s: x.clamp(2 * s, s),
+    lambda x, s: x.clamp(0.5, s),
+    lambda x, s: x.clamp(-1, s),
+    lambda x, s: x.clamp_min(s),
+    lambda x, s: torch.clamp_max(x, s),
+    lambda x, s: x.sin().clamp_(s / 2, s) + x.mul(1).clamp_(-s, s),
+    lambda x, s: x.mul(1).clamp_min_(s),
+    lambda x, s: (x + 2).clip_(s, 2),
+    lambda x, s: x.half().clamp(s, 2 * s),
+    lambda x, s: x.double().clamp(s, 2 * s),
+    lambda x, s: x.clamp((x.detach().max() * 0 + s).item(), 2.0),
+    lambda x, s: x.clamp(max=x[-2].item()),
+    lambda x, s: torch.clamp(x, torch.tensor(s), torch.tensor(2 * s)),
+    lambda x, s: torch.maximum(x, torch.tensor(s)),
+    lambda x, s: x.clamp(1.0, 2.0) + s,
+    lambda x, s: torch.nn.functional.elu(x, s),
+    lambda x, s: torch.nn.functional.leaky_relu(x, s),
+    lambda x, s: torch.nn.functional.hardtanh(x, -1.5, s),
+    lambda x, s: torch.nn.functional.relu6(x) * s,
+    lambda x, s: torch.nn.functional.softplus(x, s, 1.0),
+    lambda x, s: torch.nn.functional.softshrink(x, s),
+    lambda x, s: torch.nn.functional.hardshrink(x, s),
+    lambda x, s: torch.nn.functional.threshold(x, s, 3.0),
+    lambda x, s: torch.nn.functional.smooth_l1_loss(x, torch.zeros_like(x), beta=s),
+    lambda x, s: torch.nn.functional.huber_loss(x, torch.zeros_like(x), delta=s),
+]
+
+
+@pytest.mark.parametrize("program", AT_BOUNDS)
+def test_gradients_at_bounds_that_vary(program: Any) -> None:
+    """Eager's for an element that is equal to a bound, which depends on the torch and on what the bound is."""
+
+    def gradients(x: Tensor, s: float) -> Any:
+        held = program(x, s)
+        return held, torch.autograd.grad((held * 3).sum(), x)[0]
+
+    compiled = ingot.compile(gradients)
+    for s in (0.5, 1.0, 2.0, 0.25):
+        with torch.enable_grad():
+            near = torch.tensor([-s, -0.0, 0.0, s, s / 2, 2 * s, 1.0, 2.0, 6.0, math.nan, -math.inf, math.inf])
+            x = near.requires_grad_()
+            torch.testing.assert_close(compiled(x, s), gradients(x, s), equal_nan=True)
+
+
 OF_PYTHON: list[Any] = [
     lambda x, s: (x * math.sqrt(s), math.exp(s), math.pow(s, 2.5), math.atan2(1.0, s)),
     lambda x, s: (x * s**2.5, 2.0**s, s % 0.3, s // 0.3, 1 / s, 3 - s, abs(-s), round(s, 2)),

@@ -156,8 +156,37 @@ def _bounded(session: Session, name: str, given: Given) -> Value | None:
         if held is None:
             return None
         bounds.append(held)
+    if target.fake.requires_grad and torch.is_grad_enabled() and _GRADIENT_AT_BOUND not in _BOTH_HAVE:
+        return _with_gradient_of_numbers(session, target, bounds, name.endswith("_"))
     form = "clamp_" if name.endswith("_") else "clamp"
     return session.graph.call(session, "call_method", form, (target, *bounds), {})
+
+
+def _gradient_at_bound(bound: Any) -> float:
+    """Eager's gradient of clamp for an element that is equal to the bound, which is 1."""
+    with torch.inference_mode(False), torch.enable_grad():
+        history = torch.ones((), device="cpu", requires_grad=True).clamp(min=bound).grad_fn
+        gradients = history(torch.ones((), device="cpu"))  # type: ignore[misc]
+        return float(gradients if isinstance(gradients, torch.Tensor) else gradients[0])
+
+
+_GRADIENT_AT_BOUND = _gradient_at_bound(1.0)
+_BOTH_HAVE = {_GRADIENT_AT_BOUND} & {_gradient_at_bound(torch.ones((), device="cpu"))}
+"""Empty where eager treats tensors in another way, as since torch 2.14: they have half of the gradient each."""
+
+
+def _with_gradient_of_numbers(session: Session, target: TensorValue, bounds: list[Value], in_place: bool) -> Value:
+    """What a tensor is held between, with the gradient that eager has of it where the bounds are numbers."""
+    is_above, is_below = (operator.ge, operator.le) if _GRADIENT_AT_BOUND else (operator.gt, operator.lt)
+    sides = [
+        call(session, compare, target, bound)
+        for compare, bound in zip((is_above, is_below), bounds)
+        if not is_none(bound)
+    ]
+    inside = sides[0] if len(sides) == 1 else call(session, operator.and_, *sides)
+    held = method(session, "clamp", method(session, "detach", target), *bounds)
+    made = call(session, torch.where, inside, target, held)
+    return method(session, "copy_", target, made) if in_place else made
 
 
 def _filled(session: Session, name: str, given: Given) -> Value | None:

@@ -36,7 +36,8 @@ def _leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 def _elu(input: Tensor, alpha: float = 1.0) -> Tensor:
     # No exponential of what is not taken overflows, so that its gradient is 0. That of 0 is alpha.
-    return torch.where(input <= 0, torch.expm1(input.clamp(max=0)) * alpha, input)
+    negative = input <= 0
+    return torch.where(negative, torch.expm1(torch.where(negative, input, 0.0)) * alpha, input)
 
 
 def _softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -88,7 +89,9 @@ def _cross_entropy(
 
 def _huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     distance = (input - target).abs()
-    loss = torch.where(distance <= delta, 0.5 * distance * distance, (distance - 0.5 * delta) * delta)
+    far = distance > delta
+    near = torch.where(far, 0.0, distance)  # the gradient of an infinity's square would be NaN
+    loss = torch.where(far, (distance - 0.5 * delta) * delta, 0.5 * near * near)
     return _reduced(loss, reduction)
 
 
@@ -97,7 +100,9 @@ def _smooth_l1_loss(
     beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
     distance = (input - target).abs()
-    loss = torch.where(distance < beta, 0.5 * distance * distance / beta, distance - 0.5 * beta)
+    far = distance >= beta
+    near = torch.where(far, 0.0, distance)  # as above
+    loss = torch.where(far, distance - 0.5 * beta, 0.5 * near * near / beta)
     return _reduced(loss, reduction)
 
 
