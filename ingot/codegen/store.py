@@ -1,7 +1,8 @@
 """Compiled code that outlives its process: one file for each piece, in a folder that is the user's own.
 
-A file is its checksum and what it holds. It is written apart and then renamed, so that whoever reads it finds the whole
-of it or nothing, however many processes write.
+A file is its checksum and what it holds. It is written apart and then renamed, so that whoever
+reads it finds the whole of it or nothing, however many processes write. Nothing is read, written
+over or deleted but regular files of the user's that are named as the store names them.
 """
 
 from __future__ import annotations
@@ -9,96 +10,167 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import secrets
 import stat
-import tempfile
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from ingot.codegen.private_folder import opened
+
 log = logging.getLogger("ingot")
 
 MOST_FILES = 4096  # a folder with more loses those that nobody used for the longest time, down to half of this
-_SUFFIX = ".code"
+MOST_BYTES = 1 << 26  # of one file
+ABANDONED = 3600.0  # seconds after which a file that is half written is nobody's
+_ENTRY = re.compile(r"[0-9a-f]{64}\.code")
+_PART = re.compile(r"\.[0-9a-f]{32}\.part")
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class Store:
-    """Bytes by their keys, in `folder`. What cannot be read or written is as if it was not there; `folder` may be
-    None, and must otherwise belong to the user, and to no one else."""
+    """Bytes by their keys, which are SHA-256 digests in hexadecimal, in `folder`.
+
+    What cannot be read or written is as if it was not there, and the log says why, once for each
+    reason. `folder` may be None, and must otherwise be the user's, and nobody else's (see
+    `private_folder`).
+    """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder if folder is not None and _is_private(folder) else None
-        self._room: int | None = None  # how many files may be written before they are counted again
+        self._folder = folder
+        self._room = 0  # how many files may be written before they are counted again
+        self._complaints: set[str] = set()
+        with suppress(OSError):  # there is no working directory
+            self._folder = folder and folder.absolute()
 
     def get(self, key: str) -> bytes | None:
         """What was put under this key, or None. A damaged file is removed."""
         if self._folder is None:
             return None
-        path = self._folder / (key + _SUFFIX)
+        name = _name(key)
         try:
-            whole = path.read_bytes()
-        except OSError:
-            return None
-        size = hashlib.sha256().digest_size
-        content = whole[size:]
-        if _checksum(key, content) != whole[:size]:
-            log.warning("%s is damaged, and is made again", path)
-            with suppress(OSError):
-                path.unlink()
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        return content
+            with opened(self._folder) as folder:
+                whole = _read(folder, name)
+                if whole is None:
+                    self._complain(f"a file in {self._folder} is none of Ingot's")
+                    return None
+                content = whole[_DIGEST_BYTES:]
+                if _checksum(key, content) == whole[:_DIGEST_BYTES]:
+                    return content
+                self._complain(f"a file in {self._folder} is damaged, and is made again")
+                os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except OSError as problem:
+            self._complain(f"compiled code is not kept in {self._folder}", _reason(problem))
+        return None
 
     def put(self, key: str, content: bytes) -> None:
         if self._folder is None:
             return
+        name = _name(key)
         try:
-            self._make_room(self._folder)
-            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
-                try:
-                    file.write(_checksum(key, content) + content)
-                    file.close()
-                    os.replace(file.name, self._folder / (key + _SUFFIX))
-                except OSError:
-                    os.unlink(file.name)
-                    raise
+            if len(content) > MOST_BYTES - _DIGEST_BYTES:
+                raise OSError(f"more than {MOST_BYTES >> 20} MiB in one piece")
+            with opened(self._folder, make=True) as folder:
+                self._make_room(folder)
+                _write(folder, name, _checksum(key, content) + content)
         except OSError as problem:
-            log.warning("compiled code is not kept: %s", problem)
-            self._folder = None
+            self._complain(f"compiled code is not kept in {self._folder}", _reason(problem))
 
-    def _make_room(self, folder: Path) -> None:
-        if not self._room:
-            files = sorted(folder.iterdir(), key=_last_use)
-            dead = files[: len(files) - MOST_FILES // 2] if len(files) >= MOST_FILES else []
-            for path in dead:
-                path.unlink(missing_ok=True)
-            self._room = MOST_FILES - len(files) + len(dead)
+    def _make_room(self, folder: int) -> None:
+        if self._room <= 0:
+            entries = sorted(_entries(folder))
+            dead = entries[: len(entries) - MOST_FILES // 2] if len(entries) >= MOST_FILES else []
+            for _, name in dead:
+                with suppress(FileNotFoundError):  # removed by another process
+                    os.unlink(name, dir_fd=folder)
+            self._room = MOST_FILES - len(entries) + len(dead)
         self._room -= 1
 
+    def _complain(self, *texts: str) -> None:
+        """Log it, unless it was said before."""
+        complaint = ": ".join(texts)
+        if complaint not in self._complaints:
+            self._complaints.add(complaint)
+            log.warning("%s", complaint)
 
-def _last_use(path: Path) -> float:
+
+def _reason(problem: OSError) -> str:
+    """Why something failed, without the names of single files."""
+    return problem.strerror or str(problem)
+
+
+def _name(key: str) -> str:
+    name = f"{key}.code"
+    if not _ENTRY.fullmatch(name):
+        raise ValueError(f"{key!r} is no SHA-256 digest")
+    return name
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether it is a file that nobody but the user can have written."""
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not writable
+
+
+def _read(folder: int, name: str) -> bytes | None:
+    """What a file holds; None for what is none of the store's. It is touched, since it is of use."""
+    if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+        return None  # opening a device can have effects
+    handle = os.open(
+        name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+    )
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not _is_own(found) or found.st_size > MOST_BYTES:
+            return None
+        with suppress(OSError):
+            os.utime(handle)
+        return file.read(MOST_BYTES)
+
+
+def _write(folder: int, name: str, whole: bytes) -> None:
+    """Put a file in the place of one of the store's, or where there is none."""
+    with suppress(FileNotFoundError):
+        if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            raise OSError("a file there is none of Ingot's")
+    part = f".{secrets.token_hex(16)}.part"
+    handle = os.open(
+        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
     try:
-        return path.stat().st_mtime
-    except OSError:  # removed by another process
-        return 0.0
+        with open(handle, "wb") as file:
+            file.write(whole)
+        os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=folder)
+        raise
+
+
+def _entries(folder: int) -> Iterator[tuple[float, str]]:
+    """(when it was last used, name) of the store's files. Those of writers that died are removed."""
+    with os.scandir(folder) as found:
+        for entry in found:
+            is_part = _PART.fullmatch(entry.name)
+            if not is_part and not _ENTRY.fullmatch(entry.name):
+                continue
+            with suppress(FileNotFoundError):
+                facts = entry.stat(follow_symlinks=False)
+                if not _is_own(facts):
+                    continue
+                if not is_part:
+                    yield facts.st_mtime, entry.name
+                elif facts.st_mtime < time.time() - ABANDONED:
+                    os.unlink(entry.name, dir_fd=folder)
 
 
 def _checksum(key: str, content: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\n" + content).digest()
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether a folder is there, or can be made, that nobody else can write into."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-    except OSError as problem:
-        log.warning("compiled code is not kept: %s", problem)
-        return False
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        log.warning("compiled code is not kept: others may write into %s", folder)
-        return False
-    return True
 
 
 @cache
@@ -107,9 +179,13 @@ def store_in(name: str) -> Store:
     is empty, nothing is kept."""
     given = os.environ.get("INGOT_CACHE_DIR")
     if given is None:
-        try:
-            given = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        except RuntimeError:  # the user has no home
-            return Store(None)
-        given = str(Path(given) / "ingot")
+        given = _users_cache()
     return Store(Path(given) / name if given else None)
+
+
+def _users_cache() -> str:
+    """Ingot's folder among those of what can be made again; empty if the user has no home."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    home = os.path.expanduser("~") if os.environ.get("HOME", "~") else ""
+    caches = named if os.path.isabs(named) else os.path.join(home, ".cache")
+    return os.path.join(caches, "ingot") if os.path.isabs(caches) else ""
