@@ -3,6 +3,7 @@ torch 2.13; and attention that torch writes out with it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -43,10 +44,23 @@ def folds(left: Tensor, right: Tensor) -> bool:
         return True
     if left.dim() == 2:
         return False
-    sizes, strides = many.shape, many.stride()
-    if geometry.surely_plain(many):
+    if geometry.surely_plain(many) or geometry.is_empty(many):
         return True
-    return geometry.is_empty(many) or all(strides[d] == strides[d + 1] * sizes[d + 1] for d in range(many.dim() - 2))
+    sizes, strides = many.shape, many.stride()
+    dims = [d for d in range(many.dim() - 1) if not _SKIPS_ONES or sizes[d] != 1]
+    return all(strides[d] == strides[following] * sizes[following] for d, following in itertools.pairwise(dims))
+
+
+def _skips_ones() -> bool:
+    """Whether the strides of dimensions of size 1 do not keep eager from folding: since torch 2.14."""
+    with torch.inference_mode(False), torch.enable_grad():
+        many = torch.zeros((2, 1, 1), device="cpu").as_strided((2, 1, 1), (1, 5, 1)).requires_grad_()
+        history = torch.matmul(many, torch.zeros(1, device="cpu")).grad_fn
+    below, _ = history.next_functions[0]  # type: ignore[union-attr]
+    return below is not None and below.name().startswith("Mv")
+
+
+_SKIPS_ONES = _skips_ones()
 
 
 def _folded(left: Tensor, right: Tensor) -> Tensor:
