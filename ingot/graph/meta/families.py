@@ -382,12 +382,20 @@ def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
     whole = not any(isinstance(v, (float, torch.SymFloat)) for v in (start, end, step))
     dtype = bound["dtype"] or (torch.int64 if whole else torch.get_default_dtype())
-    if dtype is torch.int64 and not whole:  # eager truncates the numbers before it counts
+    if dtype is torch.int64 and not whole and _arange_truncates():
         start, end, step, whole = int(start), int(end), int(step), True
         if step == 0:
             raise EagerRaises("arange with a step of 0")
-    count = -((start - end) // step) if whole else math.ceil((end - start) / step)
-    return fresh((count,), dtype)
+    if whole:
+        return fresh((-((start - end) // step),), dtype)
+    start, end, step = [float(v) if type(v) is int else v for v in (start, end, step)]
+    return fresh((math.ceil((end - start) / step),), dtype)
+
+
+@cache
+def _arange_truncates() -> bool:
+    """Whether eager truncates the numbers of an int64 arange before it counts its elements: until torch 2.14."""
+    return torch.arange(0, 1.5, 1.0, dtype=torch.int64, device="cpu").shape[0] == 1
 
 
 def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
