@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import os
 import platform
 import sys
@@ -40,6 +41,9 @@ class Tools(NamedTuple):
 
 def main(compile: Compile, explain: Explain, argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Errors of the user's are printed without Ingot's frames."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may know of no letters but ASCII
+            stream.reconfigure(errors="backslashreplace")
     arguments = parser().parse_args(argv)
     try:
         return arguments.run(arguments, Tools(console(), compile, explain))

@@ -54,7 +54,7 @@ LEVELS: tuple[Callable[[Compilation], str], ...] = (
 def level() -> int:
     """The level that the environment asks for, 0 for none; ValueError for what is no level."""
     text = os.environ.get("INGOT_DEBUG", "") or "0"
-    if not text.isdigit() or int(text) > len(LEVELS):
+    if not text.isdecimal() or int(text) > len(LEVELS):
         raise ValueError(f"INGOT_DEBUG is {text!r}; it may be 0 (nothing) to {len(LEVELS)} (everything)")
     return int(text)
 

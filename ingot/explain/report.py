@@ -379,4 +379,4 @@ def plural(count: int, noun: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if len(text) <= width else text[: width - 3] + "..."
