@@ -174,6 +174,14 @@ def test_a_cpu_runs_nothing_large_in_place_of_a_gpu(name: str, monkeypatch: pyte
     assert [(t.dtype, t.shape) for t in found] == [(t.dtype, t.shape) for t in predicted]
 
 
+def test_what_a_cpu_does_not_take_is_torchs_prediction() -> None:
+    """Scales of rows: a CPU multiplies float8 matrices by one scale each."""
+    a, w = [empty(64, 64, dtype=torch.float8_e4m3fn) for _ in range(2)]
+    scales = empty(64, 1, dtype=torch.float32), empty(1, 64, dtype=torch.float32)
+    found = on_gpus(aten._scaled_mm.default, a, w.t(), *scales, None, None, torch.bfloat16)
+    assert found == [(torch.bfloat16, (64, 64))]
+
+
 def test_an_op_that_knows_a_dtype_but_for_single_elements() -> None:
     """Eager multiplies float8 numbers, but no single one."""
     x = torch.ones(5).to(torch.float8_e5m2)

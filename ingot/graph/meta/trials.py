@@ -106,10 +106,14 @@ def stand_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     How long a real run takes on a CPU is not bounded by how long it takes on a GPU: a product of two 4096 x 4096
     matrices of float8 takes minutes.
     """
-    has_prediction = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta")
-    if has_prediction and _elements(tensors_in((args, kwargs))) > _WORTH_STANDING_IN:
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
+        return probe(op, args, kwargs)
+    if _elements(tensors_in((args, kwargs))) > _WORTH_STANDING_IN:
         return torchs_own(op, args, kwargs)
-    return probe(op, args, kwargs)
+    try:
+        return probe(op, args, kwargs)
+    except Unsupported:  # a CPU does not take all that a GPU takes, as scales of rows
+        return torchs_own(op, args, kwargs)
 
 
 def is_worth_probing(tensors: Iterable[Tensor]) -> bool:
