@@ -36,7 +36,7 @@ EXPENSIVE = frozenset(TABLE) & set(
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
 ROW_BYTES = 1 << 18  # of rows of scratch memory for columns that are computed side by side
-BLOCK = 128  # additions to one accumulator before it is emptied into a wider one
+BLOCK = 32  # additions in a row to one accumulator of a sum: longer chains have larger errors
 
 
 class _Row(NamedTuple):
@@ -126,6 +126,19 @@ def extent_of(symbol: Symbol) -> int:
     return symbol.extent.constant if symbol.extent.constant is not None else 1 << 62
 
 
+def most_copies(size: int, lanes: int, unroll: int) -> int:
+    """Copies of the body in a loop of `size` iterations: a power of two, at most `unroll` and the
+    number of whole vectors."""
+    return min(unroll, 1 << max(1, size // lanes).bit_length() - 1)
+
+
+def additions_in_a_row(size: int, lanes: int, unroll: int) -> int:
+    """How many additions a loop of `size` iterations does to the accumulator of the first copy
+    of the body, which has the most: it also takes the vectors that are left in the end."""
+    rounds, rest = divmod(size, lanes * most_copies(size, lanes, unroll))
+    return rounds - -rest // lanes
+
+
 def surely_runs(symbol: Symbol) -> bool:
     return (symbol.extent.bounds[0] or 0) > 0
 
@@ -135,8 +148,9 @@ def surely_runs(symbol: Symbol) -> bool:
 
 
 class _Reduction:
-    """The accumulators of one `Accumulate`: one per unrolled copy, and for long sums a wider one that they are emptied
-    into."""
+    """The accumulators of one `Accumulate`: one per unrolled copy, and for long sums a wider one
+    that they are emptied into. No type is wider than a double, so a sum of doubles is compensated:
+    `lost` is the sum of its rounding errors."""
 
     def __init__(
         self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool, position: str
@@ -145,9 +159,11 @@ class _Reduction:
         self.start = identity(spec.kind, dtype, emitter.constant, position)
         self.copies = [[emitter.variable(v.type, lanes) for v in self.start] for _ in range(copies)]
         self.wide = emitter.variable("double", lanes) if wide else None
+        self.lost = emitter.variable("double", lanes) if wide and dtype is torch.float64 else None
         self._reset()
-        if self.wide is not None:
-            self.wide.store(emitter.constant(0.0, "double"))
+        for variable in (self.wide, self.lost):
+            if variable is not None:
+                variable.store(emitter.constant(0.0, "double"))
 
     def _reset(self) -> None:
         for copy in self.copies:
@@ -170,9 +186,26 @@ class _Reduction:
 
     def flush(self) -> None:
         """Empty the accumulators into the wider one."""
-        if self.wide is not None:
-            self.wide.store(self.wide.load() + self.emitter.cast("fpext", self._merged()[0], "double"))
-            self._reset()
+        if self.wide is None:
+            return
+        before, more = self.wide.load(), self.emitter.cast("fpext", self._merged()[0], "double")
+        after = before + more
+        self.wide.store(after)
+        if self.lost is not None:
+            added = after - before
+            rounded_off = (before - (after - added)) + (more - added)
+            self.lost.store(self.lost.load() + rounded_off)
+        self._reset()
+
+    def _total(self) -> Value:
+        """The sum in the wider accumulator."""
+        assert self.wide is not None
+        total = self.wide.load()
+        if self.lost is None:
+            return total
+        lost = self.lost.load()
+        finite = self.emitter.compare("ord", lost, lost)
+        return total + self.emitter.select(finite, lost, 0.0)
 
     def result(self, across_lanes: bool) -> Value:
         """The reduced value, of the type of `spec.dtype`."""
@@ -180,7 +213,7 @@ class _Reduction:
         values = self._merged()
         if self.wide is not None:
             self.flush()
-            values, dtype = (self.wide.load(),), torch.float64
+            values, dtype = (self._total(),), torch.float64
         while across_lanes and values[0].lanes > 1:
             low, high = zip(*(self.emitter.half_vectors(v) for v in values), strict=True)
             values = combine(self.spec.kind, dtype, low, high)
@@ -453,7 +486,7 @@ class KernelEmitter:
         lanes = e.lanes
         sure = not start.constant or surely_runs(symbol)  # a thread's own range is never empty
         if size is not None:
-            unroll = max(1, min(unroll, 1 << (size // lanes).bit_length() - 1)) if size >= lanes else 1
+            unroll = most_copies(size, lanes, unroll)
         step = lanes * unroll
         memory.vector = symbol
         if size is None:
@@ -514,13 +547,13 @@ class KernelEmitter:
             self._bodies(stage, [[] for _ in self.rows], 0, None)
             return
         across = self.kernel.vector is None
-        wide_level = self._wide_level(stage)
         unroll = self._unroll(stage)
+        flushes = self._flushes(stage, unroll)
         reductions = [
             [
                 _Reduction(
                     self.e, spec, stage.body.instructions[spec.value].dtype, self.e.lanes, unroll,
-                    wide_level is not None and spec.kind == "sum" and spec.dtype.is_floating_point,
+                    bool(flushes) and spec.kind == "sum" and spec.dtype.is_floating_point,
                     self._position_type(stage),
                 )
                 for spec in stage.reductions
@@ -540,7 +573,7 @@ class KernelEmitter:
                 for reduction in of_row:
                     reduction.flush()
 
-        self._stage_loops(stage, 0, reductions, unroll, wide_level, flush)
+        self._stage_loops(stage, 0, reductions, unroll, flushes, flush)
         for row, of_row in zip(self.rows, reductions, strict=True):
             self._enter(row)
             for reduction in of_row:
@@ -555,21 +588,24 @@ class KernelEmitter:
             copies = 1
         return max(1, copies)
 
-    def _wide_level(self, stage: Stage) -> int | None:
-        """The loop level whose completion empties the accumulators of sums into wider ones; None for sums short enough
-        without. The number of loops stands for blocks of the last one."""
+    def _flushes(self, stage: Stage, unroll: int) -> dict[int, int]:
+        """Which loops of a stage empty the accumulators of its sums, by level, and after how many
+        iterations (rounds of `unroll` copies in the innermost loop), so that no accumulator takes
+        more than about `BLOCK` additions in a row."""
         if not any(r.kind == "sum" and r.dtype.is_floating_point for r in stage.reductions):
-            return None
-        counts = [extent_of(loop) for loop in stage.loops]
-        counts[-1] = -(-counts[-1] // (self.e.lanes if self.kernel.vector is None else 1))
-        if counts[-1] > 4 * BLOCK:
-            return len(counts)
-        total = 1
-        for level in range(len(counts) - 1, 0, -1):
-            total *= counts[level]
-            if total > BLOCK:
-                return level
-        return None
+            return {}
+        found: dict[int, int] = {}
+        additions, lanes, copies = 1, self.e.lanes if self.kernel.vector is None else 1, unroll
+        for level in range(len(stage.loops) - 1, -1, -1):
+            loop = stage.loops[level]
+            chain = additions * additions_in_a_row(extent_of(loop), lanes, copies)
+            if chain > BLOCK:
+                found[level] = max(1, BLOCK // additions)
+                if loop.extent.constant is not None or level < len(stage.loops) - 1:
+                    break
+                chain = unroll  # it may be shorter than a round, and empties nothing then
+            additions, lanes, copies = chain, 1, 1
+        return found
 
     def _stage_loops(
         self,
@@ -577,14 +613,13 @@ class KernelEmitter:
         level: int,
         reductions: list[list[_Reduction]],
         unroll: int,
-        wide: int | None,
+        flushes: dict[int, int],
         flush: Callable[[], None],
     ) -> None:
         loop = stage.loops[level]
         e, memory = self.e, self.memory
         zero, extent, size = e.constant(0, "i64"), memory.index(loop.extent), loop.extent.constant
-        last = level == len(stage.loops) - 1
-        block = BLOCK if last and wide == len(stage.loops) else None
+        last, block = level == len(stage.loops) - 1, flushes.get(level)
         if last and self.kernel.vector is None:
             self._vector_loop(
                 loop,
@@ -601,11 +636,18 @@ class KernelEmitter:
         if last:
             self._columns(stage, loop, reductions, unroll, block, flush)
             return
-        with e.loop(zero, extent, 1, surely_runs(loop), once=size == 1) as index:
-            memory.bound[loop] = index
-            self._stage_loops(stage, level + 1, reductions, unroll, wide, flush)
-            if wide == level + 1:
-                flush()
+
+        def iterations(first: Value, end: Value, sure: bool) -> None:
+            with e.loop(first, end, 1, sure, once=size == 1) as index:
+                memory.bound[loop] = index
+                self._stage_loops(stage, level + 1, reductions, unroll, flushes, flush)
+
+        if block is None:
+            iterations(zero, extent, surely_runs(loop))
+            return
+        with e.loop(zero, extent, block, surely_runs(loop)) as first:
+            iterations(first, e.intrinsic("smin", (first + block, extent)), True)
+            flush()
 
     def _columns(
         self, stage: Stage, loop: Symbol, reductions: list[list[_Reduction]], unroll: int, block: int | None,
