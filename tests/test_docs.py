@@ -30,7 +30,7 @@ def as_it_was(monkeypatch):
 @pytest.mark.parametrize("page", ["control.md", "training.md"])
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert blocks
     for number, block in enumerate(blocks):
         file = f"<{page} block {number}>"

@@ -32,10 +32,10 @@ def make():
 
 @pytest.fixture
 def program(tmp_path: Path) -> str:
-    folder = tmp_path / "a é" / "ingot"
-    folder.mkdir(parents=True)
-    (folder / "prögramm.py").write_text(PROGRAM, encoding="utf-8")
-    return f"{folder / 'prögramm.py'}:make"
+    file = tmp_path / os.fsdecode("a é/ingot/prögramm.py".encode())
+    file.parent.mkdir(parents=True)
+    file.write_text(PROGRAM, encoding="utf-8")
+    return f"{file}:make"
 
 
 def tried(program: str, variables: dict[str, str], umask: int) -> str:
@@ -52,13 +52,14 @@ def tried(program: str, variables: dict[str, str], umask: int) -> str:
 
 
 def test_a_read_only_folder_and_nowhere_to_write(program: str, tmp_path: Path) -> None:
-    place, package = tmp_path / "ä b" / "ingot", Path(ingot.__file__).parent
+    place, package = tmp_path / os.fsdecode("ä b".encode()) / "ingot", Path(ingot.__file__).parent
     shutil.copytree(package, place / "ingot", ignore=shutil.ignore_patterns("*.[ch]"))
     for path in (*place.rglob("*"), place):
         path.chmod(0o500)
     nowhere = {name: "/nonexistent" for name in ("HOME", "TMPDIR", "TEMP", "TMP")}
-    variables = nowhere | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
-    shown = tried(program, variables | {"PYTHONPATH": str(place)}, 0o777)
+    flags = ("PYTHONDONTWRITEBYTECODE", "PYTHONSAFEPATH", "PYTHONUTF8")
+    variables = nowhere | dict.fromkeys(flags, "1") | {"PYTHONPATH": str(place)}
+    shown = tried(program, variables, 0o777)
     assert "The result is eager's" in shown
 
 

@@ -63,7 +63,7 @@ def imported(path: Path, tree: ast.AST) -> Iterator[str]:
 
 
 def names(path: Path) -> set[str]:
-    return set(imported(path, ast.parse(path.read_text())))
+    return set(imported(path, ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def room_of(module: str) -> str | None:
@@ -90,7 +90,7 @@ def test_no_other_compiler_is_imported(path):
 
 def test_files_stay_short():
     files = [*SOURCES, *PACKAGE.rglob("*.[ch]"), *(ROOT / "tests").rglob("*.py")]
-    assert not [path.name for path in files if len(path.read_text().splitlines()) > MAX_LINES]
+    assert not [path.name for path in files if len(path.read_text(encoding="utf-8").splitlines()) > MAX_LINES]
 
 
 def test_what_the_rules_read():

@@ -19,7 +19,7 @@ def sentences():
     for path in PACKAGE.rglob("*.py"):
         if path.name == "reasons.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
             elif isinstance(node, ast.JoinedStr):
