@@ -2,6 +2,7 @@
 #
 #   make demo     compile and run the examples       make lint    style, types, import rules
 #   make test     lint, then the whole suite         make bench   the benchmark table
+#   make test-long  what takes too long for that: interruptions and forks in the midst of compilations
 #   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
 #   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
@@ -18,13 +19,16 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test lint bench sanitize test-gpu bench-gpu sanitize-gpu
+.PHONY: demo test test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
 
 test: lint
 	$(RUN) -m pytest -n $(JOBS)
+
+test-long: $(STAMP)
+	$(RUN) -m tests.interruptions --interruptions 1000 --forks 200
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .

@@ -19,6 +19,7 @@ import torch
 from ingot.errors import BackendError, Unsupported
 from ingot.graph.ambient import SWITCHES, snapshot
 from ingot.options import NATIVE, Options, shown, unknown
+from ingot.serial import call_users
 
 Backend = Callable[..., Callable[..., Any]]
 
@@ -163,7 +164,7 @@ def compile_with_backend(
     backend, name = find_backend(options.backend), backend_name(options.backend)
     assert backend is not None
     try:
-        made = backend(gm, example_inputs, **_keywords(options))
+        made = call_users(backend, gm, example_inputs, **_keywords(options))
     except Unsupported as refusal:
         refusal.skip = True
         raise

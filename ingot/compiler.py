@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import os
 import threading
@@ -30,7 +31,7 @@ from ingot.graph.ambient import Modes, undisturbed
 from ingot.graph.symbols import too_large
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
-from ingot.serial import compiling
+from ingot.serial import safe_point, serial
 from ingot.stance import DEFAULT, FAIL, current_stance
 
 log = logging.getLogger("ingot")
@@ -41,6 +42,14 @@ SETTLED = 8  # calls of one entry after which a size that they had in common is 
 HOT = 32  # calls with the same sizes, in a row, after which these are compiled for where that is asked for
 HOT_THREAD = "ingot: sizes that keep coming"
 MAX_HOT = 8  # how often one function is, its continuations included
+_PIECES = (  # of the pipeline, each behind those that it imports
+    "ingot.schedule",
+    "ingot.codegen.llvm",
+    "ingot.loops.lowering",
+    "ingot.runtime.program",
+    "ingot.gradients",
+    "ingot.pipeline",
+)
 MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
 _FLOATS = frozenset({float})
 _NUMBERS = _FLOATS | {int}
@@ -82,20 +91,20 @@ class Compiler:
         dispatcher = getattr(type(fn), "__ingot_dispatcher__", fn.__func__ if isinstance(fn, MethodType) else fn)
         return dispatcher.on_miss.__self__ if isinstance(dispatcher, Dispatcher) else None
 
+    @serial
     def reset(self) -> None:
-        with compiling():
-            self.dispatcher.clear()
-            self.compilations.clear()
-            self.guards.clear()
-            self.entries.clear()
-            self.varying, self.plausible, self.fixed_sizes = frozenset(), None, False
-            self.supposes = self.options.dynamic is not False and self.options.is_native
-            self.takes_data_dependent_sizes = self.options.is_native
-            self.continuations.clear()
-            self.expects_errors = True
-            self.overflow = self.watched = None
-            self.hot_left = MAX_HOT
-            self._await_hot_sizes()
+        self.dispatcher.clear()
+        self.compilations.clear()
+        self.guards.clear()
+        self.entries.clear()
+        self.varying, self.plausible, self.fixed_sizes = frozenset(), None, False
+        self.supposes = self.options.dynamic is not False and self.options.is_native
+        self.takes_data_dependent_sizes = self.options.is_native
+        self.continuations.clear()
+        self.expects_errors = True
+        self.overflow = self.watched = None
+        self.hot_left = MAX_HOT
+        self._await_hot_sizes()
 
     # -- a call that no entry fits ---------------------------------------------------------------------------------
 
@@ -137,11 +146,12 @@ class Compiler:
         if any(c.break_ is not None and c.skipped is None for c in self.compilations):
             self.dispatcher(*args, **kwargs)
 
+    @serial
     def _compile_unless_served(
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond `max_entries`."""
-        with compiling(), captured_by(None):
+        with captured_by(None):
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
             if len(self.guards) >= self.max_entries:
@@ -288,22 +298,33 @@ class Compiler:
     ) -> None:
         """Compile for the sizes of a call that the `entries` served, in a thread of its own. Where that cannot be done
         they serve the like on, and nobody but the report hears of it."""
-        compilation = self._new_compilation(f"sizes that came {HOT} times in a row, compiled for in the background")
         try:
-            with compiling(), captured_by(None), undisturbed(), paused_collection():
-                if self.entries[: len(entries)] != [*entries]:
-                    return  # reset since then
-                modes.set()
-                with stage(compilation, "capture"):
-                    captured = self._capture(args, kwargs, self._static_request())
-                if captured.guards.symbols:
-                    raise Unsupported("sizes are marked as dynamic")
-                self._add_entry(compilation, captured, slots, hot=True)
-                self.compilations.append(compilation)
+            self._compile_hot(slots, args, kwargs, modes, entries)
         except Exception as problem:
             general = [c for c in self.compilations if c.captured is not None and c.captured.guards.symbols]
             for served in general[-1:]:
                 served.decisions.append(f"sizes that came {HOT} times in a row are not compiled for: {problem}")
+
+    @serial
+    def _compile_hot(
+        self,
+        slots: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        modes: Modes,
+        entries: Sequence[Entry],
+    ) -> None:
+        compilation = self._new_compilation(f"sizes that came {HOT} times in a row, compiled for in the background")
+        with captured_by(None), undisturbed(), paused_collection():
+            if self.entries[: len(entries)] != [*entries]:
+                return  # reset since then
+            modes.set()
+            with stage(compilation, "capture"):
+                captured = self._capture(args, kwargs, self._static_request())
+            if captured.guards.symbols:
+                raise Unsupported("sizes are marked as dynamic")
+            self._add_entry(compilation, captured, slots, hot=True)
+            self.compilations.append(compilation)
 
     kind = "function"
 
@@ -354,8 +375,7 @@ class Compiler:
         if not captured.ops:
             target: Any = tuple  # called without arguments: no outputs
         elif self.options.is_native:
-            from ingot.pipeline import compile_graph  # another backend needs nothing of what it imports
-
+            compile_graph = _import_pipeline()
             frozen = dict(_module_state(sources, slots)) if self.options.freeze else {}
             target = compile_graph(captured, compilation, self.options, frozen)
         else:
@@ -440,6 +460,7 @@ class Compiler:
         log.error("internal error, the call runs in eager; please report this", exc_info=bug)
         self._add_eager_entry(GuardSet())
 
+    @serial
     def _add_eager_entry(self, guards: GuardSet) -> None:
         self.entries.append(self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None))
         self.guards.append(guards)
@@ -485,8 +506,7 @@ class Compiler:
                 result = self.dispatcher.fn(*args, **kwargs)
             except Exception:
                 if reason.guards is not None:
-                    with compiling():
-                        self._add_eager_entry(reason.guards)
+                    self._add_eager_entry(reason.guards)
                 raise
             if not self.options.fullgraph:
                 self.expects_errors = False
@@ -526,6 +546,17 @@ class Continuation(Compiler):
             _native.set_code_entry(self.chain.points[0].code, None)
         else:
             super()._report_overflow(compilation)
+
+
+def _import_pipeline() -> Callable[..., Any]:
+    """`compile_graph`. Another backend needs nothing of what it imports. There are safe points between the pieces; an
+    import that is cut off would have to be undone."""
+    for name in _PIECES:
+        importlib.import_module(name)
+        safe_point()
+    from ingot.pipeline import compile_graph
+
+    return compile_graph
 
 
 def has_symbols(found: Any) -> bool:

@@ -40,7 +40,7 @@ from ingot.runtime.training import (
     WithZeros,
     lazy_keys,
 )
-from ingot.serial import compiling
+from ingot.serial import serial
 from ingot.wrapped import is_wrapped
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
@@ -105,9 +105,10 @@ def with_history(
     run: Callable[..., Sequence[Any]] = compile_program(compilation)
     if joint.differentiable or joint.spent:
 
+        @serial
         def trace(given: tuple[bool, ...]) -> Joint:
             outputs = frozenset(itertools.compress(joint.differentiable, given))
-            with compiling(), undisturbed(), paused_collection(), preserved():
+            with undisturbed(), paused_collection(), preserved():
                 modes.set()
                 try:
                     return trace_part(joint, outputs, graph, fakes, context)
@@ -122,12 +123,12 @@ def with_history(
         heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
         written = [position for position, _ in joint.aten.mutations]
 
+        @serial
         def compile_vjp(kinds: tuple[bool | None, ...]) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
             given = tuple(kind is not None for kind in kinds)
             wanted = backwards.wanted_for(given)
             tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
-            with compiling():
-                gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
+            gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
             inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
             return _second_derivatives(gradients, inputs, context, compilation, compile_program), wanted
 
@@ -156,6 +157,7 @@ def _unread(joint: Joint) -> list[int]:
     return [k for k in written if inputs[k] not in found]
 
 
+@serial
 def _second_derivatives(
     gradients: torch.fx.GraphModule,
     fakes: Sequence[FakeTensor],
@@ -170,7 +172,7 @@ def _second_derivatives(
     made, always = Compilation(f"{compilation.name}, gradients", compilation.where), False
     assert compilation.backward is not None
     compilation.backward.backward = made
-    with compiling(), undisturbed(), paused_collection():
+    with undisturbed(), paused_collection():
         try:
             if torch.is_anomaly_enabled():  # which looks at the values
                 raise Unsupported("anomalies are to be detected")
@@ -247,6 +249,7 @@ class Backwards:
         self._like = [_Geometry.of(node.meta["val"]) for node in self.joint.tangents]
         self._compilation, self._compile_program = compilation, compile_program
         self._name, where = f"{compilation.name}, backward", compilation.where
+        self._program: Backward | None = None
         self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
         kept = self.joint.outputs + sum(s.kind == "kept" for s in parts.saved)
         decided = {symbol: (kept + k, "result value", 0) for k, symbol in enumerate(parts.decided)}
@@ -255,49 +258,49 @@ class Backwards:
     def _tangents_for(self, sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
         return [Tangent(k, *geometry.at(sizes)) for k, geometry in zip(self.joint.differentiable, self._like)]
 
+    @serial
     def _find_wanted(self, given: tuple[bool, ...]) -> Sequence[int]:
         """The inputs that have a gradient then."""
         if all(given):
             return self.joint.wanted
-        with compiling():
-            try:
-                return self._part(given).wanted
-            except Unsupported:  # a size is asked about that the joint graph does not depend on
-                known = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
-            try:  # which they are is no matter of sizes: those of the first call will do
-                return self._shapes.supposing(known, functools.partial(self._trace, given))[0].wanted
-            except Unsupported:
-                return reached(self.parts, itertools.compress(range(len(given)), given))
+        try:
+            return self._part(given).wanted
+        except Unsupported:  # a size is asked about that the joint graph does not depend on
+            known = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
+        try:  # which they are is no matter of sizes: those of the first call will do
+            return self._shapes.supposing(known, functools.partial(self._trace, given))[0].wanted
+        except Unsupported:
+            return reached(self.parts, itertools.compress(range(len(given)), given))
 
+    @serial
     def compile(self, given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
         """The program, None where there is none, and which gradients it computes."""
         wanted = self.wanted_for(given)
         if all(given):
             return self._run_whole, wanted
-        with compiling():
-            try:
-                graph, _ = self._graph_by(self._part, given)
-            except Unsupported:
-                return None if self.repeats else self._compile_for_sizes(given, wanted), wanted
-            if graph is not None:
-                return self._compile_part(graph, given), wanted
-            return None if self.repeats else self._with_zeros(given, wanted), wanted
+        try:
+            graph, _ = self._graph_by(self._part, given)
+        except Unsupported:
+            return None if self.repeats else self._compile_for_sizes(given, wanted), wanted
+        if graph is not None:
+            return self._compile_part(graph, given), wanted
+        return None if self.repeats else self._with_zeros(given, wanted), wanted
 
+    @serial
     def graph(self, given: tuple[bool, ...], sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
         """The same as a graph, for these sizes if they are told. Raises Unsupported where it depends on them."""
         if all(given):
             return self._graph_of_whole(given, self.joint.wanted)
-        with compiling():
+        try:
+            graph, wanted = self._graph_by(self._part, given)
+        except Unsupported:
+            if sizes is None:
+                raise
+            known = dict(zip(self.tangents.places, sizes))
             try:
-                graph, wanted = self._graph_by(self._part, given)
+                (graph, wanted), _ = self._shapes.supposing(known, lambda: self._graph_by(self._trace, given))
             except Unsupported:
-                if sizes is None:
-                    raise
-                known = dict(zip(self.tangents.places, sizes))
-                try:
-                    (graph, wanted), _ = self._shapes.supposing(known, lambda: self._graph_by(self._trace, given))
-                except Unsupported:
-                    graph, wanted = None, self.wanted_for(given)
+                graph, wanted = None, self.wanted_for(given)
         if graph is not None:
             return GraphOfBackward(graph, given, range(len(wanted)), wanted)
         return None if self.repeats else self._graph_of_whole((True,) * len(given), wanted)
@@ -319,9 +322,11 @@ class Backwards:
     def _shapes(self) -> ShapeContext:
         return self.joint.aten.shapes
 
-    @functools.cached_property
+    @property
     def _run_whole(self) -> Backward:
-        return self._program_of(self._whole)
+        if self._program is None:  # compiled in no cached_property, which has a lock of its own in Python 3.11
+            self._program = self._program_of(self._whole)
+        return self._program
 
     def _with_zeros(self, given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
         return WithZeros(self._run_whole, self.tangents, given, self._places(wanted))
@@ -342,22 +347,23 @@ class Backwards:
                 raise Unsupported("what is kept for other sizes")
             return self._compile_part(graph, given)
 
+        @serial
         def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
-            with compiling():
-                for guards, run in made:
-                    if all(guard.holds(sizes) for guard in guards):
-                        return run
-                try:
-                    run, guards = self._shapes.supposing(sizes, compile_traced)
-                except Unsupported:  # at these sizes
-                    return self._with_zeros(given, wanted)
-                made.append((guards, run))
-                return run
+            for guards, run in made:
+                if all(guard.holds(sizes) for guard in guards):
+                    return run
+            try:
+                run, guards = self._shapes.supposing(sizes, compile_traced)
+            except Unsupported:  # at these sizes
+                return self._with_zeros(given, wanted)
+            made.append((guards, run))
+            return run
 
         return ForSizes(BySizes(for_sizes, self.tangents.places))
 
+    @serial
     def _program_of(self, backward: Compilation) -> Backward:
-        with compiling(), paused_collection():
+        with paused_collection():
             try:
                 made = self._compile_program(backward)
                 for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):

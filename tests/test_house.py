@@ -21,16 +21,17 @@ ROOMS: dict[str, set[str]] = {
     "options": set(),
     "origins": set(),
     "native": set(),
+    "serial": {"native"},
     "loops": set(),
     "graph": {"loops"},
     "schedule": {"loops"},
-    "codegen": {"schedule", "loops"},
+    "codegen": {"schedule", "loops", "native"},
     "runtime": {"codegen", "schedule", "loops", "native"},
     "capture": {"graph", "loops", "native"},
-    "backward": {"capture", "explain", "graph", "loops", "native", "pipeline", "runtime", "serial", "stance"},
-    "gradients": {"capture", "explain", "graph", "loops", "native", "runtime", "serial"},
+    "backward": {"capture", "explain", "graph", "loops", "native", "pipeline", "runtime", "stance"},
+    "gradients": {"capture", "explain", "graph", "loops", "native", "runtime"},
 }
-COMMON = {"collection", "errors", "options", "origins", "precision", "wrapped"}
+COMMON = {"collection", "errors", "options", "origins", "precision", "serial", "wrapped"}
 
 # Nothing of Ingot's own path is another compiler. backends.py may hand a graph to one that the user names.
 FORBIDDEN = (

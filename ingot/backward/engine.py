@@ -27,7 +27,7 @@ from ingot.explain.report import Report
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.serial import compiling
+from ingot.serial import serial, whole
 from ingot.stance import DEFAULT, current_stance
 
 log = logging.getLogger("ingot")
@@ -111,14 +111,14 @@ _compilations: list[Compilation] = []
 _reasons: set[str] = set()
 
 
+@serial
 def reset() -> None:
     """Forget all compiled backward passes."""
-    with compiling():
-        _entries.clear()
-        _seen.clear()
-        _count[0] = 0
-        _compilations.clear()
-        _reasons.clear()
+    _entries.clear()
+    _seen.clear()
+    _count[0] = 0
+    _compilations.clear()
+    _reasons.clear()
 
 
 def _run_backward(
@@ -177,16 +177,28 @@ def _prepared(
     if found is None:
         if _count[0] >= MAX_PROGRAMS:
             raise Unsupported(f"more than {MAX_PROGRAMS} different backward passes")
-        with compiling(), undisturbed(), paused_collection():
-            found = _served(key, geometry, hooks, structure)
-            if found is None:
-                found = _compile(structure, tangents, geometry, modes)
-                general = isinstance(found, Entry) and found.conditions is not None
-                _entries.setdefault((*key, None if general else geometry), []).append(found)
-                _count[0] += 1
+        found = _compile_unless_served(key, structure, tangents, geometry, modes)
     if isinstance(found, Unsupported):
         raise found
     return structure, found
+
+
+@serial
+def _compile_unless_served(
+    key: tuple[Any, ...],
+    structure: Structure,
+    tangents: Sequence[torch.Tensor],
+    geometry: Geometry,
+    modes: Any,
+) -> Entry | Unsupported:
+    with undisturbed(), paused_collection():
+        found = _served(key, geometry, structure.hooks(), structure)
+        if found is None:
+            found = _compile(structure, tangents, geometry, modes)
+            general = isinstance(found, Entry) and found.conditions is not None
+            _entries.setdefault((*key, None if general else geometry), []).append(found)
+            _count[0] += 1
+        return found
 
 
 def _served(
@@ -316,6 +328,7 @@ def _run(
     return ()
 
 
+@whole
 def _release(
     structure: Structure, entry: Entry, heads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
 ) -> None:
@@ -343,6 +356,7 @@ def _release(
             functions.unsilence(node)
 
 
+@whole
 def _retain(structure: Structure, entry: Entry, results: Sequence[torch.Tensor]) -> None:
     """Has autograd store gradients in the tensors that retain them, which only it knows: its engine is asked for the
     gradient of what has just that gradient."""

@@ -18,6 +18,7 @@ from ingot.capture.values.base import NULL, LazyValue, NotConstant, Raised, Valu
 from ingot.capture.values.constant import LITERALS, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.errors import Unsupported
+from ingot.serial import safe_point
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -163,6 +164,7 @@ def _loop(session: Session, bottom: int) -> Value:
             session.step_of_outermost = session.steps
         if session.steps >= session.stop_at:
             session.stop()
+        safe_point()
         session.steps += 1
         handler, arg = frame.decoded[frame.index]
         frame.index += 1

@@ -68,6 +68,7 @@ from ingot.graph.schemas import (
 from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
+from ingot.serial import safe_point
 
 aten = torch.ops.aten
 
@@ -138,6 +139,7 @@ def values_of(
         return values[node]
 
     for node in nodes:
+        safe_point()
         recorder.where = recorder.context.shapes.where = node.meta.get("where", "")
         recorder.region = node.meta.get("region")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
@@ -226,6 +228,7 @@ class Recorder(Mode):
     # -- ops ----------------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        safe_point()
         kwargs = kwargs or {}
         if is_composite(op):
             with self:

@@ -11,6 +11,7 @@
 #include "places.h"
 #include "program.h"
 #include "recorder.h"
+#include "signals.h"
 #include "stance.h"
 #include "tensor.h"
 #include "threads.h"
@@ -30,7 +31,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         ingot_cuda_register(module) < 0 || ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
         ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
         ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
-        ingot_numbers_register(module) < 0) {
+        ingot_numbers_register(module) < 0 || ingot_signals_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

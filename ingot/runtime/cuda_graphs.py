@@ -31,6 +31,7 @@ from ingot.native import _native
 from ingot.runtime.program import Program
 from ingot.schedule.kernel import Kernel, scaling
 from ingot.schedule.plan import KernelStep, LibraryStep, touched
+from ingot.serial import whole
 
 LEAST_LAUNCHES = 3  # fewer take no longer than a replay
 WARM_CALLS = 2  # run as in the default mode before anything is recorded: libraries make ready what they keep
@@ -404,6 +405,7 @@ class Replayed:
             return None
         return self._record(sizes, memory.pool(), inputs)
 
+    @whole
     def _record(self, sizes: Sizes, pool: Pool, inputs: Sequence[Any]) -> Recording | None:
         if len({t.device for t in inputs[: self.tensors]}) > 1:
             return None  # what a library keeps of attention lies on the CPU where nothing is recorded

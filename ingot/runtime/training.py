@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ingot.errors import mark_of_hooks
 from ingot.loops.expr import Symbol
 from ingot.native import _native
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_if_seen, places_of_hooks
+from ingot.serial import serial
 from ingot.wrapped import is_wrapped, untransformed
 
 _SECOND_TIME = (
@@ -246,7 +246,6 @@ class Original:
         self.draws, self.hooked = draws, hooked
         self.changes = bool(self.written) or draws  # what `before` takes
         self._programs: dict[tuple[bool | None, ...], tuple[Callable[..., Sequence[Any]], Sequence[int]]] = {}
-        self._lock = threading.Lock()
 
     def before(self, inputs: Sequence[Tensor]) -> State:
         """What is needed to run it again, taken before it runs."""
@@ -271,13 +270,10 @@ class Original:
                 "hooks that see the gradients of its inputs (hint: leave that part to ingot.disable)"
             )
         kind = tuple(None if t is None else t.requires_grad for t in tangents)
-        with self._lock:
-            known = self._programs.get(kind)
-        if known is None:  # not under the lock: compiling may wait for a thread that is here
+        known = self._programs.get(kind)
+        if known is None:
             with untransformed() if any(map(is_wrapped, tangents)) else nullcontext():
-                known = self.compile_vjp(kind)
-            with self._lock:
-                known = self._programs.setdefault(kind, known)
+                known = self._programs.setdefault(kind, self.compile_vjp(kind))
         run, wanted = known
         given = list(inputs)
         given[self.tensors : self.tensors] = [t for t in tangents if t is not None]
@@ -369,7 +365,6 @@ class TrainingProgram(_native.Recorder):
         self.leaf = torch.empty(0, requires_grad=True) if hidden else None
         self._backward: dict[tuple[bool, ...], tuple[Backward | None, Sequence[int]]] = {}
         self._remaining: dict[tuple[int, tuple[int, ...]], tuple[int, frozenset[int]]] = {}
-        self._lock = threading.Lock()
         self.describe(
             forward=forward,
             leaf=self.leaf,
@@ -467,9 +462,7 @@ class TrainingProgram(_native.Recorder):
             return self._by_eager(saved, given, sizes, call, tangents)
         known = self._backward.get(present)
         if known is None:
-            with self._lock:
-                known = self._backward.get(present) or self.compile_backward(present)
-                self._backward[present] = known
+            known = self._compile(present)
         run, wanted = known
         if run is None:
             assert call is not None
@@ -478,6 +471,13 @@ class TrainingProgram(_native.Recorder):
         saved += [t for t in given if t is not None]
         saved += sizes
         return self._by_input(run(saved), wanted)
+
+    @serial
+    def _compile(self, present: tuple[bool, ...]) -> tuple[Any, Sequence[int]]:
+        """What computes the gradients, of the tangents that are present; by one thread, for others as well."""
+        if present not in self._backward:
+            self._backward[present] = self.compile_backward(present)
+        return self._backward[present]
 
     def _by_eager(
         self,

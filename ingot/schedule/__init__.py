@@ -26,6 +26,7 @@ from ingot.schedule.recompute import recomputed
 from ingot.schedule.reuse import lend_inputs, write_in_place
 from ingot.schedule.split import split_reductions
 from ingot.schedule.templates import Choose, excerpt, sites, with_templates
+from ingot.serial import safe_point
 
 __all__ = ["schedule"]
 
@@ -82,6 +83,7 @@ def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str
 def _step(
     group: Group, graph: LoopGraph, internal: set[str], loans: dict[str, str], target: Target
 ) -> KernelStep | LibraryStep:
+    safe_point()
     first: Node = group.members[0]
     if isinstance(first, Library):
         return LibraryStep(first)

@@ -3,8 +3,12 @@ of it."""
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import Any
+
+from ingot.native import _native
+from ingot.serial import awaited_by_forks
 
 
 @cache
@@ -12,9 +16,23 @@ def llvm() -> Any:
     """`llvmlite.binding`, with this machine's code generator initialized."""
     import llvmlite.binding as binding
 
+    _replace_lock(binding.ffi)
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
+
+
+def _replace_lock(ffi: Any) -> None:
+    """Gives llvmlite a lock in place of its own, which is lost where a signal's handler raises an exception between
+    its acquisition and the beginning of the block, or where a thread that holds it is not there in a fork's child."""
+    before, functions = getattr(ffi.lib, "_lock", None), getattr(ffi.lib, "_fntab", None)
+    callbacks = getattr(before, "_cblist", None)
+    if not isinstance(functions, dict) or not isinstance(callbacks, list):
+        return  # a version that has another one
+    lock = _native.LibraryLock(awaited_by_forks(threading.RLock()), callbacks)
+    ffi.lib._lock = lock
+    for function in functions.values():
+        function._lock = lock
 
 
 @cache

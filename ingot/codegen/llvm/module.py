@@ -19,6 +19,7 @@ from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Fault, Instruction, Origin
 from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
+from ingot.serial import safe_point
 
 HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64 !0 = !{!"branch_weights", i32 1, i32
 4000}
@@ -107,6 +108,7 @@ def compile_kernels(
     names: dict[str, str] = {}
     emitted: dict[AnyKernel, Function] = {}
     for kernel in kernels:
+        safe_point()
         shape = anonymous(kernel, keep_lengths=check_bounds)
         function = emitted.get(shape)
         if function is None:

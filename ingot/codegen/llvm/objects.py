@@ -6,17 +6,22 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 from ingot.codegen.llvm.library import llvm
 from ingot.codegen.llvm.target import Target
+from ingot.serial import awaited_by_forks, in_threads
+
+_thread = threading.local()
 
 PART = 60_000
 """Characters of text that are worth a module of their own, each of which takes 10 ms before its first function."""
+
+SHORT = 30_000
+"""Characters of text that take no other thread: a signal can wait for them."""
 
 EVEN = 1.1
 """How much longer than the mean a part may be made by a function of which it has already what that calls."""
@@ -50,21 +55,13 @@ def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
     """An object file of each text. Adds what the stages of that which took longest took."""
     llvm()  # is imported by one thread
     times: list[dict[str, float]] = [{} for _ in texts]
-    with ThreadPoolExecutor(max(1, len(texts) - 1)) as pool:  # and this thread
-        others = [_begun(pool, text, target, time) for text, time in zip(texts[1:], times[1:])]
-        made = [_object_of(texts[0], target, times[0]), *(other() for other in others)]
+    if sum(map(len, texts)) < SHORT:
+        made = [_object_of(text, target, time) for text, time in zip(texts, times)]
+    else:
+        made = in_threads(lambda k: _object_of(texts[k], target, times[k]), range(len(texts)), len(texts))
     slowest: dict[str, float] = max(times, key=lambda time: sum(time.values()))
     seconds.update(slowest)
     return made
-
-
-def _begun(pool: ThreadPoolExecutor, text: str, target: Target, seconds: dict[str, float]) -> Callable[[], bytes]:
-    """What gives the object file of a text, which another thread makes where there can be one: none can be started at
-    the interpreter's exit, nor beyond the system's limit."""
-    try:
-        return pool.submit(_object_of, text, target, seconds).result
-    except RuntimeError:
-        return partial(_object_of, text, target, seconds)
 
 
 def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
@@ -111,8 +108,21 @@ def _generated(machine: Any, module: Any) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def _unlocked(name: str) -> Any:
+def _unlocked(name: str) -> Callable[..., Any]:
     """A function of the library's that several threads may be in. llvmlite lets in one at a time, which is more than
-    LLVM asks: that no two work on one context."""
+    LLVM asks: that no two work on one context. Each has a lock of its own, that a fork waits for."""
     function = getattr(llvm().ffi.lib, name)
-    return getattr(function, "_cfn", function)
+    bare = getattr(function, "_cfn", function)
+
+    def call(*args: Any) -> Any:
+        with _own_lock():
+            return bare(*args)
+
+    return call
+
+
+def _own_lock() -> Any:
+    lock = getattr(_thread, "lock", None)
+    if lock is None:
+        lock = _thread.lock = awaited_by_forks(threading.RLock())
+    return lock

@@ -10,9 +10,8 @@ import linecache
 import os
 import re
 from collections.abc import Container, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -28,6 +27,7 @@ from ingot.loops.expr import Symbol
 from ingot.loops.ir import Origin
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep
+from ingot.serial import in_threads, whole
 
 HEADER = """import triton
 import triton.language as tl
@@ -88,15 +88,16 @@ class CompiledForm:
         self.grid = form.blocks.count(kernel) if form is not None else general.grid
         self._kernel, self._form, self._general = kernel, form, general
         self._gpu, self.aligned = gpu, tuple(aligned)
+        self._written = general if form is None else None
         self._binary: Binary | None = None
 
-    @cached_property
+    @property
     def written(self) -> TritonKernel:
-        if self._form is None:
-            return self._general
-        made = write_kernel(self._kernel, self._form, self._general.sizes)
-        assert made.sizes == self._general.sizes
-        return made
+        if self._written is None:
+            made = write_kernel(self._kernel, self._form, self._general.sizes)
+            assert made.sizes == self._general.sizes
+            self._written = made
+        return self._written
 
     @property
     def is_compiled(self) -> bool:
@@ -108,9 +109,7 @@ class CompiledForm:
             key = _key(self.written, self._gpu, self.aligned)
             kept = _kept(key)
             if kept is None:
-                import_triton()
-                with paused_collection():
-                    kept = _build_and_keep(self.written, self._gpu, self.aligned)
+                kept = _build_when_called(self.written, self._gpu, self.aligned)
             self._binary = kept
         return self._binary
 
@@ -187,8 +186,9 @@ def compile_kernels(
     if missing:
         import_triton()
         # CPython counts the depth of all the syntax trees being made together: a collection in the midst lets them mix.
-        with paused_collection(), ThreadPoolExecutor(max(1, min(len(missing), os.cpu_count() or 1))) as pool:
-            built = pool.map(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values())
+        with paused_collection():
+            at_once = max(1, min(len(missing), os.cpu_count() or 1))
+            built = in_threads(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values(), at_once)
             compiled.update(zip(missing, built))
     for form in chosen.values():
         form.binary = compiled[form.written.body]
@@ -250,6 +250,14 @@ def _build_and_keep(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> 
     key, made = _key(kernel, gpu, aligned), build(kernel, gpu, aligned)
     store_in("triton").put(key, made.packed())
     return _binaries.setdefault(key, made)
+
+
+@whole
+def _build_when_called(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> Binary:
+    """The same at a launch, which is no compilation: in a thread that no signal cuts off."""
+    import_triton()
+    with paused_collection():
+        return in_threads(lambda kernel: _build_and_keep(kernel, gpu, aligned), [kernel], 1)[0]
 
 
 def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:

@@ -24,6 +24,7 @@ from ingot.graph.passes.steps import join_steps
 from ingot.graph.passes.sums import sum_pieces, write_into_sums
 from ingot.graph.passes.verify import verify
 from ingot.graph.passes.windows import see_through_joins, see_through_writes
+from ingot.serial import safe_point
 
 Pass = Callable[[AtenGraph], None]
 
@@ -73,6 +74,7 @@ def run_passes(graph: AtenGraph, passes: Passes = PASSES) -> None:
     """Run the passes in place; `graph.seconds` keeps what each took, `graph.rewrites` what it changed."""
     before = list(graph.graph.nodes)
     for name, step in passes:
+        safe_point()
         start = time.perf_counter()
         step(graph)
         graph.seconds[name] = time.perf_counter() - start

@@ -52,6 +52,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.loops.sides import moves, on_host
 from ingot.loops.target import CPU, Target
+from ingot.serial import safe_point
 
 
 def lower(
@@ -68,6 +69,7 @@ def lower(
     """
     walk = _Walk(aten, Lowering(supported, fast_libraries, target))
     for node in aten.graph.nodes:
+        safe_point()
         walk.visit(node)
     walk.finish()
     return walk.lw.graph
