@@ -22,6 +22,7 @@ from ingot.graph.differentiation import forget_histories, vjp
 from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
+from ingot.graph.output_windows import Window as OutputWindow
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
@@ -118,7 +119,7 @@ def with_history(
         targets = [node.target for node in graph.graph.nodes]
         repeats, hooked = any(map(tells_none, targets)), any(map(sees_inputs, targets))
         backwards = Backwards(parts, trace, repeats, compilation, compile_program)
-        of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if w.base[0] == "output"}
+        of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if _shows_memory(w, joint.given)}
         of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
         heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
         written = [position for position, _ in joint.aten.mutations]
@@ -135,16 +136,27 @@ def with_history(
         tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
         original = Original(compile_vjp, tensors, written, _unread(joint), parts.draws, hooked)
         run = _training_program(run, backwards, original)
-    windows = [(w.output, w.base, w.spec) for w in joint.windows]
-    places = places_for(windows, parts.symbols, joint.results)
-    return WithWindows(run, windows_of(windows, places), joint.given) if windows else run
+    return WithWindows(run, _at_run_time(joint.views, parts), joint.given) if joint.windows else run
+
+
+def _at_run_time(windows: Sequence[OutputWindow], parts: Partition) -> BySizes[Sequence[Window]]:
+    specs = [(w.output, w.base, w.spec) for w in windows]
+    return windows_of(specs, places_for(specs, parts.symbols, parts.joint.results) if specs else {})
+
+
+def _shows_memory(window: OutputWindow, given: int) -> bool:
+    """Whether autograd knows of a window's memory, which is none of the `given` outputs, as what the window views."""
+    kind, position = window.base
+    return kind == "output" and position >= given and window.spec.tracked
 
 
 def _unread(joint: Joint) -> list[int]:
     """The inputs that are written, and that neither an output with a gradient nor a gradient depends on."""
     written, outputs = [position for position, _ in joint.aten.mutations], joint.aten.outputs
     heads = [outputs[k] for k in joint.differentiable] + outputs[joint.outputs :]
-    if joint.written or any(head.position in written for head in heads):  # what they are then is a part of it
+    shown = [w.base[1] for w in joint.windows_in_node if w.base[0] == "input"]
+    shown += [head.position for head in heads if head.position is not None]
+    if joint.written or not set(shown).isdisjoint(written):  # what they are then is a part of it
         return []
     stack = [head.node for head in heads if head.node is not None]
     found = set(stack)
@@ -207,6 +219,7 @@ def _training_program(
     parts, joint = backwards.parts, backwards.joint
     if isinstance(forward, Replayed):
         forward.visible = joint.outputs
+    windows = _at_run_time(joint.windows_in_node, parts) if joint.windows_in_node else None
     return TrainingProgram(
         forward,
         backwards.compile,
@@ -227,6 +240,7 @@ def _training_program(
         spent=joint.spent,
         hidden=joint.hidden,
         apart=joint.apart,
+        windows=windows,
     )
 
 
@@ -460,7 +474,8 @@ def _window(output: int, base: tuple[str, int], spec: OutputSpec, numbers: Seque
     """The window whose offset, sizes and strides are these numbers."""
     assert spec.dtype is not None
     (offset, *geometry), rank = numbers, len(spec.sizes)
-    return Window(output, base, tuple(geometry[:rank]), tuple(geometry[rank:]), offset, spec.dtype, spec.tracked)
+    sizes, strides = tuple(geometry[:rank]), tuple(geometry[rank:])
+    return Window(output, base, sizes, strides, offset, spec.dtype, spec.tracked, spec.is_view)
 
 
 def _expressions(numbers: Sequence[Any]) -> Sequence[int | Expr]:

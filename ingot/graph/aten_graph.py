@@ -37,6 +37,7 @@ class OutputSpec:
     position: int | None = None  # of the input whose memory it lives in
     storage: int = 0  # which memory it lives in: equal for outputs that alias
     tracked: bool = False  # whether eager's output requires a gradient
+    is_view: bool = True  # whether eager's output is a view of what it shares memory with, in autograd's eyes
 
     @property
     def whole(self) -> bool:

@@ -7,7 +7,7 @@ runs is recorded like any other op. A joint graph is cut in two by `partition.py
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from ingot.graph.differentiation import want_gradients, without_autocast
 from ingot.graph.fakes import FakeContext, FakeTensor, is_rebased
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
+from ingot.graph.output_windows import Window, windows_on
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
@@ -30,25 +31,16 @@ from ingot.loops.expr import Symbol
 
 
 @dataclass(frozen=True)
-class Window:
-    """An output that shares memory with an input of the graph or with another output: made outside of it from `base`,
-    ("input" | "output", position), so that autograd knows of it."""
-
-    output: int
-    base: tuple[str, int]
-    spec: OutputSpec
-
-
-@dataclass(frozen=True)
 class Joint:
     """A graph whose inputs are those of the captured graph, the primals, and then one tangent for each differentiable
     output, and whose outputs are those of the captured graph, then memory that only `windows` show, then the gradients.
 
-    `windows` are the outputs of the captured graph that this one gives as 0. `outputs` counts the outputs in front of
-    the gradients; the last ones of these stand for the inputs `written` by operations that autograd records, as they
-    are then, and are given as 0. `differentiable` holds the positions of those that have a tangent, in order; `wanted`
-    those of the primals that have a gradient, in order: a subset of those that require one, as the outputs may not
-    depend on all. `spent` are the outputs that have a history which autograd refuses to go through, and the error that
+    `windows` are the outputs of the captured graph that this one gives as 0, of the `given` that it has. `outputs`
+    counts the outputs in front of the gradients; the last ones of these stand for the inputs `written` by operations
+    that autograd records, as they are then, and are given as 0. `differentiable` holds the positions of those that have
+    a tangent, in order; `wanted` those of the primals that have a gradient, in order: a subset of those that require
+    one, as the outputs may not depend on all. `spent` are the outputs that have a history which autograd refuses to go
+    through, and the error that
     it raises: a loss, say, of which the program itself has taken the gradients. `hidden`: outputs have a history, but
     no primal has a gradient. `apart` are the primals that require a gradient and have none, where nothing is spent.
     `eager_reads` are the primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
@@ -63,6 +55,7 @@ class Joint:
 
     aten: AtenGraph
     primals: int
+    given: int
     outputs: int
     windows: tuple[Window, ...]
     written: tuple[int, ...]
@@ -81,14 +74,19 @@ class Joint:
     decided: tuple[Symbol, ...]
 
     @property
+    def views(self) -> tuple[Window, ...]:
+        """The windows that are made outside of the graph's node in autograd's graph."""
+        return tuple([w for w in self.windows if not w.own_history])
+
+    @property
+    def windows_in_node(self) -> tuple[Window, ...]:
+        """The windows that are results of that node."""
+        return tuple([w for w in self.windows if w.own_history])
+
+    @property
     def results(self) -> list[OutputSpec]:
         """The outputs in front of the gradients."""
         return self.aten.outputs[: self.outputs]
-
-    @property
-    def given(self) -> int:
-        """How many outputs the captured graph has."""
-        return self.outputs - len(self.written) - len({w.base for w in self.windows if w.base[0] == "output"})
 
     @property
     def written_outputs(self) -> dict[int, int]:
@@ -132,11 +130,12 @@ class _BackwardRaises(Exception):
 
 
 class _Forward(NamedTuple):
-    """The primals, and what they are differentiated by; the outputs of the joint graph before the gradients, the last
-    of which are the inputs `written`; the windows."""
+    """The primals, and what they are differentiated by; how many outputs the captured graph has; the outputs of the
+    joint graph before the gradients, the last of which are the inputs `written`; the windows."""
 
     primals: list[Any]
     leaves: list[Any]
+    given: int
     outputs: list[Any]
     written: tuple[int, ...]
     windows: tuple[Window, ...]
@@ -146,12 +145,12 @@ def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder)
     primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
     leaves = want_gradients(primals, fakes)
     try:
-        outputs = run_nodes(gm, recorder, primals)
+        given = run_nodes(gm, recorder, primals)
     except RuntimeError as error:  # of an operation in place
         raise Unsupported(f"gradients are wanted: {first_line(error)}", recorder.where, skip=True) from error
-    outputs, windows = _apart(outputs, primals, recorder)
+    outputs, windows = windows_on(given, primals, recorder)
     written = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
-    return _Forward(primals, leaves, [*outputs, *(primals[k] for k in written)], written, windows)
+    return _Forward(primals, leaves, len(given), [*outputs, *(primals[k] for k in written)], written, windows)
 
 
 _WHATEVER_THE_VALUES = ("backward through the graph a second time", "modified by an inplace operation")
@@ -185,7 +184,8 @@ def _trace(
 ) -> Joint:
     recorder = Recorder(context, again)
     with preserved(), recorder:
-        primals, leaves, outputs, written, windows = _forward(gm, fakes, recorder)
+        primals, leaves, count, outputs, written, windows = _forward(gm, fakes, recorder)
+        in_node = [w.output for w in windows if w.own_history]
         recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
         names = frozenset(node.name for node in recorder.graph.nodes)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
@@ -193,7 +193,7 @@ def _trace(
         shares, reentrant, passed = _shares([outputs[k] for k in differentiable])
         last = next(iter(reversed(recorder.graph.nodes)))
         last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
-        nodes_of_outputs = [recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable]
+        nodes = {k: recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable if k not in in_node}
         tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
         wanting = _wanting(leaves)
         gradients = _gradients([outputs[k] for k in differentiable], [leaves[k] for k in wanting], tangents)
@@ -201,14 +201,16 @@ def _trace(
     placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
     reads = frozenset(k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last))
     reads_written = frozenset(k for k, node in last_values.items() if _read_after(node, last))
-    reads_outputs = frozenset(k for k, node in zip(differentiable, nodes_of_outputs) if _read_after(node, last))
-    outputs[len(outputs) - len(written) :] = [0] * len(written)
+    reads_outputs = frozenset(k for k, node in nodes.items() if _read_after(node, last))
+    for k in (*in_node, *range(len(outputs) - len(written), len(outputs))):
+        outputs[k] = 0
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     placeholders_first(aten.graph)
     run_passes(aten, JOINT_PASSES)
     return Joint(
         aten,
         len(primals),
+        count,
         len(outputs),
         windows,
         written,
@@ -226,48 +228,6 @@ def _trace(
         names=names,
         decided=decided,
     )
-
-
-def _apart(outputs: list[Any], primals: list[Any], recorder: Recorder) -> tuple[list[Any], tuple[Window, ...]]:
-    """The outputs with those left out that autograd has to know as windows, and with the memory that these show."""
-    made: dict[int, list[int]] = {}  # positions of the outputs in each new memory
-    windows: list[Window] = []
-    bases = list(outputs)
-    for k, output in enumerate(outputs):
-        if not isinstance(output, FakeTensor):
-            continue
-        spec = recorder.output(output)
-        if spec.position is None:
-            made.setdefault(spec.storage, []).append(k)
-        else:
-            position, base = spec.position, primals[spec.position]
-            if base.requires_grad:
-                _refuse_part_of_shared(spec, base)
-            spec = replace(spec, tracked=spec.tracked or not base.requires_grad)
-            windows.append(Window(k, ("input", position), spec))
-            bases[k] = 0
-    for shown in made.values():
-        if len({id(outputs[k]) for k in shown}) > 1:
-            base = recorder.tracked(outputs[shown[0]]).base.fake
-            for k in shown:
-                spec = recorder.output(outputs[k])
-                spec = replace(spec, tracked=spec.tracked or not base.requires_grad)
-                windows.append(Window(k, ("output", len(bases)), spec))
-                bases[k] = 0
-            if not base.requires_grad and any(outputs[k].requires_grad for k in shown):
-                # memory that an operation made for itself, as rot90 does
-                raise Unsupported("results of one operation share memory that has no history of its own")
-            bases.append(base)
-    return bases, tuple(windows)
-
-
-def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:
-    """What makes a window, as_strided, spreads a gradient over all elements that share memory, where eager's views
-    know which is which."""
-    shared = [d for d, stride in enumerate(base.stride()) if isinstance(stride, int) and stride == 0]
-    if any(base.shape[d] != 1 for d in shared):
-        if tuple(spec.sizes) != tuple(base.shape) or tuple(spec.strides) != base.stride() or spec.offset != 0:
-            raise Unsupported("gradients are wanted of a part of an expanded input that is a result", skip=True)
 
 
 def _wanting(leaves: Sequence[Any]) -> list[int]:

@@ -505,6 +505,7 @@ class Recorder(Mode):
             position,
             id(base.storage),
             requires_grad(value),
+            value._is_view(),
         )
 
 

@@ -9,6 +9,13 @@ from typing import Any
 import torch
 import torch.fx
 
+_HOOKED = "ingot: hooked"
+
+
+def is_hooked(node: Any) -> bool:
+    """Whether a hook of the program has been put on a result of a node of autograd's graph."""
+    return _HOOKED in node.metadata
+
 
 class TensorHook:
     """The node that puts a hook on a tensor. `graph` takes what the hook reads, and the gradient; it gives another in
@@ -23,6 +30,9 @@ class TensorHook:
         """What the hook is taken off by; None where no gradients are recorded."""
         if not tensor.requires_grad:
             return None
+        node: Any = tensor.grad_fn
+        if node is not None:
+            node.metadata[_HOOKED] = True
         return tensor.register_hook(lambda gradient: self.graph(*read, gradient)[0])
 
 

@@ -75,7 +75,8 @@ def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: st
 @dataclass(frozen=True)
 class Window:
     """An output that shares the memory of an input or of another output, `base` ("input" | "output", position): a
-    window on it, `offset` elements from its first, with a history if `tracked`."""
+    window on it, `offset` elements from its first, with a history if `tracked`. It is a view in autograd's eyes if
+    `is_view`: detach() makes none."""
 
     output: int
     base: tuple[str, int]
@@ -84,19 +85,28 @@ class Window:
     offset: int
     dtype: torch.dtype
     tracked: bool
+    is_view: bool
 
     def is_whole(self, base: Tensor) -> bool:
         """Whether it shows just what `base` does."""
         same = self.offset == 0 and self.dtype == base.dtype
         return same and base.shape == self.sizes and base.stride() == self.strides
 
+    def is_all(self, base: Tensor) -> bool:
+        """Whether it is `base` itself in autograd's eyes."""
+        return self.tracked and not self.is_view and self.is_whole(base)
+
     def on(self, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:
         """The output, from the inputs and the other outputs of the call."""
+        shown = self._shown(inputs, outputs)
+        return shown if self.is_view or not shown._is_view() else shown.detach()
+
+    def _shown(self, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:
         kind, position = self.base
         base = (inputs if kind == "input" else outputs)[position]
         if not self.tracked:
             base = base.detach()
-        elif self.is_whole(base):
+        if self.is_whole(base):
             return base.view(self.sizes)  # and not as_strided, whose gradient is another where elements share memory
         if base.dtype.is_complex and not self.dtype.is_complex:
             base = torch.view_as_real(base)
@@ -194,10 +204,10 @@ class WithWindows:
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         outputs = list(self.run(*inputs))
-        owned = set(range(self.count, len(outputs)))  # memory that is no output: the first to show all of it gets it
+        owned = set(range(self.count, len(outputs)))  # memory that is no output: who is no view of it gets it
         for window in self.windows.at(self.windows.read(inputs, outputs)):
             kind, position = window.base
-            if kind == "output" and position in owned and window.tracked and window.is_whole(outputs[position]):
+            if kind == "output" and position in owned and window.is_all(outputs[position]):
                 owned.remove(position)
                 outputs[window.output] = outputs[position]
             else:
@@ -320,7 +330,8 @@ class TrainingProgram(_native.Recorder):
     input has a gradient. `apart` are inputs that may require a gradient and have none: the outputs' history does not
     lead to theirs. Which tangents (as bits) each `shares` a node of eager's backward with that lets nobody pass twice,
     and which come by a `reentrant` checkpoint; by the output of which others are `passed`;
-    `kept_for` says which saved tensors some of the tangents need.
+    `kept_for` says which saved tensors some of the tangents need. `windows` are the outputs that share memory with an
+    input or another output, and have a history that is not that of a view of it.
     """
 
     def __init__(
@@ -345,7 +356,9 @@ class TrainingProgram(_native.Recorder):
         spent: Mapping[int, Exception],
         hidden: bool,
         apart: Sequence[int],
+        windows: BySizes[Sequence[Window]] | None,
     ) -> None:
+        self.windows = windows
         self.forward, self.compile_backward, self.original = forward, compile_backward, original
         self.graph_of_backward = graph_of_backward
         self.repeats = repeats
@@ -378,7 +391,7 @@ class TrainingProgram(_native.Recorder):
             places=tuple(tangents.places.values()),
             differentiable=self.differentiable,
             spent=tuple(spent),
-            usual=_KEEPS_AS_EXPECTED and not (written or apart),
+            usual=_KEEPS_AS_EXPECTED and not (written or apart or windows),
             usual_backward=not any(reentrant),
             looks_for_hooks=bool(self.passed),
         )
@@ -607,6 +620,7 @@ def _forward(ctx: Any, program: TrainingProgram, state: State, leaf: Any, *input
         results = list(results)
         for position, output in program.written.items():
             results[output] = inputs[position].detach()
+    outputs = _outputs(program, inputs, results)
     ctx.set_materialize_grads(False)
     ctx.program = program
     ctx.save_for_backward(*program.pick_saved((*inputs, *results)))
@@ -616,7 +630,17 @@ def _forward(ctx: Any, program: TrainingProgram, state: State, leaf: Any, *input
     ctx.sizes = program.tangents.read(inputs, results)
     if program.untracked:
         ctx.mark_non_differentiable(*[results[k] for k in program.untracked if isinstance(results[k], Tensor)])
-    return tuple([_no_view(result) for result in results[: program.outputs]])
+    return outputs
+
+
+def _outputs(program: TrainingProgram, inputs: Sequence[Tensor], results: Sequence[Any]) -> tuple[Any, ...]:
+    """The results that become the node's. Those that share memory and have a history of their own are views, which
+    autograd does not let be written, as it is with those that a Function returns in eager."""
+    outputs = [_no_view(result) for result in results[: program.outputs]]
+    if program.windows is not None:
+        for window in program.windows.at(program.windows.read(inputs, results)):
+            outputs[window.output] = window.on(inputs, outputs)
+    return tuple(outputs)
 
 
 def _backward(ctx: Any, *tangents: Tensor | None) -> Any:
