@@ -36,7 +36,8 @@ _LISTS_TANGENTS = hasattr(_BASE, "boxed_grads_call")
 
 
 def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
-    """What `Function.apply` does: the context, what it gives, and what the context was told."""
+    """What `Function.apply` does: the context, what it gives, and what the context was told: whether arguments were
+    written, which of the tensors it gives have no gradient, and whether gradients that are not there are zeros."""
     context: Any = FunctionCtx()
     context.needs_input_grad = needed
     with torch.no_grad():
@@ -46,12 +47,15 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
             result = cls.forward(*args)
             cls.setup_context(context, args, result)
     dirty = getattr(context, "dirty_tensors", ())
+    constant = getattr(context, "non_differentiable", ())
+    parts = result if isinstance(result, tuple) else (result,)
+    without = [_is_among(part, constant) for part in parts if isinstance(part, torch.Tensor)]
     if isinstance(result, tuple):
-        result = tuple([_returned(part, args, dirty) for part in result])
+        result = tuple([_returned(part, args, dirty, constant) for part in result])
     else:
-        result = _returned(result, args, dirty)
+        result = _returned(result, args, dirty, constant)
     zeros = getattr(context, "materialize_grads", True)
-    return context, result, len(dirty) > 0, getattr(context, "non_differentiable", ()), zeros
+    return context, result, len(dirty) > 0, without, zeros
 
 
 def forward_only(cls: Any, *args: Any) -> Any:
@@ -70,11 +74,14 @@ def run_backward(cls: Any, context: Any, *tangents: Any) -> Any:
     return gradients if isinstance(gradients, tuple) else (gradients,)
 
 
-def _returned(part: Any, args: Any, dirty: Any) -> Any:
-    """An argument that is returned is a view of itself, unless it was written."""
-    if isinstance(part, torch.Tensor) and _is_among(part, args) and not _is_among(part, dirty):
-        return part.view_as(part)
-    return part
+def _returned(part: Any, args: Any, dirty: Any, constant: Any) -> Any:
+    """An argument that is returned is a view of itself, unless it was written; one without a history if it is said to
+    have no gradient."""
+    if not isinstance(part, torch.Tensor) or not _is_among(part, args) or _is_among(part, dirty):
+        return part
+    if part.requires_grad and _is_among(part, constant):
+        return part.detach()
+    return part.view_as(part)
 
 
 def _is_among(part: Any, tensors: Any) -> bool:
@@ -121,7 +128,7 @@ def _with_gradients(session: Session, function: Value, cls: type, args: list[Val
     needed = TupleValue([ConstantValue(_wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
     made = session.call(session.builtin(run_forward), [function, needed, *args], {})
-    context, result, writes, constant, zeros = [session.realize(part) for part in session.unpacked(made)]
+    context, result, writes, without, zeros = [session.realize(part) for part in session.unpacked(made)]
     if session.truth(writes):
         raise session.unsupported(f"{function.describe()} writes its arguments, and gradients are wanted")
     parts = [session.realize(part) for part in (result.items if isinstance(result, SequenceValue) else [result])]
@@ -130,8 +137,7 @@ def _with_gradients(session: Session, function: Value, cls: type, args: list[Val
         raise session.unsupported(f"{function.describe()} returns what it has not made")
     if not outputs:
         return result
-    without = {id(session.realize(tensor)) for tensor in session.unpacked(constant)}
-    apart = frozenset(k for k, part in enumerate(outputs) if id(part) in without)
+    apart = frozenset(k for k, flag in enumerate(session.unpacked(without)) if session.truth(flag))
     inputs = [arg for arg in args if isinstance(arg, TensorValue)]
 
     def backward(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
