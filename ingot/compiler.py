@@ -29,6 +29,7 @@ from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileEr
 from ingot.explain.compilation import Compilation, stage
 from ingot.graph.ambient import Modes, undisturbed
 from ingot.graph.symbols import too_large
+from ingot.loops.side_effects import acts
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import safe_point, serial
@@ -396,7 +397,7 @@ class Compiler:
         draws = draws_random_numbers(aten)
         if clean and draws and aten is not None and aten.checks:
             target, draws = _without_trace(target), False
-        replays = clean and not draws
+        replays = clean and not draws and not acts_on_others(aten)
         if aten is not None and aten.checks and not replays:
             raise Unsupported(f"{aten.checks[0]} is checked where eager could not go on", aten.checks[0].where)
         handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
@@ -569,6 +570,11 @@ def draws_random_numbers(aten: Any) -> bool:
     """Whether an operation of an ATen graph (None: there is none) takes numbers from a generator."""
     tag = torch.Tag.nondeterministic_seeded
     return aten is not None and any(tag in getattr(node.target, "tags", ()) for node in aten.graph.nodes)
+
+
+def acts_on_others(aten: Any) -> bool:
+    """Whether an operation of an ATen graph may have an effect that it would have again."""
+    return aten is not None and any(acts(node.target) for node in aten.graph.nodes if node.op == "call_function")
 
 
 def without_frames(error: AnyError) -> AnyError:

@@ -370,6 +370,11 @@ class Effects:
         self._close_segment()
         return self._log
 
+    @property
+    def are_seen(self) -> bool:
+        """Whether others can see something that is to be done."""
+        return any(operation.is_seen for operation in self._log)
+
     def mark(self) -> int:
         """A place in the order of effects, to look back to."""
         self._close_segment()

@@ -85,6 +85,18 @@ class InterpreterFrame:
         program = self.program
         return _place(program.code.co_filename, program.instructions[max(self.index - 1, 0)].line)
 
+    @property
+    def handles_errors(self) -> bool:
+        """Whether an error of the instruction that runs would be handled here. Torch's context managers handle none."""
+        handler = self.program.handler_at(self.index - 1)
+        if handler is None:
+            return False
+        if all(i.op != "WITH_EXCEPT_START" for i in self.program.instructions[handler.target : handler.target + 2]):
+            return True
+        exit_ = self.session.realize(self.stack[handler.depth - 1])
+        function = self.session.realize(getattr(exit_, "function", exit_))
+        return not getattr(function, "namespace", {}).get("__name__", "").startswith("torch.")
+
     def pop(self) -> Value:
         """The top of the stack, to be used: its nature is guarded."""
         value = self.stack.pop()

@@ -197,7 +197,7 @@ class GraphRecorder:
             self.context.address(fakes[0])
         fakes_by_name = {k: _given(v, fake_of) for k, v in kwargs.items()} if kwargs else {}
         unbacked = self.context.shapes.unbacked
-        known = len(unbacked.checks)
+        known, effects = len(unbacked.checks), self.context.effects
         unbacked.assumes = True  # the operation asks again when the graph is traced
         self.context.read.clear()
         try:
@@ -207,7 +207,10 @@ class GraphRecorder:
         if self._inside_opaque:
             _check_result(session, result)
         writes = self._inside_opaque or about.writes or bool(kwargs) and _is_to_write(kwargs)
-        if not writes and not _is_computed(result):
+        acting = self.context.effects > effects
+        if acting:
+            self._act(session, about.name, result)
+        if not writes and not acting and not _is_computed(result):
             if len(unbacked.checks) > known:
                 raise session.unsupported(f"{unbacked.checks[-1]} is asked, which the data decide")
             return result_value(session, result, None)
@@ -232,6 +235,16 @@ class GraphRecorder:
         if made is None:
             made = self.by_fake[id(result)] = TensorValue(result, node)
         return made
+
+    def _act(self, session: Session, name: str, result: Any) -> None:
+        """Before an operation is recorded that may do something beside its results: it does so where the program would
+        have it done."""
+        if not _is_of_tensors(result):
+            raise session.unsupported(f"{name} gives what is no tensor, which depends on what it does")
+        if any(frame.handles_errors for frame in session.frames):
+            raise session.unsupported(f"{name} may have an effect, and raise an error that the function handles")
+        if session.effects.are_seen:
+            raise session.unsupported(f"{name} may have an effect, behind what is printed, warned of or logged")
 
     def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
@@ -578,6 +591,13 @@ def _check_result(session: Session, result: Any) -> None:
             _check_result(session, item)
     elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
         raise session.unsupported(f"a function that is allowed in the graph gives a {type(result).__name__}")
+
+
+def _is_of_tensors(result: Any) -> bool:
+    """Whether it is nothing but tensors, or nothing."""
+    if isinstance(result, (list, tuple)):
+        return all(map(_is_of_tensors, result))
+    return result is None or isinstance(result, torch.Tensor)
 
 
 def _is_computed(result: Any) -> bool:

@@ -20,9 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
+from ingot.graph.foreign import by_python_fake, gives_nothing, has_python_fake
 from ingot.graph.schemas import arguments_of, functional_form, is_composite, is_mutable, is_random, written
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
+from ingot.loops.side_effects import acts
 from ingot.wrapped import is_transformed, is_wrapped, untransformed
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -433,6 +435,7 @@ class FakeContext(Mode):
         self.outside_is_refused = False
         self.in_inference = torch.is_inference_mode_enabled()  # then what is given is taken to be of its kind
         self.draws = 0  # how many ops have drawn random numbers
+        self.effects = 0  # how many may have done something else beside their results
         self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}  # by id of a fake: see known_tensors.py
         self.read: list[tuple[FakeTensor, Any]] = []  # of these, what the operation that runs has asked for its number
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
@@ -455,6 +458,15 @@ class FakeContext(Mode):
         if op is _NUMBER and id(args[0]) in self.known:
             self.read.append((args[0], self.known[id(args[0])][1].item()))
             return self.read[-1][1]
+        self.effects += acts(op) and not is_mutable(op)
+        return self.predicted(op, args, kwargs)
+
+    def predicted(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an op gives."""
+        if gives_nothing(op):
+            return None
+        if has_python_fake(op):
+            return by_python_fake(self, op, args, kwargs)
         return run_fake(op, args, kwargs, self.shapes)
 
     def address(self, fake: torch.Tensor) -> None:

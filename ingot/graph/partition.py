@@ -36,6 +36,7 @@ from ingot.graph.schemas import draws
 from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, parts_of
 from ingot.loops.expr import Symbol
+from ingot.loops.side_effects import has_effect
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -91,11 +92,12 @@ def partition(joint: Joint) -> Partition:
         same = node.meta["val"].stride() == primals[position].meta["val"].stride()
         if same and not is_view(node):
             places.setdefault(node, Saved("input", position) if output is None else Saved("output", output))
-    late = _reached_from(tangents)
+    late = _late(whole.graph, tangents)
     copied = {*primals, *owned}.difference(places)
-    saved = _cut(whole, [s.node for s in gradients if s.node is not None], late, set(places), copied)
+    roots = [s.node for s in gradients if s.node is not None] + _acting(whole.graph, late)
+    saved = _cut(whole, roots, late, set(places), copied)
     saved = _ahead(joint, saved, set(places), late)
-    gradients, late = joint.gradients, _reached_from(tangents)
+    gradients, late = joint.gradients, _late(whole.graph, tangents)
     kept: list[Node] = []
     for node in saved:
         if node not in places:
@@ -125,7 +127,8 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     values = [known.get(node, node) for node in parts.values]
     primals, tangents = joint.aten.inputs[: joint.primals], joint.tangents
     needed = _ancestors([s.node for s in joint.gradients if s.node is not None], {*values, *tangents})
-    late = _reached_from(tangents)
+    late = _late(joint.aten.graph, tangents)
+    needed |= _ancestors(_acting(joint.aten.graph, late), {*values, *tangents})
     if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
         return None
     symbols = [*parts.symbols, *parts.decided]
@@ -159,14 +162,14 @@ depend on these factors; as a part of a second derivative it may, and the formul
 
 def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
     """Which of the saved values may be read where only some of the tangents, by their position, come in."""
-    late = _reached_from([parts.joint.tangents[k] for k in tangents])
+    late = _late(parts.joint.aten.graph, [parts.joint.tangents[k] for k in tangents])
     needed = _ancestors([argument for node in late for argument in node.all_input_nodes], set())
     return frozenset(k for k, node in enumerate(parts.values) if node in needed)
 
 
 def reached(parts: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
     """Which of the wanted gradients depend on some of the tangents, by their position."""
-    late = _reached_from([parts.joint.tangents[k] for k in tangents])
+    late = _late(parts.joint.aten.graph, [parts.joint.tangents[k] for k in tangents])
     return tuple([k for k, g in zip(parts.joint.wanted, parts.joint.gradients) if g.node in late])
 
 
@@ -179,6 +182,17 @@ def _reached_from(nodes: Iterable[Node]) -> set[Node]:
             found.add(node)
             stack.extend(node.users)
     return found
+
+
+def _late(graph: torch.fx.Graph, tangents: Sequence[Node]) -> set[Node]:
+    """What the backward computes: what depends on a tangent, or on what a backward of the program's does beside."""
+    acting = (n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target))
+    return _reached_from([*tangents, *acting])
+
+
+def _acting(graph: torch.fx.Graph, late: Container[Node]) -> list[Node]:
+    """What the backward runs for what it does beside its results."""
+    return [node for node in graph.nodes if node in late and has_effect(node.target)]
 
 
 def _ancestors(nodes: Iterable[Node], given: Container[Node] = ()) -> set[Node]:
@@ -201,7 +215,7 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     `copied` cost twice, those that only a kernel has in its registers a little more than those that are in memory."""
     wanted, ends = _ancestors(gradients), set(gradients)
     checkpoints = any(map(_is_checkpointed, whole.graph.nodes))
-    varying = _reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or draws(n.target)])
+    varying = _reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or has_effect(n.target)])
     network = Network()
     source, sink = network.node(), network.node()
     before: dict[Node, int] = {}
@@ -271,9 +285,11 @@ def _read_by(node: Node) -> list[Node]:
 
 def _repeats(node: Node) -> bool:
     """Whether the backward may compute a value again: it costs about as much as reading it would."""
+    if has_effect(node.target):
+        return False
     if node.target is operator.getitem or is_view(node):
         return True
-    if not isinstance(node.target, OpOverload) or draws(node.target) or node.meta.get("may_raise"):
+    if not isinstance(node.target, OpOverload) or node.meta.get("may_raise"):
         return False
     return torch.Tag.pointwise in node.target.tags or node.target in _CHEAP
 
@@ -400,8 +416,8 @@ def _computed_again(
 
 
 def _must_run(node: Node) -> bool:
-    """Whether the forward runs an op for what it does: it draws random numbers, finds a size, or may be an error."""
-    return node.meta.get("may_raise", False) or "binds" in node.meta or draws(node.target)
+    """Whether an op is run for what it does: it has an effect, finds a size, or may be an error."""
+    return node.meta.get("may_raise", False) or "binds" in node.meta or has_effect(node.target)
 
 
 def _forward(
@@ -448,9 +464,10 @@ def _backward(
         given[node].meta.update(val=value, in_eager=node.meta["val"], where=node.meta.get("where", ""))
     for symbol in symbols:
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
-    roots = [s.node for s in gradients if s.node is not None]
+    late = _late(whole.graph, tangents)
+    roots = [s.node for s in gradients if s.node is not None] + _acting(whole.graph, late)
     if any(map(_is_checkpointed, whole.graph.nodes)):
-        copies = _computed_again(whole, given, graph, roots, _reached_from(tangents))
+        copies = _computed_again(whole, given, graph, roots, late)
     else:
         copies = _copied(whole, given, graph, roots)
     return _finished(whole, graph, [_owned(_moved(s, copies)) for s in gradients], [])

@@ -20,7 +20,7 @@ from ingot.graph.fakes import FakeContext, FakeTensor, look_of, storage_key, tel
 from ingot.graph.passes import run_passes
 from ingot.graph.record import Recorder, flat, trace, values_of
 from ingot.graph.repeats import is_torchs
-from ingot.graph.schemas import draws
+from ingot.loops.side_effects import has_effect
 
 FEWEST = 4  # parts for one that is traced: there is something to be won
 SMALL = 64  # bytes of an input that parts may have in common: reading it once for several of them saves no time
@@ -206,7 +206,7 @@ def _is_apart(part: AtenGraph, own: set[int]) -> bool:
         return False
     if any(position not in own for position, _ in part.mutations):
         return False
-    return not any("may_raise" in n.meta or "binds" in n.meta or draws(n.target) for n in part.graph.nodes)
+    return not any("may_raise" in n.meta or "binds" in n.meta or has_effect(n.target) for n in part.graph.nodes)
 
 
 class _Joined:

@@ -88,7 +88,7 @@ class Results:
     def _state(self) -> tuple[Any, ...]:
         """What a call that need not be made again leaves as it is."""
         context = self.context
-        return context.draws, len(context.read), len(context.addressed), *context.shapes.asked
+        return context.draws, context.effects, len(context.read), len(context.addressed), *context.shapes.asked
 
 
 class _Answer(NamedTuple):

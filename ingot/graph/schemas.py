@@ -46,6 +46,7 @@ def draws(target: Any) -> bool:
     return isinstance(target, OpOverload) and is_random(target)
 
 
+
 _LOOKS_UP = frozenset(
     f"aten::{name}" for name in
     "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add index_copy index_fill "

@@ -243,9 +243,10 @@ class Library(Node):
     `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into tensors
     and ints. With `out` set, the call writes into the buffers `targets` through that keyword (an out= variant); with
     `out` None it returns fresh tensors (one, or a tuple matching `targets`, where None stands for a result nobody
-    uses) which become the buffers. `mutates` names the buffers among the arguments that the call writes; `random`
-    calls keep their order. `binds` are the symbols that the call gives a value: (symbol, position among the results,
-    dimension), with dimension -1 the result itself, an int.
+    uses) which become the buffers. `mutates` names the buffers among the arguments that the call writes. `ordered`
+    calls do something beside their results, and keep their order; one that `retains` may keep the tensors that it is
+    given, and those that it gives. `binds` are the symbols that the call gives a value: (symbol, position among the
+    results, dimension), with dimension -1 the result itself, an int.
     """
 
     function: Any
@@ -254,7 +255,8 @@ class Library(Node):
     targets: tuple[str | None, ...]
     out: str | None = None
     mutates: tuple[str, ...] = ()
-    random: bool = False
+    ordered: bool = False
+    retains: bool = False
     binds: tuple[tuple[Symbol, int, int], ...] = ()
 
     def reads(self) -> set[str]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ingot.errors import Unsupported
 from ingot.loops.ir import View
+from ingot.loops.side_effects import acts
 from ingot.native import _native
 from ingot.runtime.program import Program
 from ingot.schedule.kernel import Kernel, scaling
@@ -79,6 +80,8 @@ def why_not(program: Program) -> str:
     for step in plan.steps:
         if isinstance(step, LibraryStep):
             name = getattr(step.node.function, "__name__", str(step.node.function))
+            if step.node.ordered and acts(step.node.function):
+                return f"{name} may do more than launch kernels"
             if _drops_attention(step.node):
                 return f"{name} leaves the seed of its dropout where only a recorded backward reads it"
             if name.startswith(_WAITING) or _takes_mask(step.node, plan.graph.buffers):

@@ -19,7 +19,7 @@ ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or drawn from the generator, or may be an error
+    """The nodes whose results are returned, or written to an input, or whose call has an effect, or may be an error
     (a call that gives nothing is made for that), or that bind a size, or are read by such nodes. Loops over no points
     do nothing."""
     kept: list[Node] = []
@@ -28,7 +28,7 @@ def used_nodes(graph: LoopGraph) -> list[Node]:
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
-        needed = getattr(node, "random", False) or getattr(node, "binds", ()) or not node.writes()
+        needed = getattr(node, "ordered", False) or getattr(node, "binds", ()) or not node.writes()
         if needed or any(name in wanted for name in node.writes()):
             kept.append(node)
             wanted |= node.reads()
@@ -57,7 +57,7 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
     result: list[set[int]] = []
-    last_random = -1
+    last_ordered = -1
     for k, node in enumerate(nodes):
         before = {binders[s] for s in symbols_in(node) if s in binders} if binders else set()
         for name in node.reads():
@@ -65,10 +65,10 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
         for name in node.writes():
             before.update(readers[name])
             before.update(w for w in writers[name] if not _disjoint_pieces(nodes[w], node))
-        if getattr(node, "random", False):
-            if last_random >= 0:
-                before.add(last_random)
-            last_random = k
+        if getattr(node, "ordered", False):
+            if last_ordered >= 0:
+                before.add(last_ordered)
+            last_ordered = k
         before.discard(k)
         result.append(before)
         for name in node.reads():

@@ -21,6 +21,7 @@ from ingot.loops.target import CPU, Target
 from ingot.schedule.fuse import estimate
 from ingot.schedule.kernel import loans
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
+from ingot.schedule.reuse import retained_by
 
 ALIGNMENT = 64
 ZERO = integer(0)
@@ -103,6 +104,7 @@ def plan_memory(
     from_library = {
         t for s in steps if isinstance(s, LibraryStep) and s.node.out is None for t in s.node.targets if t is not None
     }
+    retained = retained_by(step.node for step in steps if isinstance(step, LibraryStep))
     small, may_be_small = _small(steps, graph, alive) if target.device == "cuda" else (set(), set())
     joined: list[str] = []
     for name in alive:
@@ -112,6 +114,8 @@ def plan_memory(
             places[name] = Place("library")
         elif name in returned:
             places[name] = Place("output")
+        elif name in retained:
+            places[name] = Place("own")
         elif frugal and name in may_be_small:
             joined.append(name)
         elif (frugal and name not in small) or not graph.bound.isdisjoint(buffer_bytes(graph.buffers[name]).symbols):

@@ -68,8 +68,8 @@ class Place:
     `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes into the call's arena),
     "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards), "library" (a
     tensor that a library call returned) or "own" (storage of its own that is released with its last use: in a frugal
-    plan, and for sizes that are not known when the program begins) or "small" (in the arena, at an `offset`, where that
-    is small with all of these, else "own").
+    plan, for sizes that are not known when the program begins, and where a library call may keep it) or "small" (in the
+    arena, at an `offset`, where that is small with all of these, else "own").
     """
 
     kind: str

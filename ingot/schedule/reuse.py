@@ -9,7 +9,7 @@ name, and is given the input's memory by the run time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
     touching, writing = _positions(groups, "touches"), _positions(groups, "writes")
     last_reader = {name: positions[-1] for name, positions in touching.items()}
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    kept = returned | retained_by(node for group in groups for node in group.members)
     replaced: dict[str, str] = {}
     for k, group in enumerate(groups):
         if group.overlay is None and not isinstance(group.members[0], Contraction):
@@ -45,7 +46,7 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             if graph.buffers[target].role != "temporary" or target in group.reads:
                 continue
             for dead in sorted(group.reads - group.writes):
-                if last_reader[dead] != k or dead in returned or dead in replaced:
+                if last_reader[dead] != k or dead in kept or dead in replaced:
                     continue
                 if not _same_layout(graph, dead, target) or _meets(touching[dead], writing[target], k):
                     continue
@@ -76,6 +77,12 @@ def lend_inputs(groups: Sequence[Group], internal: Sequence[set[str]], graph: Lo
                     break
         found.append(loans)
     return found
+
+
+def retained_by(nodes: Iterable[Node]) -> set[str]:
+    """The buffers that a library call may keep for itself: their memory is nobody else's."""
+    calls = [node for node in nodes if isinstance(node, Library) and node.retains]
+    return {name for node in calls for name in (*node.reads(), *node.writes())}
 
 
 def _positions(groups: Sequence[Group], which: str) -> dict[str, list[int]]:

@@ -72,11 +72,12 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     """The call, as a region of the graph. What eager would do twice is left to eager."""
     recorder = session.graph
     before, effects, draws = recorder.last, session.effects.mark(), recorder.context.draws
+    acted = recorder.context.effects
     versions = [(known.fake, known.fake._version) for known in recorder.by_fake.values()]
     result = session.call(session.realize(args[0]), args[1:], kwargs)
     recorder.modes.reach(recorder.graph, session.where)
     nodes = recorder.nodes_since(before)
-    if session.effects.since(effects) != 0:
+    if session.effects.since(effects) != 0 or recorder.context.effects != acted:
         raise session.unsupported("a checkpointed function has effects, which it has again in the backward")
     if any(fake._version != version for fake, version in versions) or any(map(_updates_statistics, nodes)):
         raise session.unsupported("a checkpointed function writes what was there before, and again in the backward")

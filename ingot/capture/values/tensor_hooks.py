@@ -80,7 +80,7 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     recorder, cells = session.graph, list[CellValue]()
     if not _is_function_of_gradient(session, hook, cells):
         raise session.unsupported(f"{what} that may read more than the gradient")
-    asks, draws = recorder.asks, recorder.context.draws
+    asks, acted = recorder.asks, (recorder.context.draws, recorder.context.effects)
 
     def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradient = tangents[id(tensor)]
@@ -99,8 +99,8 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     except (Raised, EagerRaises):
         raise session.unsupported(f"{what}, which raises an error") from None
     switched = any(node.target in SWITCHES for node in graph.graph.nodes)
-    if switched or recorder.asks != asks or recorder.context.draws != draws:
-        raise session.unsupported(f"{what} that depends on modes, or draws random numbers")
+    if switched or recorder.asks != asks or (recorder.context.draws, recorder.context.effects) != acted:
+        raise session.unsupported(f"{what} that depends on modes, draws random numbers, or may have an effect")
     step = session.step_of_outermost
     recorder.read_by_hooks += [ReadByHook(cell, cell.content, step) for cell in cells]
     if not graph.graph.output_node().all_input_nodes:

@@ -62,6 +62,11 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch._C._log_api_usage_once: None,
 }
 
+_ANSWERS_BY_NAME = {
+    ("torch.distributed._functional_collectives", "_are_we_tracing"): True,  # else results are waited for when read
+}
+"""Those of modules that need not be loaded."""
+
 _ASKS_AS_EAGER = ("torch.nn.modules.", "torch.optim.")
 """Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's sake (zeros at padded
 positions in `TransformerEncoder`, hooks that are called after an error), and optimizers compute in float32 what they
@@ -111,7 +116,8 @@ class TorchFunction(Value):
 
 def _answer(session: Session, function: Any, source: Source) -> Value | None:
     """The value of a function that asks about the state around the call."""
-    if function not in _CONSTANT_ANSWERS and function not in _STATE_QUERIES:
+    name = getattr(function, "__module__", None), getattr(function, "__name__", None)
+    if function not in _CONSTANT_ANSWERS and function not in _STATE_QUERIES and name not in _ANSWERS_BY_NAME:
         return None
     session.guard(source, Kind.IDENTITY, function)
     return StateQuery(function)
@@ -129,6 +135,9 @@ class StateQuery(BuiltinValue):
                 return ConstantValue(False)
             session.asked_compiling = True
             return ConstantValue(session.says_compiling)
+        named = _ANSWERS_BY_NAME.get((self.object.__module__, self.object.__name__))
+        if named is not None:
+            return ConstantValue(named)
         if self.object in _CONSTANT_ANSWERS:
             return ConstantValue(_CONSTANT_ANSWERS[self.object])
         session.graph.asks += self.object is torch.is_grad_enabled

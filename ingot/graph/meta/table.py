@@ -8,6 +8,7 @@ import torch
 from torch._ops import OpOverload
 
 from ingot.graph.meta.basis import Rule
+from ingot.graph.meta.declared import declared
 from ingot.graph.meta.families import (
     adaptive_max_pool,
     adaptive_pool,
@@ -82,6 +83,7 @@ from ingot.graph.meta.untried import (
 )
 from ingot.graph.schemas import is_pointwise
 from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
+from ingot.loops.side_effects import is_foreign
 
 aten = torch.ops.aten
 
@@ -182,6 +184,8 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
     """The rule for a functional op or a view, on a device of this type: by family, else the pointwise tag, else a real
     run."""
     namespace, name = op._schema.name.split("::")
+    if is_foreign(op):
+        return declared
     if op.is_view:
         return native
     if torch.Tag.data_dependent_output in op.tags:

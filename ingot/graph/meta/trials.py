@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.meta.basis import all_at_hand, first_line, fresh, map_tensors, tensors_in
 from ingot.graph.schemas import bind, is_random
+from ingot.loops.side_effects import acts
 
 aten = torch.ops.aten
 
@@ -61,6 +62,8 @@ def dtype_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int) -> Any:
+    _refuse_effects(op)
+
     def small(t: Tensor) -> Tensor:
         return torch.ones((extent,) * t.dim(), dtype=t.dtype, device="cpu")
 
@@ -77,6 +80,12 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
         if extent == 1:  # a single element may have a kernel of its own, which knows fewer dtypes
             return _run_small(op, args, kwargs, 2)
         raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
+
+
+def _refuse_effects(op: OpOverload) -> None:
+    """An op that does more than to give its results runs when the program runs it."""
+    if acts(op):
+        raise Unsupported(f"{op} has no shape rule, and cannot be tried out")
 
 
 @contextmanager
@@ -126,6 +135,7 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the op gives for made-up values; symbolic sizes are what they are in the present call."""
+    _refuse_effects(op)
     tensors, returns = tensors_in((args, kwargs)), [str(result.type) for result in op._schema.returns]
     if tensors and returns and not any("Tensor" in result for result in returns):
         data_dependent(op, args, kwargs)

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta import tensors_in
 from ingot.graph.passes.cse import call_key
-from ingot.graph.schemas import is_random
+from ingot.loops.side_effects import has_effect
 
 _LARGEST = 1 << 12  # elements: a larger result is cheaper to compute than to keep
 
@@ -63,7 +63,7 @@ def _foldable(node: torch.fx.Node) -> bool:
         return False
     if node.target is operator.getitem or "binds" in node.meta:
         return False
-    if not isinstance(node.target, OpOverload) or is_random(node.target) or node.target.is_view:
+    if not isinstance(node.target, OpOverload) or has_effect(node.target) or node.target.is_view:
         return False
     value = node.meta["val"]
     return isinstance(value, torch.Tensor) and len(tensors_in(value)) == 1 and value.numel() <= _LARGEST

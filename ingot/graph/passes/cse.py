@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.schemas import is_random
+from ingot.loops.side_effects import has_effect
 
 
 def share_common_subexpressions(graph: AtenGraph) -> None:
-    """Replace each node by the first one that computes the same. Random ops are all different, as are those that bind
-    symbols."""
+    """Replace each node by the first one that computes the same. Ops with an effect are all different, as are those
+    that bind symbols."""
     first: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
         if not repeats_itself(node):
@@ -31,7 +30,7 @@ def repeats_itself(node: torch.fx.Node) -> bool:
     """Whether it is a call that gives the same whenever its arguments are."""
     if node.op != "call_function" or "binds" in node.meta:
         return False
-    return not (isinstance(node.target, OpOverload) and is_random(node.target))
+    return not has_effect(node.target)
 
 
 def call_key(node: torch.fx.Node, stands_for: Mapping[Any, torch.fx.Node] = MappingProxyType({})) -> Any:

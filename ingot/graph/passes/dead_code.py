@@ -1,15 +1,14 @@
-"""Dead code: values that no output or mutation depends on. Ops that draw random numbers stay, for they move the
-generator, and ops that may raise an error or bind a symbol."""
+"""Dead code: values that no output or mutation depends on. Ops that have an effect stay, and ops that may
+raise an error or bind a symbol."""
 
 from __future__ import annotations
 
 import operator
 
 import torch
-from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.schemas import is_random
+from ingot.loops.side_effects import has_effect
 
 
 def remove_dead_code(graph: AtenGraph) -> None:
@@ -45,5 +44,4 @@ def ask_for_less(graph: AtenGraph) -> None:
 
 
 def _must_run(node: torch.fx.Node) -> bool:
-    must = node.meta.get("may_raise", False) or "binds" in node.meta
-    return must or (isinstance(node.target, OpOverload) and is_random(node.target))
+    return node.meta.get("may_raise", False) or "binds" in node.meta or has_effect(node.target)

@@ -26,6 +26,7 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
+from ingot.loops.side_effects import has_effect, retains
 from ingot.loops.target import CPU, Target
 
 # A value is computed again at each use while it costs at most this many cheap ops and joins no tensors ...
@@ -263,16 +264,16 @@ class Lowering:
         args: Sequence[Any],
         kwargs: dict[str, Any] | None = None,
         out: str | None = None,
-        random: bool = False,
         binds: tuple[tuple[Symbol, int, int], ...] = (),
     ) -> list[TensorValue | None]:
         """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None: unused)."""
         arguments = self.arguments(tuple(args))
         keywords = self.arguments(kwargs or {})
         targets = tuple(None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs)
-        self.graph.nodes.append(
-            Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, (), random, binds)
-        )
+        node = Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, binds=binds)
+        if out is None:  # else it is the form of an op of torch's that writes where it is told
+            node = replace(node, ordered=has_effect(function), retains=retains(function))
+        self.graph.nodes.append(node)
         return [None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)]
 
     def call_in_place(

@@ -12,6 +12,7 @@ from ingot.errors import Unsupported
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
+from ingot.loops.side_effects import has_effect
 
 aten = torch.ops.aten
 
@@ -44,7 +45,6 @@ def call_aten(
     """Call `func` as it is, through an out= variant where a real one exists."""
     if func._schema.is_mutable:
         raise Unsupported(f"{func} writes to its arguments", lw.origin.where)
-    random = torch.Tag.nondeterministic_seeded in func.tags
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     if func in _ROWS_OF_BIAS:
         names = [a.name for a in func._schema.arguments]
@@ -53,12 +53,12 @@ def call_aten(
     if func in _IN_PLACE and spec is not None and not lw.target.scatters:
         start = lw.copied(args[0], spec.strides)
         return [lw.call_in_place(_IN_PLACE[func], start, args[1:], kwargs)]
-    writable = spec is not None and not random and func not in _RESIZE_OUT and _is_dense(spec)
+    writable = spec is not None and not has_effect(func) and func not in _RESIZE_OUT and _is_dense(spec)
     if spec is not None and writable and not _allocates_well(lw, spec):
         function = _PLAIN.get(func) or out_variant(func, lw.target.device.upper())
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
-    return lw.call(func, outs, args, kwargs, random=random)
+    return lw.call(func, outs, args, kwargs)
 
 
 def _allocates_well(lw: Lowering, spec: Spec) -> bool:

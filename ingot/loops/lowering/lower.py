@@ -160,8 +160,7 @@ class _Walk:
             self.stand_beside(None)
             args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
             self.stand_beside(node)
-        random = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
-        results = self.lw.call(node.target, listed, args, kwargs, random=random)
+        results = self.lw.call(node.target, listed, args, kwargs)
         return tuple(results) if listed is outs else self.finished(node, results[0])
 
     def bind(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,111 @@
+"""What the ops of libraries and users give, on fakes: what was registered for that says it, and is believed. The ops
+themselves never run while a program is compiled. Where nothing was registered, the graph breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._library import simple_registry
+from torch._library.fake_impl import set_ctx_getter
+from torch._ops import OpOverload
+
+from ingot.errors import CompilerBug, Unsupported
+from ingot.graph.data_dependent import LARGEST, bound_by
+from ingot.graph.meta import first_line, tensors_in
+from ingot.graph.meta.declared import HINT
+from ingot.loops.side_effects import is_foreign
+
+if TYPE_CHECKING:
+    from ingot.graph.fakes import FakeContext
+
+
+def gives_nothing(op: OpOverload) -> bool:
+    """Whether it is a foreign op that is called for what it does alone."""
+    return is_foreign(op) and not op._schema.returns and not op._schema.is_mutable
+
+
+def has_python_fake(op: OpOverload) -> bool:
+    """Whether it is a foreign op, neither in place nor a view, of which a Python function says what it gives."""
+    return is_foreign(op) and not any(a.alias_info for a in op._schema.arguments) and _registered(op) is not None
+
+
+def _registered(op: OpOverload) -> Callable[..., Any] | None:
+    entry = simple_registry.singleton._data.get(op.name())
+    return None if entry is None else entry.fake_impl.kernel
+
+
+def by_python_fake(context: FakeContext, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the function says that was registered with `register_fake`. It is given the fakes themselves."""
+    function, unbacked = _registered(op), context.shapes.unbacked
+    assert function is not None
+    given = tensors_in((args, kwargs))
+    on_cpu = all(t.device.type == "cpu" for t in given)
+    before = len(unbacked.made)
+    try:
+        with context, torch.no_grad(), set_ctx_getter(lambda: Sizes(context, op, on_cpu)):
+            result = _as_declared(op, function(*args, **kwargs))
+    except (Unsupported, CompilerBug):
+        raise
+    except Exception as error:
+        raise Unsupported(f"the fake of {op} raises {_text(error)}", hint=HINT) from error
+    _check_memory(op, given, tensors_in(result))
+    _check_sizes(op, result, unbacked.made[before:])
+    return result
+
+
+def _as_declared(op: OpOverload, result: Any) -> Any:
+    """The results in the form that the schema says. Raises Unsupported for what is neither a tensor nor a list or tuple
+    of tensors."""
+    returns = [str(r.type) for r in op._schema.returns]
+    if any("Tensor" not in kind for kind in returns):
+        raise Unsupported(f"{op} gives what is no tensor, which depends on what it does")
+    if len(returns) == 1 and returns[0].startswith("List"):
+        return list(result)
+    made = tuple(result) if len(returns) > 1 else (result,)
+    if len(made) != len(returns) or not all(t is None or isinstance(t, torch.Tensor) for t in made):
+        raise Unsupported(f"the fake of {op} gives other things than the op")
+    return made if len(returns) > 1 else made[0]
+
+
+def _check_memory(op: OpOverload, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    """Refuses results that are no fakes, and those that share memory, which the schema denies."""
+    if not all(isinstance(getattr(t, "meta", None), torch.Tensor) for t in made):
+        raise Unsupported(f"the fake of {op} gives a tensor that it has not made")
+    keys = [_memory_of(t) for t in (*given, *made) if hasattr(t, "meta")]
+    its = keys[len(keys) - len(made) :]
+    if len(set(its)) < len(its) or not set(its).isdisjoint(keys[: len(keys) - len(made)]):
+        raise Unsupported(f"the fake of {op} gives memory that is another tensor's as well")
+
+
+def _memory_of(fake: Any) -> int:
+    memory: int = fake.meta.untyped_storage()._cdata
+    return memory
+
+
+def _check_sizes(op: OpOverload, result: Any, symbols: Sequence[Any]) -> None:
+    """Refuses sizes that the data decide and no result shows."""
+    try:
+        bound_by(result, symbols)
+    except CompilerBug as problem:
+        raise Unsupported(f"the fake of {op} makes a size that no result has") from problem
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+class Sizes:
+    """What `torch.library.get_ctx()` gives in such a function: new sizes that the data decide."""
+
+    def __init__(self, context: FakeContext, op: OpOverload, on_cpu: bool) -> None:
+        self._context, self._op, self._on_cpu = context, op, on_cpu
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> torch.SymInt:
+        shapes = self._context.shapes
+        if not (shapes.unbacked.enabled and self._on_cpu):
+            raise Unsupported(f"the result of {self._op}, which depends on a tensor's data is asked for")
+        return shapes.decided_by_data(min, LARGEST if max is None else max)
+
+    create_unbacked_symint = new_dynamic_size

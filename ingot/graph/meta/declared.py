@@ -1,0 +1,24 @@
+"""What an op of a library's gives that has a kernel for meta tensors: it is believed, and the op itself never runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ingot.errors import Unsupported
+from ingot.graph.meta.basis import first_line
+
+HINT = "register a fake for it: torch.library.register_fake"
+
+
+def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
+        raise Unsupported(f"{op} has no fake: what it gives is not known", hint=HINT)
+    if any("Tensor" not in str(result.type) for result in op._schema.returns):
+        raise Unsupported(f"{op} gives what is no tensor, which depends on what it does")
+    try:
+        return op(*args, **kwargs)
+    except Exception as error:
+        raise Unsupported(f"the fake of {op} raises {type(error).__name__}: {first_line(error)}", hint=HINT) from error

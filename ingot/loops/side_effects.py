@@ -1,0 +1,61 @@
+"""Which ops do something beside their results. Torch's own are known not to, by their schemas and tags, but for a few;
+what is a library's or the user's may count, send, write or wait: it runs when, and as often as, the program runs it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch._library import simple_registry
+from torch._ops import OpOverload
+from torch.fx.node import _side_effectful_functions
+
+_OWN_NAMESPACES = frozenset(("aten", "prims", "ingot"))
+_BESIDE_THEIR_SCHEMAS = frozenset(  # it may make the file; they print, warn, seed
+    f"aten::{name}" for name in "from_file _print warn manual_seed seed wait".split()
+)
+
+
+@cache
+def is_foreign(op: OpOverload) -> bool:
+    """Whether an op is a library's or the user's: what it gives is known by what was registered for it alone."""
+    return op._schema.name.partition("::")[0] not in _OWN_NAMESPACES
+
+
+@cache
+def _may_act(op: OpOverload) -> bool:
+    return is_foreign(op) or op._schema.is_mutable or op._schema.name in _BESIDE_THEIR_SCHEMAS
+
+
+def acts(target: Any) -> bool:
+    """Whether the target of a call may do something beside giving its results, drawing random numbers, and raising
+    errors, which is what torch's own ops without results are for. What torch's registries of side effects have is asked
+    each time, since a program may add to them."""
+    if not isinstance(target, OpOverload):
+        return target in _side_effectful_functions
+    registered = target in _side_effectful_functions or _is_registered(target)
+    return _may_act(target) or registered and bool(target._schema.returns)
+
+
+def _is_registered(op: OpOverload) -> bool:
+    entry = simple_registry.singleton._data.get(op.name())
+    holder = getattr(entry, "effect", None)  # torch 2.11 has none
+    return holder is not None and holder.effect is not None
+
+
+def retains(target: Any) -> bool:
+    """Whether a call may keep the tensors that it is given, or gives, for itself, as what communicates does until it is
+    waited for."""
+    return isinstance(target, OpOverload) and is_foreign(target)
+
+
+@cache
+def _draws(op: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def has_effect(target: Any) -> bool:
+    """Whether a call is more than its results: it keeps its place among the others of its kind, and is neither dropped,
+    nor shared, nor made again."""
+    return isinstance(target, OpOverload) and _draws(target) or acts(target)

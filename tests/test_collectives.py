@@ -1,0 +1,126 @@
+"""Collectives in compiled functions: each rank makes the calls that eager makes, in its order, and waits as it does."""
+
+from __future__ import annotations
+
+from types import FunctionType
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import ingot
+from tests.ranks import on_ranks
+
+if dist.is_available():
+    import torch.distributed._functional_collectives as fc
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
+ops = torch.ops._c10d_functional
+
+
+def _functional(x, group):
+    return fc.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+
+def _waited_for_alone(x, group):
+    y = ops.all_reduce(x * 2, "sum", group)
+    ops.wait_tensor(y)
+    return y + 1
+
+
+def _twice(x, group):
+    first = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    second = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return first * second
+
+
+def _unused(x, group):
+    ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return x + 1
+
+
+def _on_some_ranks_results_are_unused(x, group):
+    y = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return x + y if dist.get_rank() else x.sin()
+
+
+def _overlapping(x, group):
+    begun = [ops.all_reduce(x * k, "sum", group) for k in range(4)]
+    z = x.sin() @ x.cos()
+    return sum(ops.wait_tensor(y) for y in begun) + z
+
+
+def _gathered(x, group):
+    y = ops.all_gather_into_tensor((x + 1) * 3, dist.get_world_size(), group)
+    z = (x - 1) * 3
+    return ops.wait_tensor(y).sum() + z.sin()
+
+
+def _scattered(x, group):
+    return ops.wait_tensor(ops.reduce_scatter_tensor(x * 2, "sum", dist.get_world_size(), group)) + 1
+
+
+def _exchanged(x, group):
+    half = [x.shape[0] // dist.get_world_size()] * dist.get_world_size()
+    return ops.wait_tensor(ops.all_to_all_single(x * 2, half, half, group)) + 1
+
+
+def _by_names(x, group):
+    world = dist.group.WORLD
+    y = fc.all_gather_tensor(x, 0, world) * 2
+    z = fc.reduce_scatter_tensor(y, "sum", 0, world)
+    return fc.all_to_all_single(z, None, None, world) + z
+
+
+def _in_place(x, group):
+    y = x * 2
+    dist.all_reduce(y)
+    dist.broadcast(y, 0)
+    return y + 1
+
+
+def _begun_and_awaited(x, group):
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    z = x.sin()
+    work.wait()
+    return y + z
+
+
+def _into_lists(x, group):
+    outputs = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(outputs, x.detach())
+    return torch.cat(outputs) * x.sum()
+
+
+PROGRAMS = {
+    name: value
+    for name, value in list(globals().items())
+    if isinstance(value, FunctionType) and value.__module__ == __name__ and value.__code__.co_argcount == 2
+}
+
+
+def compare(name: str) -> dict[str, list[str]]:
+    """On a rank: where the compiled function differs from eager, by whether gradients are recorded."""
+    program, group = PROGRAMS[name], dist.group.WORLD.group_name
+    found = {}
+    for gradients in (False, True):
+        compiled = ingot.compile(program)
+        for k in range(6):
+            x = (torch.arange(64.0).view(8, 8) / 50 + dist.get_rank() + k).requires_grad_(gradients)
+            expected, result = program(x, group), compiled(x, group)
+            torch.testing.assert_close(result, expected)
+            if gradients and expected.requires_grad:
+                ours, its = (torch.autograd.grad((y * y).sum(), x, allow_unused=True)[0] for y in (result, expected))
+                assert (ours is None) == (its is None)
+                if ours is not None:
+                    torch.testing.assert_close(ours, its)
+        found[str(gradients)] = [str(b) for b in ingot.explain(compiled)(x, group).breaks]
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_two_ranks(name):
+    for breaks in on_ranks(2, "tests.test_collectives:compare", name):
+        if "ops" in PROGRAMS[name].__code__.co_names:
+            assert breaks == {"False": [], "True": []}

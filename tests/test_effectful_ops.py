@@ -1,0 +1,392 @@
+"""Ops that do something beside their results run as often as in eager, in eager's order, whatever passes there are."""
+
+from __future__ import annotations
+
+from types import FunctionType
+
+import pytest
+import torch
+from torch._library.effects import EffectType
+
+import ingot
+from ingot.loops.side_effects import has_effect
+from tests.effectful_ops import (
+    KEPT,
+    LOG,
+    composed,
+    counted,
+    defined,
+    kept,
+    listed,
+    noted,
+    pair,
+    places,
+    raised_by,
+    scaled,
+    silent,
+    turned,
+    unfaked,
+)
+
+
+def _unused(x):
+    counted(x)
+    noted(x * 2)
+    pair(x)
+    return x + 1
+
+
+def _equal_calls(x):
+    return counted(x) + counted(x) * defined(x) - defined(x)
+
+
+def _of_constants(x):
+    ones = torch.ones(3)
+    noted(ones)
+    return x * counted(ones).sum() + counted(torch.full((2,), 2.0)).sum()
+
+
+def _parts_alike(x):
+    for k in range(6):
+        noted(x[k % 4] + 1)
+    return [counted(row) for row in x]
+
+
+def _of_written(x):
+    y = x + 1
+    noted(y)
+    y.add_(1)
+    noted(y)
+    y[0] = 5
+    counted(y)
+    x.mul_(2)
+    noted(x)
+    return y
+
+
+def _writing(x):
+    y = x + 1
+    noted(y)
+    raised_by(y, 2.0)
+    noted(y)
+    return y * 2
+
+
+def _dead_results(x):
+    first, second = pair(x)
+    many = listed([x, first], 3.0)
+    pair(many[1])
+    return second
+
+
+def _without_gradients(x):
+    with torch.no_grad():
+        noted(x)
+        y = counted(x)
+    return x * y
+
+
+def _with_a_backward(x):
+    y = scaled(x, 3.0)
+    noted(y)
+    return y.sin().sum(1) + scaled(x, 2.0).mean()
+
+
+def _backward_of_unused(x):
+    y, z = scaled(x, 3.0), scaled(x * 2, 2.0)
+    return y.sum() + z.detach()
+
+
+class Logged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        noted(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        noted(ctx.saved_tensors[0])
+        noted(gradient)
+        return scaled(gradient, 2.0)
+
+
+def _of_functions(x):
+    return Logged.apply(x) * Logged.apply(x.sin())
+
+
+def _of_another_layout(x):
+    return turned(x).reshape(-1) + turned(x.t()).t().flatten(), turned(x)
+
+
+def _silent_and_composed(x):
+    silent(x)
+    silent(x)
+    return composed(x) + composed(x)
+
+
+def _of_unknown_results(x):
+    y = unfaked(x)
+    noted(y)
+    return unfaked(y) + 1
+
+
+def _of_data(x):
+    found = places(x)
+    noted(found.float())
+    return found * 2, places(x)
+
+
+def _around_prints(x):
+    noted(x)
+    print("between")
+    noted(x + 1)
+    print("behind")
+    return x * 2
+
+
+def _raises_by_data(x):
+    noted(x)
+    y = x[torch.tensor([0, 1]) + (x > 100).long().sum()]
+    noted(y)
+    return y
+
+
+def _kept_by_the_op(x):
+    y = kept(x * 2)
+    z = (y + 1) * 3
+    noted(z)
+    return kept(z) + kept(z.sin())
+
+
+def _handled(x):
+    try:
+        y = counted(x)
+        noted(y)
+    except ValueError:
+        y = x
+    finally:
+        noted(x)
+    return y + 1
+
+
+def _within_modes(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        noted(x)
+        y = counted(x @ x.t())
+    return y + 1
+
+
+def _in_loops(x):
+    for k in range(5):
+        if k % 2:
+            noted(x * k)
+        x = counted(x) - x
+    return x
+
+
+PROGRAMS = [
+    value
+    for name, value in list(globals().items())
+    if name.startswith("_") and isinstance(value, FunctionType) and value.__module__ == __name__
+]
+
+
+def _run(function, x, gradients):
+    """What a call gives, leaves and logs, and the same of its backward."""
+    LOG.clear()
+    KEPT.clear()
+    x = x.clone().requires_grad_(False)
+    given = x.requires_grad_() * 1 if gradients else x
+    results = function(given)
+    listed_results = list(results) if isinstance(results, (list, tuple)) else [results]
+    logs, grads = [list(LOG)], []
+    kept_sums = [t.detach().sum() for t in KEPT]
+    LOG.clear()
+    tracked = [r for r in listed_results if r.requires_grad]
+    if gradients and tracked:
+        grads = torch.autograd.grad([r.float().sin().sum() for r in tracked], [x], allow_unused=True)
+        logs.append(list(LOG))
+    return listed_results, [g for g in grads if g is not None], logs, kept_sums
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__[1:])
+def test_calls_and_their_order_are_eagers(program, gradients, capsys):
+    compiled = ingot.compile(program)
+    for k in range(3):
+        x = torch.linspace(-1 - k, 2, 12).view(4, 3)
+        expected = _run(program, x, gradients)
+        shown = capsys.readouterr().out
+        results = _run(compiled, x, gradients)
+        assert results[2] == expected[2]
+        assert capsys.readouterr().out == shown
+        for found, wanted in zip((results[k] for k in (0, 1, 3)), (expected[k] for k in (0, 1, 3))):
+            torch.testing.assert_close(found, wanted)
+        for mine, its in zip(results[0], expected[0]):
+            assert mine.stride() == its.stride() or program in (_of_another_layout, _of_data)  # fakes say otherwise
+
+
+def test_most_programs_are_one_graph():
+    broken = {_writing, _of_unknown_results, _around_prints, _handled}
+    for program in PROGRAMS:
+        report = ingot.explain(program)(torch.linspace(-1, 2, 12).view(4, 3))
+        assert bool(report.breaks) == (program in broken), program.__name__
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__[1:])
+def test_nothing_runs_while_it_is_compiled(program):
+    LOG.clear()
+    report = ingot.explain(program)(torch.linspace(-1, 2, 12).view(4, 3))
+    assert not LOG or report.breaks
+
+
+def test_an_op_without_a_fake_breaks_the_graph_with_advice():
+    (found,) = ingot.explain(lambda x: unfaked(x) + 1)(torch.ones(3)).breaks
+    assert "unfaked" in str(found) and "register_fake" in str(found)
+    with pytest.raises(ingot.GraphBreakError, match="register_fake"):
+        ingot.compile(lambda x: unfaked(x) + 1, fullgraph=True)(torch.ones(3))
+
+
+@pytest.mark.parametrize("backend", ["ingot", "eager"])
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"options": {"freeze": True}}], ids=str)
+def test_options_and_backends(backend, options):
+    if backend == "eager" and "options" in options:
+        options = {}
+    layer = torch.nn.Linear(3, 3)
+
+    def program(x):
+        y = counted(layer.weight) @ x.t()
+        noted(x)
+        noted(layer.bias)
+        return counted(layer.weight) + y.sum() + x.shape[0]
+
+    compiled = ingot.compile(program, backend=backend, **options)
+    for rows in (4, 5, 6, 4):
+        with torch.no_grad():
+            x = torch.full((rows, 3), float(rows))
+            LOG.clear()
+            expected, logged = program(x), list(LOG)
+            LOG.clear()
+            torch.testing.assert_close(compiled(x), expected)
+        assert logged == LOG
+
+
+class _Refused(Exception):
+    pass
+
+
+@torch.library.custom_op("ingot_tests::refuses", mutates_args=())
+def _refuses(x: torch.Tensor, most: float) -> torch.Tensor:
+    noted(x)
+    if x.max() > most:
+        raise _Refused("too large")
+    return x.clone()
+
+
+@_refuses.register_fake
+def _(x: torch.Tensor, most: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _refused(x):
+    noted(x + 1)
+    y = _refuses(x, 2.0)
+    noted(y)
+    return y
+
+
+def _refused_and_handled(x):
+    noted(x + 1)
+    try:
+        y = _refuses(x, 2.0)
+    except _Refused:
+        y = x - 1
+    noted(y)
+    return y
+
+
+def _refused_behind(x):
+    noted(x)
+    y = x[x.long()]
+    noted(y)
+    return y
+
+
+@pytest.mark.parametrize("program", [_refused, _refused_and_handled, _refused_behind])
+def test_errors_come_once_and_at_their_place(program):
+    compiled = ingot.compile(program)
+    for most in (1.0, 9.0, 1.0, 9.0):
+        outcomes = []
+        for function in (program, compiled):
+            LOG.clear()
+            try:
+                result = function(torch.tensor([0.0, most]))
+            except (_Refused, IndexError) as error:
+                result = type(error)
+            outcomes.append((str(result), list(LOG)))
+        assert outcomes[0] == outcomes[1]
+
+
+def test_a_missing_formula_is_eagers_error():
+    @torch.library.custom_op("ingot_tests::without_formula", mutates_args=())
+    def without_formula(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    without_formula.register_fake(torch.empty_like)
+    x = torch.ones(3, requires_grad=True)
+    for function in (without_formula, ingot.compile(lambda x: without_formula(x))):
+        with pytest.raises(RuntimeError, match="register_autograd"):
+            function(x).sum().backward()
+
+
+def test_batches_and_kernels_by_device():
+    @torch.library.custom_op("ingot_tests::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("another kernel is for CPUs")
+
+    @doubled.register_kernel("cpu")
+    def _(x):
+        noted(x)
+        return x * 2
+
+    doubled.register_fake(torch.empty_like)
+    doubled.register_vmap(lambda info, in_dims, x: (doubled(x), in_dims[0]))
+
+    def program(x):
+        return torch.vmap(doubled)(x) + doubled(x)
+
+    x = torch.rand(3, 2)
+    compiled = ingot.compile(program)
+    for _ in range(2):
+        LOG.clear()
+        expected, logged = program(x), list(LOG)
+        LOG.clear()
+        assert torch.equal(compiled(x), expected) and logged == LOG
+
+
+def test_checkpoints_run_them_twice():
+    from torch.utils.checkpoint import checkpoint
+
+    def program(x):
+        return checkpoint(lambda x: scaled(x, 2.0).sin(), x, use_reentrant=False).sum()
+
+    logs = []
+    for function in (program, ingot.compile(program)):
+        x = torch.ones(3, requires_grad=True)
+        LOG.clear()
+        function(x).backward()
+        logs.append((list(LOG), x.grad.tolist()))
+    assert logs[0] == logs[1]
+
+
+def test_what_is_registered_as_effectful():
+    assert not has_effect(torch.ops.aten.sin.default) and has_effect(torch.ops.aten.rand.default)
+    handle = torch.library.Library("aten", "FRAGMENT")
+    try:
+        torch.library._register_effectful_op("aten::sin", EffectType.ORDERED, lib=handle)
+    except (AttributeError, RuntimeError):
+        pytest.skip("torch has no such registry")
+    assert has_effect(torch.ops.aten.sin.default)
+    handle._destroy()
+    assert not has_effect(torch.ops.aten.sin.default)
