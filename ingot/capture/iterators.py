@@ -304,7 +304,11 @@ class chain(Iterator):
     def __next__(self) -> Any:
         while True:
             if self.active is None:
-                self.active = iter(next(self.iterables))
+                try:
+                    self.active = iter(next(self.iterables))
+                except BaseException:
+                    self.iterables = iter(())
+                    raise
             item = next(self.active, _MISSING)
             if item is not _MISSING:
                 return item
@@ -348,7 +352,7 @@ class islice(Iterator):
             if self.stop is not None and self.position >= self.stop:
                 raise StopIteration
             item = next(self.iterator)
-        except StopIteration:
+        except BaseException:
             self.ended = True
             raise
         self.position += 1

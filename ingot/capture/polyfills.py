@@ -363,6 +363,8 @@ class methodcaller(_Getter):
 
 @_replaces(operator.countOf)
 def count_of(a: Any, b: Any, /) -> int:
+    if not hasattr(type(a), "__iter__") and not hasattr(type(a), "__getitem__"):
+        fails(operator.countOf, a, b)
     count = 0
     for item in a:
         if item is b or item == b:
@@ -372,6 +374,8 @@ def count_of(a: Any, b: Any, /) -> int:
 
 @_replaces(operator.indexOf)
 def index_of(a: Any, b: Any, /) -> int:
+    if not hasattr(type(a), "__iter__") and not hasattr(type(a), "__getitem__"):
+        fails(operator.indexOf, a, b)
     position = 0
     for item in a:
         if item is b or item == b:

@@ -240,6 +240,10 @@ class Results:
     def _deque_iterator(self, value: DequeIterator) -> Recipe:
         where = (residual.Constant(value.position), residual.Constant(value.ended))
         self._refuse_changed(value.owner)
+        if value.changes != value.owner.changes:
+            raise self.session.unsupported(
+                "an iterator over a deque that has changed since is alive"
+            )
         start = Call(reversed if value.backwards else iter, (self._recipe(value.owner),))
         return Call(_advanced, (start, *where))
 

@@ -20,7 +20,6 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber, tell_apart
-from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
 from ingot.capture.values.sequences import ConstantIterator, SliceValue
 from ingot.capture.values.subclasses import BuiltinObject
@@ -107,58 +106,6 @@ class Semantics:
 
     def dict_of_values(self, values: Keywords) -> Value:
         return DictValue(values.items(), dict)
-
-    def unpacked(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
-        """The elements of an iterable, as *args or an unpacking see them."""
-        return self.list_of(value).items
-
-    def list_of(self: Session, value: Value) -> ListValue:  # type: ignore[misc]
-        """A new list of the elements of an iterable."""
-        value = self.realize(value)
-        if isinstance(value, SequenceValue):
-            return ListValue(value.items, list)
-        iterator, made = self.iterate(value), ListValue([], list)
-        while (element := iterator.next(self)) is not None:
-            made.items.append(element)
-            self.count_step()
-        return made
-
-    def set_of(self: Session, value: Value, cls: type = set) -> SetValue:  # type: ignore[misc]
-        """A new set of the elements of an iterable."""
-        value = self.realize(value)
-        entries: dict[Any, Value] = {}
-        for item in self.list_of(value).items:
-            item = self.realize(item)
-            entries.setdefault(item.key(self), item)
-        made = SetValue(entries.items(), cls)
-        if isinstance(value, SetValue):
-            made.hashed = cls(value.hashed)
-        elif isinstance(value, DictValue):
-            made.hashed = cls(value.entries)
-        return made
-
-    def entries_of(self: Session, value: Value) -> dict[Any, Value]:  # type: ignore[misc]
-        """The entries of a mapping, or of an iterable of pairs."""
-        value = self.realize(value)
-        if isinstance(value, DictValue):
-            return value.entries
-        if isinstance(value, DictObject) and not value.overrides(self, "__iter__", "keys", "__getitem__"):
-            return value.items(self).entries
-        if hasattr(value.python_type(), "keys"):
-            keys = self.list_of(self.call(value.get_attribute(self, "keys"), [], {})).items
-            return {self.realize(key).key(self): value.get_item(self, self.realize(key)) for key in keys}
-        pairs = [self._pair(pair, i) for i, pair in enumerate(self.list_of(value).items)]
-        return {self.realize(key).key(self): item for key, item in pairs}
-
-    def _pair(self: Session, pair: Value, position: int) -> list[Value]:  # type: ignore[misc]
-        """The key and the item that an element of an iterable of pairs is."""
-        element = f"dictionary update sequence element #{position}"
-        if not hasattr(self.realize(pair).python_type(), "__iter__"):
-            raise self.raised(TypeError, f"cannot convert {element} to a sequence")
-        items = self.unpacked(pair)
-        if len(items) != 2:
-            raise self.raised(ValueError, f"{element} has length {len(items)}; 2 is required")
-        return items
 
     def method_key(self, method: Any) -> IdentityKey:
         """The key of a dict for a bound method: equal where function and instance are the same."""

@@ -15,6 +15,7 @@ from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.guards import MISSING, Kind, Plausible, Varying
 from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.reading import Reading
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import (
     ArgSource,
@@ -61,8 +62,7 @@ class Stop(Exception):
     """The instruction where capture was told to end is the next one."""
 
 
-
-class Session(Semantics):
+class Session(Semantics, Reading):
     """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the tensor work, and may
     be None in code
     that has none."""
@@ -376,7 +376,6 @@ class Session(Semantics):
         if source not in self._by_source:
             self._by_source[source] = InstanceDict(self, owner)
         return self._by_source[source]
-
 
     def attributes_of(self, owner: ObjectValue) -> Value:
         """The `__dict__` of an object made during capture."""

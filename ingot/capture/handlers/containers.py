@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ingot.capture.bytecode import VERSION
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import NULL, Value, type_name
+from ingot.capture.reading import KeyTaken
+from ingot.capture.values.base import NULL, Raised, Value, type_name
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SliceValue, TupleValue
+from ingot.capture.values.exceptions import ExceptionValue
 
 
 @handles("BUILD_TUPLE")
@@ -81,10 +84,17 @@ def list_extend(frame: InterpreterFrame, depth: int) -> None:
 
 @handles("DICT_UPDATE")
 def dict_update(frame: InterpreterFrame, depth: int) -> None:
-    session, other = frame.session, frame.pop()
-    if not hasattr(other.python_type(), "keys"):
-        raise session.raised(TypeError, f"'{type_name(other.python_type())}' object is not a mapping")
-    session.call(frame.peek(depth).get_attribute(session, "update"), [other], {})
+    session, other, owner = frame.session, frame.pop(), frame.peek(depth)
+    assert isinstance(owner, DictValue)
+    try:
+        for key, value in session.mapping_read(other):
+            owner.write(session, key, value)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), AttributeError):
+            raise
+        raise session.raised(
+            TypeError, f"'{type_name(other.python_type())}' object is not a mapping"
+        ) from None
 
 
 @handles("LIST_APPEND")
@@ -103,19 +113,39 @@ def map_add(frame: InterpreterFrame, depth: int) -> None:
 
 @handles("DICT_MERGE")
 def dict_merge(frame: InterpreterFrame, depth: int) -> None:
-    session, other = frame.session, frame.pop()
-    if not hasattr(other.python_type(), "keys"):
-        kind = type_name(other.python_type())
-        raise session.raised(TypeError, f"{_callee_text(frame, depth)} argument after ** must be a mapping, not {kind}")
-    entries = session.entries_of(other)
-    owner = frame.peek(depth)
+    session, other, owner = frame.session, frame.pop(), frame.peek(depth)
     assert isinstance(owner, DictValue)
-    for key in entries:
-        if key in owner.entries:
-            callee = _callee_text(frame, depth)
-            raise session.raised(TypeError, f"{callee} got multiple values for keyword argument {key!r}")
-    for key, value in entries.items():
-        owner.set_item(session, session.wrap_key(key), value)
+    try:
+        for key, value in session.mapping_read(other, owner.entries):
+            owner.write(session, key, value)
+    except (Raised, KeyTaken) as error:
+        message = _refusal(error, other)
+        if not message:
+            raise
+        raise session.raised(TypeError, f"{_callee_text(frame, depth)} {message}") from None
+
+
+def _refusal(error: Raised | KeyTaken, other: Value) -> str:
+    """What Python makes of an error while a mapping is read for a call; "" where it is the error
+    itself."""
+    if isinstance(error, KeyTaken):
+        return _key_refusal(error.key)
+    raised = error.value
+    assert isinstance(raised, ExceptionValue)
+    if issubclass(raised.cls, AttributeError):
+        return f"argument after ** must be a mapping, not {type_name(other.python_type())}"
+    takes_any = VERSION >= (3, 12)  # a KeyError of the mapping's own for one of a key that is taken
+    is_lookup = issubclass(raised.cls, KeyError) and len(raised.args) == 1
+    return _key_refusal(raised.args[0]) if takes_any and is_lookup else ""
+
+
+def _key_refusal(key: Value) -> str:
+    is_text = key.is_constant() and isinstance(key.constant(), str)
+    return (
+        f"got multiple values for keyword argument '{key.constant()}'"
+        if is_text
+        else "keywords must be strings"
+    )
 
 
 def _callee_text(frame: InterpreterFrame, depth: int) -> str:
@@ -156,10 +186,25 @@ def _first_items(frame: InterpreterFrame, value: Value, limit: int) -> list[Valu
 def unpack_ex(frame: InterpreterFrame, counts: tuple[int, int]) -> None:
     before, after = counts
     value = frame.pop()
-    items = frame.session.unpacked(value) if _is_iterable(value) else _first_items(frame, value, 0)
+    items = _items_to_split(frame, value, before)
     if len(items) < before + after:
         problem = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         raise frame.session.raised(ValueError, problem)
     end = len(items) - after
     parts: list[Value] = [*items[:before], ListValue(items[before:end], list), *items[end:]]
     frame.stack.extend(reversed(parts))
+
+
+def _items_to_split(frame: InterpreterFrame, value: Value, before: int) -> list[Value]:
+    """All elements of an iterable, of which the first ones are taken one by one."""
+    session = frame.session
+    if isinstance(value, SequenceValue) or not _is_iterable(value):
+        return _first_items(frame, value, sys.maxsize)
+    iterator = session.iterate(value)
+    items: list[Value] = []
+    while len(items) < before:
+        item = iterator.next(session)
+        if item is None:
+            return items
+        items.append(item)
+    return [*items, *session.unpacked(iterator)]

@@ -126,7 +126,7 @@ class ConstantMethod(Value):
         """The methods of str that are given other objects than text."""
         args, kwargs = [session.realize(a) for a in args], session.realize_all(kwargs)
         if self.name == "join" and len(args) == 1:
-            args = [session.list_of(args[0])]
+            args = [session.tuple_of_values(session.items_of(args[0], "can only join an iterable"))]
         elif self.name == "format_map" and len(args) == 1 and not kwargs:
             return _format(session, text, None, args[0])
         elif self.name == "format" and not all(type(v) is ConstantValue for v in (*args, *kwargs.values())):

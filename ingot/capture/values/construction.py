@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import operator
 import types
+from collections.abc import Iterator
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -266,8 +267,18 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
         if not hasattr(args[0].python_type(), "__iter__"):
             kind = type_name(args[0].python_type())
             raise session.raised(TypeError, f"cannot convert '{kind}' object to bytes")
+        if len(args) == 1 and not kwargs and not issubclass(args[0].python_type(), str):
+            return ConstantValue(bytes(_bytes_read(session, args[0])))
         args = (session.list_of(args[0]), *args[1:])
     return call_pure(session, bytes, args, kwargs)
+
+
+def _bytes_read(session: Session, value: Value) -> Iterator[int]:
+    for element in session.elements(value, sized=True):
+        number = session.integer(element)
+        if not 0 <= number < 256:
+            raise session.raised(ValueError, "bytes must be in range(0, 256)")
+        yield number
 
 
 RULES.update({type(value): lambda session, _v=value: ConstantValue(_v) for value in (None, ..., NotImplemented)})
@@ -325,8 +336,9 @@ def frozenset_(session: Session, iterable: Value | None = None, /) -> Value:
 
 def _dict_class(cls: type) -> Rule:
     def make(session: Session, items: Value | None = None, /, **named: Value) -> Value:
-        entries = {} if items is None else dict(session.entries_of(items))
-        return DictValue({**entries, **named}.items(), cls)
+        made = DictValue((), cls)
+        made.method_update(session, *([] if items is None else [items]), **named)
+        return made
 
     return make
 

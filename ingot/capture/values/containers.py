@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation, dict_base
@@ -145,17 +145,13 @@ class DictValue(Container):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        if function is operator.ior and not reflected and not isinstance(other, DictValue):
-            if hasattr(other.python_type(), "keys") or hasattr(other.python_type(), "__iter__"):
-                self.method_update(session, other)
-                return self
+        if function is operator.ior and not reflected:
+            self.method_update(session, other)
+            return self
         if not isinstance(other, DictValue) or reflected:
             return None
         if function is operator.or_:
             return DictValue({**self.entries, **other.entries}.items(), self.cls)
-        if function is operator.ior:
-            self.method_update(session, other)
-            return self
         if function in (operator.eq, operator.ne):
             ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
             mine, its = (list(d.entries) if ordered else d.entries.keys() for d in (self, other))
@@ -207,8 +203,12 @@ class DictValue(Container):
         return found or default
 
     def method_update(self, session: Session, other: Value | None = None, /, **named: Value) -> Value:
-        given = {**({} if other is None else session.entries_of(other)), **named}
-        for key, value in given.items():
+        if other is not None:
+            ordered = issubclass(self.cls, OrderedDict)
+            read = session.ordered_entries_read if ordered else session.entries_read
+            for key, value in read(other):
+                self.write(session, key, value)
+        for key, value in named.items():
             self.write(session, key, value)
         return NONE
 
@@ -403,17 +403,69 @@ class DictView(Value):
         return DictIterator(self.owner, self.kind)
 
     def method_isdisjoint(self, session: Session, other: Value) -> Value:
-        return session.call(session.set_of(self).get_attribute(session, "isdisjoint"), [other], {})
+        shorter, longer = session.realize(other), self
+        if isinstance(shorter, (SetValue, DictView)) and shorter.length(session) > self.length(
+            session
+        ):
+            shorter, longer = self, shorter  # type: ignore[assignment]
+        return ConstantValue(
+            not any(session.contains(longer, element) for element in session.elements(shorter))
+        )
 
     def contains(self, session: Session, item: Value) -> bool:
         if self.kind == "keys":
             return self.owner.contains(session, item)
-        return super().contains(session, item)
+        if self.kind == "values":
+            return super().contains(session, item)
+        if (
+            not isinstance(item, SequenceValue)
+            or not issubclass(item.cls, tuple)
+            or len(item.items) != 2
+        ):
+            return False
+        key, value = map(session.realize, item.items)
+        found = self.owner.find(session, key.key(session))
+        return found is not None and session.equal(session.realize(found), value)
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        return session.set_of(self).binary(session, function, session.set_of(other), reflected)
+        if self.kind == "values" or function in _SET_UPDATES:
+            return None
+        if function in _SET_TESTS:
+            if (
+                not isinstance(other, (SetValue, DictView))
+                or getattr(other, "kind", "") == "values"
+            ):
+                return None
+            return session.set_of(self).binary(session, function, session.set_of(other), reflected)
+        if function is operator.and_:
+            return self._common(session, other)
+        if function not in _SET_RESULTS:
+            return None
+        first, second = (other, self) if reflected else (self, other)
+        made = session.set_of(first)
+        getattr(made, f"method_{_SET_UPDATES_OF[function]}")(session, second)
+        return made
+
+    def _common(self, session: Session, other: Value) -> Value:
+        """The elements of the other one that are here too, as they are read."""
+        if (
+            isinstance(other, SetValue)
+            and other.cls is set
+            and self.length(session) <= other.length(session)
+        ):
+            return other.method_intersection(session, self)
+        made = SetValue([], set)
+        longer = (
+            isinstance(other, DictView)
+            and other.kind != "values"
+            and other.length(session) > self.length(session)
+        )
+        for element in session.elements(self if longer else other):
+            if session.contains(other if longer else self, element):
+                made.method_add(session, session.realize(element))
+        return made
 
 
 class SetValue(Container):
@@ -494,18 +546,62 @@ class SetValue(Container):
             getattr(self, f"method_{_SET_UPDATES[function]}")(session, other)
             return self
         first, second = (other, self) if reflected else (self, other)
-        members = {**second.entries, **first.entries}
-        if function in _SET_TESTS:
-            return ConstantValue(function(first.hashed, second.hashed))
-        if function not in _SET_RESULTS:
+        if function not in _SET_TESTS and function not in _SET_RESULTS:
             return None
-        return _set_like(first, function(first.hashed, second.hashed), members)
+        members: dict[int, Value] = {}
+        for held in (first, second):
+            _note_members(held, members)
+        made = function(first.hashed, second.hashed)
+        return ConstantValue(made) if function in _SET_TESTS else _set_like(made, members)
+
+    def _operand(self, session: Session, other: Value, members: dict[int, Value]) -> Any:
+        """What another set, a dict or an iterable is for a method of `hashed`; `members` gets its
+        members by the id of their keys."""
+        other = session.realize(other)
+        if isinstance(other, (SetValue, DictValue)) and other.python_type() in (
+            set,
+            frozenset,
+            dict,
+        ):
+            held = other if isinstance(other, SetValue) else session.set_of(other)
+            _note_members(held, members)
+            return held.hashed if held is other else dict.fromkeys(held.entries)
+        return list(self._keys_read(session, other, members))
+
+    @staticmethod
+    def _keys_read(session: Session, other: Value, members: dict[int, Value]) -> Iterator[Any]:
+        for key, member in session.members_read(other):
+            members[id(key)] = member
+            yield key
 
     def _combined(self, session: Session, name: str, others: Iterable[Value]) -> SetValue:
-        """The result of a method that makes a new set."""
-        sets = [session.set_of(other) for other in others]
-        members = {key: member for held in (*reversed(sets), self) for key, member in held.entries.items()}
-        return _set_like(self, getattr(self.hashed, name)(*[held.hashed for held in sets]), members)
+        """The result of a method that makes a new set and reads others to their end."""
+        members: dict[int, Value] = {}
+        _note_members(self, members)
+        made = self.hashed.copy()
+        for other in others:
+            operand = self._operand(session, other, members)
+            made = getattr(made, name)(operand)
+        return _set_like(made, members)
+
+    def _common(self, session: Session, other: Value) -> SetValue:
+        """set.intersection: whether a key is here is asked as each is read."""
+        members: dict[int, Value] = {}
+        _note_members(self, members)
+        other = session.realize(other)
+        if other is self:
+            return _set_like(self.hashed.copy(), members)
+        if isinstance(other, SetValue):
+            return _set_like(
+                self.hashed.intersection(self._operand(session, other, members)), members
+            )
+        found: set[Any] = set()
+        for key in self._keys_read(session, other, members):
+            if self.holds(session, key):
+                found.add(key)
+                if len(found) >= self.length(session):
+                    break
+        return _set_like(found if self.cls is set else self.cls(found), members)
 
     def _become(self, session: Session, made: SetValue) -> Value:
         """Takes over the members of another set."""
@@ -513,6 +609,8 @@ class SetValue(Container):
             self.discard(session, key)
         for key, member in made.entries.items():
             self.add(session, key, member)
+        if self.source is None:
+            self.hashed = made.hashed
         return NONE
 
     def method_add(self, session: Session, item: Value) -> Value:
@@ -547,39 +645,81 @@ class SetValue(Container):
 
     def method_update(self, session: Session, *others: Value) -> Value:
         for other in others:
-            for key, member in session.set_of(other).entries.items():
-                self.add(session, key, member)
+            self._update(session, session.realize(other))
         return NONE
+
+    def _update(self, session: Session, other: Value) -> None:
+        if not isinstance(other, SetValue):
+            for key, member in session.members_read(other):
+                self.add(session, key, member)
+        elif other is not self:
+            members = list(other.entries.items())
+            if self.source is None:
+                self.hashed.update(other.hashed)  # as a whole, for the order
+            for key, member in members:
+                self.add(session, key, member)
 
     def method_union(self, session: Session, *others: Value) -> Value:
         return self._combined(session, "union", others)
 
     def method_intersection(self, session: Session, *others: Value) -> Value:
-        return self._combined(session, "intersection", others)
+        made = self if others else self._combined(session, "copy", ())
+        for other in others:
+            made = made._common(session, other)
+        return made
 
     def method_difference(self, session: Session, *others: Value) -> Value:
         return self._combined(session, "difference", others)
 
     def method_symmetric_difference(self, session: Session, other: Value) -> Value:
-        return self._combined(session, "symmetric_difference", [other])
+        members: dict[int, Value] = {}
+        operand = self._operand(session, other, members)
+        _note_members(self, members)
+        return _set_like(self.hashed.symmetric_difference(operand), members)
 
     def method_intersection_update(self, session: Session, *others: Value) -> Value:
-        return self._become(session, self._combined(session, "intersection", others))
+        made = self.method_intersection(session, *others)
+        assert isinstance(made, SetValue)
+        return self._become(session, made)
 
     def method_difference_update(self, session: Session, *others: Value) -> Value:
-        return self._become(session, self._combined(session, "difference", others))
+        for other in map(session.realize, others):
+            if other is self:
+                self.method_clear(session)
+                continue
+            for key, _ in session.members_read(other):
+                self.discard(session, key)
+        return NONE
 
     def method_symmetric_difference_update(self, session: Session, other: Value) -> Value:
-        return self._become(session, self._combined(session, "symmetric_difference", [other]))
+        other = session.realize(other)
+        if other is self:
+            return self.method_clear(session)
+        if not isinstance(other, DictValue):
+            other = session.set_of(other)
+        for key, member in list(session.members_read(other)):
+            if self.holds(session, key):
+                self.discard(session, key)
+            else:
+                self.add(session, key, member)
+        return NONE
 
     def method_issubset(self, session: Session, other: Value) -> Value:
-        return ConstantValue(self.entries.keys() <= session.set_of(other).entries.keys())
+        found = self._common(session, other)
+        return ConstantValue(len(found.entries) == len(self.entries))
 
     def method_issuperset(self, session: Session, other: Value) -> Value:
-        return ConstantValue(self.entries.keys() >= session.set_of(other).entries.keys())
+        return ConstantValue(
+            all(self.holds(session, key) for key, _ in session.members_read(other))
+        )
 
     def method_isdisjoint(self, session: Session, other: Value) -> Value:
-        return ConstantValue(self.entries.keys().isdisjoint(session.set_of(other).entries))
+        other = session.realize(other)
+        if other is self:
+            return ConstantValue(not self.entries)
+        return ConstantValue(
+            not any(self.holds(session, key) for key, _ in session.members_read(other))
+        )
 
     def method_copy(self, session: Session) -> Value:
         return self if self.cls is frozenset else self._combined(session, "copy", ())
@@ -597,11 +737,21 @@ _SET_UPDATES: dict[Any, str] = {
     operator.isub: "difference_update",
     operator.ixor: "symmetric_difference_update",
 }
+_SET_UPDATES_OF = dict(zip(_SET_RESULTS, _SET_UPDATES.values()))
 
 
-def _set_like(owner: SetValue, hashed: Any, members: dict[Any, Value]) -> SetValue:
-    """A new set of the kind of `owner` with these keys; `members` has their values."""
-    made = SetValue([(key, members[key]) for key in hashed], type(hashed))
+def _note_members(held: SetValue, members: dict[int, Value]) -> None:
+    """Notes the members of a set by the id of their keys, in `hashed` too."""
+    for key, member in held.entries.items():
+        members[id(key)] = member
+    for key in held.hashed:
+        if id(key) not in members:
+            members[id(key)] = held.entries[key]
+
+
+def _set_like(hashed: Any, members: dict[int, Value]) -> SetValue:
+    """A new set with these keys; `members` has their values by the id of a key."""
+    made = SetValue([(key, members[id(key)]) for key in hashed], type(hashed))
     made.hashed = hashed
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import weakref
 from collections import deque
@@ -63,7 +64,7 @@ class DequeValue(Container):
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         if function is operator.iadd and not reflected:
-            self.change(session, "extend", session.list_of(other))
+            self.method_extend(session, other)
             return self
         if function is operator.mul and other.is_constant():
             return DequeValue(session.python(operator.mul, self.held, other.constant()))
@@ -102,12 +103,12 @@ class DequeValue(Container):
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         """Carries out a method that changes it. Items are values, numbers are known."""
-        self.changes += 1
-        if name in ("extend", "extendleft"):
-            return session.python(getattr(self.held, name), list(args[0].items))  # type: ignore[attr-defined]
         numbers = 1 if name in ("insert", "rotate", "__setitem__", "__delitem__") else 0
         known = [session.known(a) for a in args[:numbers]]
-        return session.python(getattr(self.held, name), *known, *args[len(known) :])
+        witness = iter(self.held)
+        result = session.python(getattr(self.held, name), *known, *args[len(known) :])
+        self.changes += _is_stale(witness)
+        return result
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         self.change(session, "__setitem__", key, value)
@@ -123,12 +124,28 @@ class DequeValue(Container):
         raise session.raised(ValueError, f"{item.describe()} is not in deque")
 
     def method_extend(self, session: Session, items: Value) -> Value:
-        self.change(session, "extend", session.list_of(items))
+        self._put_all(session, "append", items)
         return NONE
 
     def method_extendleft(self, session: Session, items: Value) -> Value:
-        self.change(session, "extendleft", session.list_of(items))
+        self._put_all(session, "appendleft", items)
         return NONE
+
+    def _put_all(self, session: Session, name: str, items: Value) -> None:
+        items = session.realize(items)
+        elements = list(self.held) if items is self else session.elements(items)
+        for element in elements:
+            if self._held.maxlen != 0:  # else no iterator over the deque notices
+                self.change(session, name, element)
+
+
+def _is_stale(iterator: Any) -> bool:
+    """Whether the deque has changed since the iterator was made, so that it ends with an error."""
+    try:
+        next(iterator, None)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _changing(name: str) -> Callable[..., Value]:
@@ -171,7 +188,7 @@ class OutsideDeque(DequeValue):
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         session.effects.change(session, self, self.object, self)
-        blind = not self._whole and name in ("append", "appendleft", "extend", "extendleft", "clear")
+        blind = not self._whole and name in ("append", "appendleft", "clear")
         if blind:
             self._since.append((name, args))
         result = None if blind else super().change(session, name, *args)
@@ -181,7 +198,18 @@ class OutsideDeque(DequeValue):
     def operations(self) -> Iterable[Operation]:
         """What was done to it since the last operation that others can see."""
         done, self.pending = self.pending, []
-        return done
+        for function, run in itertools.groupby(done, operator.attrgetter("function")):
+            changes = list(run)
+            at_once = _AT_ONCE.get(function)
+            if at_once is None or len(changes) == 1:
+                yield from changes
+            else:
+                yield Operation(
+                    at_once, (self, ListValue([change.args[1] for change in changes], list))
+                )
+
+
+_AT_ONCE: dict[Any, Any] = {deque.append: deque.extend, deque.appendleft: deque.extendleft}
 
 
 class DequeIterator(Value):
@@ -202,11 +230,11 @@ class DequeIterator(Value):
 
     def next(self, session: Session) -> Value | None:
         held = self.owner.held
+        if self.changes != self.owner.changes:
+            raise session.raised(RuntimeError, "deque mutated during iteration")
         if self.ended or self.position == len(held):
             self.ended = True
             return None
-        if self.changes != self.owner.changes:
-            raise session.raised(RuntimeError, "deque mutated during iteration")
         self.position += 1
         return held[-self.position if self.backwards else self.position - 1]
 
@@ -221,8 +249,10 @@ def wrap_deque(session: Session, object_: Any, source: Source) -> Value:
 
 def make_deque(session: Session, items: Value = NONE, maxlen: Value = NONE) -> Value:
     limit = session.known(maxlen)
-    made = [] if items is NONE else session.list_of(items).items
-    return DequeValue(session.python(deque, made, limit))
+    made = DequeValue(session.python(deque, (), limit))
+    if items is not NONE:
+        made.method_extend(session, items)
+    return made
 
 
 RULES[deque] = make_deque

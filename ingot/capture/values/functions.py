@@ -366,7 +366,9 @@ class GeneratorValue(Value):
     def stopped(self, session: Session) -> Raised:
         """The StopIteration of an exhausted generator, with what it returned."""
         result, self.result = self.result, NONE
-        return session.raised(StopIteration, None if result is NONE else result)
+        return session.raised(
+            StopIteration, None if session.realize(result).identity() is None else result
+        )
 
     def throw(self, session: Session, error: Value) -> Value | None:
         """Raises an exception where it stands; what it does then is as for `resume`."""

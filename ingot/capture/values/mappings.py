@@ -142,12 +142,14 @@ def _delitem(owner: DictObject, session: Session, key: Value) -> Value:
 
 def _update(owner: DictObject, session: Session, other: Value | None = None, /, **named: Value) -> Value:
     """OrderedDict.update sets the items of a subclass by its own `__setitem__`, dict.update does not."""
-    given = {**({} if other is None else session.entries_of(other)), **named}
-    for key, value in given.items():
-        if dict_base(owner.cls) is OrderedDict:
-            owner.set_item(session, session.wrap_key(key), value)
-        else:
-            owner.store(session, session.wrap_key(key), value)
+    ordered = dict_base(owner.cls) is OrderedDict
+    read = session.ordered_entries_read if ordered else session.entries_read
+    store = owner.set_item if ordered else owner.store
+    if other is not None:
+        for key, value in read(other):
+            store(session, session.wrap_key(key), value)
+    for key, value in named.items():
+        store(session, session.wrap_key(key), value)
     return NONE
 
 

@@ -211,11 +211,30 @@ class ListValue(SequenceValue):
         return super().binary(session, function, other, reflected)
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
-        self._writable(session)
         if isinstance(key, SliceValue):
-            session.python(operator.setitem, self.items, key.constant(), session.list_of(value).items)
-        else:
-            session.python(operator.setitem, self.items, session.index(key), value)
+            self._set_slice(session, key.constant(), value)
+            return
+        index = session.index(key)
+        self._writable(session)
+        session.python(operator.setitem, self.items, index, value)
+
+    def _set_slice(self, session: Session, bounds: slice, value: Value) -> None:
+        """The bounds are those of the list before the items are read."""
+        places = range(*session.python(bounds.indices, len(self.items)))
+        if places.step == 1:
+            items = session.items_of(value, "can only assign an iterable")
+            self._writable(session)
+            self.items[places.start : max(places.start, places.stop)] = items
+            return
+        items = session.items_of(value, "must assign iterable to extended slice")
+        if len(items) != len(places):
+            sizes = f"sequence of size {len(items)} to extended slice of size {len(places)}"
+            raise session.raised(ValueError, f"attempt to assign {sizes}")
+        if any(place >= len(self.items) for place in places):
+            raise session.unsupported("a list that shrinks while an extended slice of it is set")
+        self._writable(session)
+        for place, item in zip(places, items):
+            self.items[place] = item
 
     def delete_item(self, session: Session, key: Value) -> None:
         self._writable(session)
@@ -230,7 +249,12 @@ class ListValue(SequenceValue):
         return NONE
 
     def method_extend(self, session: Session, items: Value) -> Value:
-        self.append(session, session.list_of(items).items)
+        items = session.realize(items)
+        if isinstance(items, SequenceValue):
+            self.append(session, list(items.items))
+            return NONE
+        for item in session.elements(items, sized=True):
+            self.append(session, [item])
         return NONE
 
     def method_insert(self, session: Session, index: Value, item: Value) -> Value:

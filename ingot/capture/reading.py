@@ -1,0 +1,232 @@
+"""How C code reads the iterables that it is given: one element at a time, each of which its caller
+stores before the next one is asked for, so that an iterable that looks at what is being made, or
+raises, finds what CPython shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.values.base import Raised, Value, find_missing, type_name
+from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue
+from ingot.capture.values.mappings import DictObject
+from ingot.capture.values.objects import ObjectValue
+from ingot.origins import is_trusted
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+Entries = Iterator[tuple[Any, Value]]
+"""Keys, as `Value.key` makes them, and items."""
+
+
+class KeyTaken(Exception):
+    """A key of a mapping that is given by name to a call which has this name already."""
+
+    def __init__(self, key: Value) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class Reading:
+    """Mixed into Session."""
+
+    # -- elements ----------------------------------------------------------------------------------
+
+    def elements(self: Session, value: Value, sized: bool = False) -> Iterator[Value]:  # type: ignore[misc]
+        """The elements of an iterable, as its caller asks for them. `sized`: C reserves room for
+        them beforehand."""
+        value = self.realize(value)
+        iterator = self.iterate(value)
+        if sized:
+            self.ask_length(value)
+        return self._elements_of(iterator)
+
+    def _elements_of(self: Session, iterator: Value) -> Iterator[Value]:  # type: ignore[misc]
+        while (element := iterator.next(self)) is not None:
+            self.count_step()
+            yield element
+
+    def unpacked(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
+        """The elements of an iterable, as *args or an unpacking see them."""
+        return self.list_of(value).items
+
+    def list_of(self: Session, value: Value) -> ListValue:  # type: ignore[misc]
+        """A new list of the elements of an iterable."""
+        value = self.realize(value)
+        if isinstance(value, SequenceValue):
+            return ListValue(value.items, list)
+        return ListValue(self.elements(value, sized=True), list)
+
+    def items_of(self: Session, value: Value, message: str) -> list[Value]:  # type: ignore[misc]
+        """PySequence_Fast: the items of a list or tuple, the elements of another iterable;
+        TypeError with `message` where it is none."""
+        value = self.realize(value)
+        if isinstance(value, SequenceValue):
+            return list(value.items)
+        try:
+            iterator = self.iterate(value)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), TypeError):
+                raise self.raised(TypeError, message) from None
+            raise
+        return self.list_of(iterator).items
+
+    def ask_length(self: Session, value: Value) -> None:  # type: ignore[misc]
+        """Asks an instance for its length, as C does to reserve room: the answer is of no use, but
+        a method of the user's may refuse it, or do more than answer."""
+        if not isinstance(value, ObjectValue):
+            return
+        if (
+            self._is_own_method(value, "__len__")
+            and self._unless_type_error(value.length) is not None
+        ):
+            return
+        if self._is_own_method(value, "__length_hint__"):
+            self._check_hint(
+                self._unless_type_error(lambda _: value.special(self, "__length_hint__"))
+            )
+
+    def _is_own_method(self: Session, value: ObjectValue, name: str) -> bool:  # type: ignore[misc]
+        """Whether an instance has a special method written in Python, which is not torch's or
+        Ingot's own."""
+        if find_missing(value.cls, name):
+            return False
+        method = self.class_lookup(value.cls, name)
+        return isinstance(method, FunctionType) and not is_trusted(method.__module__)
+
+    def _unless_type_error(self: Session, ask: Callable[[Session], Any]) -> Any:  # type: ignore[misc]
+        """What a question is answered; None for a TypeError, which C takes for no answer."""
+        try:
+            return ask(self)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), TypeError):
+                return None
+            raise
+
+    def _check_hint(self: Session, answer: Value | None) -> None:  # type: ignore[misc]
+        if answer is None or (answer := self.realize(answer)).python_type() is type(NotImplemented):
+            return
+        if not issubclass(answer.python_type(), int):
+            kind = type_name(answer.python_type())
+            raise self.raised(TypeError, f"__length_hint__ must be an integer, not {kind}")
+        if self.integer(answer) < 0:
+            raise self.raised(ValueError, "__length_hint__() should return >= 0")
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def members_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
+        """The keys of the elements of an iterable and the elements, as its caller asks for them."""
+        for element in self.elements(value):
+            member = self.realize(element)
+            yield member.key(self), member
+
+    def set_of(self: Session, value: Value, cls: type = set) -> SetValue:  # type: ignore[misc]
+        """A new set of the elements of an iterable."""
+        value = self.realize(value)
+        members: dict[Any, Value] = {}
+        for key, member in self.members_read(value):
+            members.setdefault(key, member)
+        made = SetValue(members.items(), cls)
+        if isinstance(value, SetValue):
+            made.hashed = cls(value.hashed)
+        elif isinstance(value, DictValue) and value.cls is dict:
+            made.hashed = cls(value.entries)
+        return made
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def entries_of(self: Session, value: Value) -> dict[Any, Value]:  # type: ignore[misc]
+        """The entries of a mapping, or of an iterable of pairs."""
+        value = self.realize(value)
+        return value.entries if isinstance(value, DictValue) else dict(self.entries_read(value))
+
+    def entries_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
+        """The entries of a mapping, or of an iterable of pairs, as dict() and dict.update() read
+        them."""
+        value = self.realize(value)
+        is_mapping = (
+            isinstance(value, DictValue) or self.optional_attribute(value, "keys") is not None
+        )
+        return self.mapping_read(value) if is_mapping else self._pairs_read(value)
+
+    def mapping_read(  # type: ignore[misc]
+        self: Session, value: Value, taken: Container[Any] | None = None
+    ) -> Entries:
+        """The entries of a mapping, as they are read. KeyTaken for a key that is `taken` already,
+        AttributeError where it has no `keys`."""
+        value = self.realize(value)
+        if isinstance(value, DictObject) and not value.overrides(
+            self, "__iter__", "keys", "__getitem__"
+        ):
+            value = value.items(self)
+        if not isinstance(value, DictValue):
+            return self._items_read(value, self._keys_of(value), taken)
+        return self._entries_read(value, taken)
+
+    def _entries_read(self: Session, value: DictValue, taken: Container[Any] | None) -> Entries:  # type: ignore[misc]
+        for key, item in list(value.entries.items()):
+            if taken is not None and key in taken:
+                raise KeyTaken(self.wrap_key(key))
+            yield key, item
+
+    def optional_attribute(self: Session, value: Value, name: str) -> Value | None:  # type: ignore[misc]
+        """An attribute of an object; None where reading it raises AttributeError."""
+        if not isinstance(value, ObjectValue) and find_missing(value.python_type(), name):
+            return None
+        try:
+            return value.get_attribute(self, name)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), AttributeError):
+                return None
+            raise
+
+    def _keys_of(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
+        """PyMapping_Keys."""
+        found = self.realize(self.call(value.get_attribute(self, "keys"), [], {}))
+        owner, kind = type_name(value.python_type()), type_name(found.python_type())
+        return self.items_of(found, f"{owner}.keys() returned a non-iterable (type {kind})")
+
+    def _items_read(  # type: ignore[misc]
+        self: Session, value: Value, keys: Iterable[Value], taken: Container[Any] | None = None
+    ) -> Entries:
+        for key in map(self.realize, keys):
+            if taken is not None and key.key(self) in taken:
+                raise KeyTaken(key)
+            item = value.get_item(self, key)
+            yield key.key(self), item
+
+    def _pairs_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
+        for position, pair in enumerate(self.elements(value)):
+            element = f"dictionary update sequence element #{position}"
+            items = self.items_of(pair, f"cannot convert {element} to a sequence")
+            if len(items) != 2:
+                raise self.raised(ValueError, f"{element} has length {len(items)}; 2 is required")
+            yield self.realize(items[0]).key(self), items[1]
+
+    def ordered_entries_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
+        """The entries of a mapping, or of an iterable of pairs, as OrderedDict reads them."""
+        value = self.realize(value)
+        if isinstance(value, DictValue):
+            return iter(list(value.entries.items()))
+        keys = self.optional_attribute(value, "keys")
+        if keys is not None:
+            return self._items_read(value, self.elements(self.call(keys, [], {})))
+        items = self.optional_attribute(value, "items")
+        return self._unpacked_pairs(value if items is None else self.call(items, [], {}))
+
+    def _unpacked_pairs(self: Session, value: Value) -> Entries:  # type: ignore[misc]
+        for pair in self.elements(value):
+            iterator = self.iterate(pair)
+            items: list[Value] = []
+            while len(items) < 3 and (item := iterator.next(self)) is not None:
+                items.append(item)
+            if len(items) < 2:
+                plural = "" if len(items) == 1 else "s"
+                raise self.raised(
+                    ValueError, f"need more than {len(items)} value{plural} to unpack"
+                )
+            if len(items) > 2:
+                raise self.raised(ValueError, "too many values to unpack (expected 2)")
+            yield self.realize(items[0]).key(self), items[1]
