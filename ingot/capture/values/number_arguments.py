@@ -165,8 +165,8 @@ def _bounded(session: Session, name: str, given: Given) -> Value | None:
 def _gradient_at_bound(bound: Any) -> float:
     """Eager's gradient of clamp for an element that is equal to the bound, which is 1."""
     with torch.inference_mode(False), torch.enable_grad():
-        history = torch.ones((), device="cpu", requires_grad=True).clamp(min=bound).grad_fn
-        gradients = history(torch.ones((), device="cpu"))  # type: ignore[misc]
+        history: Any = torch.ones((), device="cpu", requires_grad=True).clamp(min=bound).grad_fn
+        gradients = history(torch.ones((), device="cpu"))
         return float(gradients if isinstance(gradients, torch.Tensor) else gradients[0])
 
 
