@@ -145,9 +145,9 @@ def _at_run_time(windows: Sequence[OutputWindow], parts: Partition) -> BySizes[S
 
 
 def _shows_memory(window: OutputWindow, given: int) -> bool:
-    """Whether autograd knows of a window's memory, which is none of the `given` outputs, as what the window views."""
-    kind, position = window.base
-    return kind == "output" and position >= given and window.spec.tracked
+    """Whether an output is memory that is none of the `given` outputs, or a view of it in autograd's eyes."""
+    (kind, position), spec = window.base, window.spec
+    return kind == "output" and position >= given and spec.tracked and (spec.is_view or not window.own_history)
 
 
 def _unread(joint: Joint) -> list[int]:
