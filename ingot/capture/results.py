@@ -33,6 +33,7 @@ from ingot.capture.values.containers import (
     SliceValue,
     TupleValue,
     VaryingRange,
+    is_plain_key,
 )
 from ingot.capture.values.contexts import TokenValue, make_token
 from ingot.capture.values.deques import DequeIterator, DequeValue
@@ -52,6 +53,7 @@ from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
+from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
@@ -207,7 +209,10 @@ class Results:
         return made
 
     def _set(self, value: SetValue) -> Recipe:
-        return residual.Collection(value.cls, self._items(list(value.entries.values())))
+        if not all(map(is_plain_key, value.entries)):
+            return residual.Collection(value.cls, self._items(list(value.entries.values())))
+        members = [value.entries[key] for key in _building_order(value)]
+        return Call(value.cls, (residual.Collection(tuple, self._items(members)),))
 
     def _entries(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
         wrap_key = self.session.wrap_key
@@ -266,6 +271,8 @@ class Results:
 
     def _sequence_iterator(self, value: SequenceIterator) -> Recipe:
         where = (residual.Constant(value.position), residual.Constant(value.ended))
+        if isinstance(value, ConstantIterator) and value.start is not None:
+            return Call(_advanced, (Call(copy.copy, (residual.Constant(value.start),)), *where))
         made = residual.Filled(Call(_iterator_of, (self._recipe(value.sequence),)), [])
         if self._is_changed(value.sequence):  # which may not reach so far before that
             self._last.append(Call(_place, (made, *where)))
@@ -473,6 +480,13 @@ class Results:
 
 _CELL: Any = vars(CellType)["cell_contents"]
 _FACTORY: Any = vars(defaultdict)["default_factory"]
+
+
+def _building_order(value: SetValue) -> list[Any]:
+    """The keys in an order that makes a set of the same order, where there is one."""
+    added, ordered = list(value.entries), list(value.hashed)
+    keeps_order = list(set(added)) != ordered and list(set(ordered)) == ordered
+    return ordered if keeps_order else added
 
 
 def _give_traceback(error: BaseException, raiser: Any) -> None:

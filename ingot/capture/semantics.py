@@ -3,10 +3,11 @@ arithmetic."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import operator
 import reprlib
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber, tell_apart
 from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
 from ingot.capture.values.sequences import ConstantIterator, SliceValue
+from ingot.capture.values.signatures import EMPTY
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import TensorValue
 from ingot.errors import Unsupported
@@ -34,8 +36,9 @@ _UNKNOWN = object()
 _NOT_BEFORE_TENSORS = frozenset({TensorValue, ConstantValue})
 """Operands whose rule is never asked before that of a tensor on their left."""
 
-_EMPTY = frozenset({list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque, Counter})
-"""Built-in classes of which an empty instance fails as any other does."""
+_COPIED_ITERATORS = frozenset(
+    {type(iter(c)) for c in ("", "\u0100", b"", range(0), range(1 << 64))}
+)
 
 _repr_guard: Any = reprlib.recursive_repr()
 _RECURSION_GUARDS = frozenset(
@@ -93,6 +96,15 @@ def _refusing(value: ObjectValue) -> dict[str, Any]:
     return {name: _stand_in_for(value) for name in names - _ALLOWED if callable(getattr(value.cls, name, None))}
 
 
+def _unknown_instance(value: Value) -> Any:
+    """An object in place of an instance of a C class of which nothing is known: whoever asks it
+    anything needs it."""
+    cls = value.python_type()
+    special = {name for name in dir(cls) if name.startswith("__") and name.endswith("__")}
+    names = special - set(dir(object)) - _ALLOWED
+    return type(cls.__name__, (), {name: _stand_in_for(value) for name in names})()
+
+
 class Semantics:
     """Mixed into Session."""
 
@@ -131,14 +143,18 @@ class Semantics:
                 return OrderedDict(entries) if value.cls is OrderedDict else entries
             if isinstance(value, SetValue):
                 return value.cls([self.known(item) for item in value.entries.values()])
+            if hasattr(value, "built"):
+                return value.built(self)
             if isinstance(value, BuiltinObject):  # the number or text
                 return self.known(value.content)
             specialize = getattr(value, "specialize", None)
             return specialize(self) if specialize else value.constant()
         except NotConstant as unknown:
-            raise self.unsupported(
-                f"the value of {unknown.args[0].describe()} is needed, which is not known during capture"
-            ) from None
+            raise self._not_known(unknown.args[0]) from None
+
+    def _not_known(self: Session, value: Value) -> Unsupported:  # type: ignore[misc]
+        reason = f"the value of {value.describe()} is needed, which is not known during capture"
+        return self.unsupported(reason)
 
     def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """The value with all that it holds realized, to be given to an operation of the graph."""
@@ -171,6 +187,13 @@ class Semantics:
             kind = type_name(value.python_type())
             raise self.raised(TypeError, f"'{kind}' object cannot be interpreted as an integer")
         return self.known(value)
+
+    def position(self: Session, value: Value) -> int:  # type: ignore[misc]
+        """Where a method is to begin or end its search."""
+        if find_missing(self.realize(value).python_type(), "__index__"):
+            message = "slice indices must be integers or have an __index__ method"
+            raise self.raised(TypeError, message)
+        return self.integer(value)
 
     def index(self: Session, key: Value) -> Any:  # type: ignore[misc]
         """A position in a list or tuple."""
@@ -271,9 +294,11 @@ class Semantics:
     def _shown_key(self: Session, key: Any) -> Any:  # type: ignore[misc]
         return self.shown(self.realize(self.wrap_key(key)))
 
-    def constant_iterator(self: Session, items: tuple[Any, ...], cls: type) -> Value:  # type: ignore[misc]
-        """The iterator of a constant."""
-        return ConstantIterator(TupleValue([self.wrap_constant(item) for item in items], tuple), cls)
+    def constant_iterator(self: Session, iterator: Any) -> Value:  # type: ignore[misc]
+        """The value of an iterator over a constant, which nobody else has."""
+        start = copy.copy(iterator) if type(iterator) in _COPIED_ITERATORS else None
+        elements = TupleValue(map(self.wrap_constant, iterator), tuple)
+        return ConstantIterator(elements, type(iterator), start)
 
     # -- protocols -----------------------------------------------------------------------------------------------------
 
@@ -285,6 +310,13 @@ class Semantics:
 
     def iterate(self: Session, value: Value) -> Value:  # type: ignore[misc]
         return self.realize(value).iterate(self)
+
+    def is_iterable(self: Session, value: Value) -> bool:  # type: ignore[misc]
+        """Whether iter() takes it."""
+        cls = self.realize(value).python_type()
+        if hasattr(cls, "__iter__"):
+            return cls.__iter__ is not None
+        return hasattr(cls, "__getitem__")
 
     def get_item(self: Session, owner: Value, key: Value) -> Value:  # type: ignore[misc]
         return self.realize(owner).get_item(self, self.realize(key))
@@ -368,8 +400,8 @@ class Semantics:
         cls = value.python_type()
         if isinstance(value, ConstantValue):
             return value.object
-        if cls in _EMPTY:
-            return cls()
+        if cls in EMPTY:
+            return EMPTY[cls]()
         if isinstance(value, BuiltinObject):
             base = plain_base(cls)
             content = value.content.constant() if isinstance(value.content, ConstantValue) else ()
@@ -390,10 +422,20 @@ class Semantics:
             except Unsupported as reason:
                 known.append(self.stand_in(value))
                 unknown = reason
-        result = self.python(function, *known[: len(args)], **dict(zip(kwargs, known[len(args) :])))
+        try:
+            named = dict(zip(kwargs, known[len(args) :]))
+            result = self.python(function, *known[: len(args)], **named)
+        except NotConstant as asked:
+            raise unknown or self._not_known(asked.args[0]) from None
         if unknown is not None:
             raise unknown
         return result
+
+    def refused(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        """An object that a C function refuses as it does the value's, for one that it does refuse:
+        what an instance of a C class holds does not matter then, nor what else it can do."""
+        found = self._stand_in(value, False)
+        return type(value.python_type().__name__, (), {})() if found is _UNKNOWN else found
 
     def stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """The Python object of a value, or one that a C function refuses as it does the value's."""
@@ -403,9 +445,7 @@ class Semantics:
             return specialize(self) if specialize else value.constant()
         except NotConstant:
             found = self._stand_in(value, True)
-        if found is _UNKNOWN:
-            raise self.unsupported(f"the value of {value.describe()} is needed, which is not known during capture")
-        return found
+        return _unknown_instance(value) if found is _UNKNOWN else found
 
     def identity_number(self, value: Value) -> Value:
         """id()."""

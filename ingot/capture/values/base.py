@@ -6,10 +6,13 @@ a `LazyValue`, which answers no question at all, until `Session.realize` guards 
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from ingot.capture.values import signatures
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -269,18 +272,19 @@ class NativeMethod(Value):
         return session.wrap_constant(same == (function is operator.eq))
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        cls = self.owner.python_type()
+        raw = signatures.method_of(cls, self.name)
+        known = raw is not None and cls in signatures.EMPTY
+        if known and signatures.refuses(raw, 1 + len(args), tuple(kwargs)):
+            nothing = dict.fromkeys(kwargs)
+            session.python(raw, signatures.model_of(cls), *[None] * len(args), **nothing)
         try:
             return self.method(self.owner, session, *map(session.realize, args), **session.realize_all(kwargs))
         except NotConstant as unknown:
             raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None
         except TypeError as error:
-            cls = self.owner.python_type()
-            model = getattr(cls(), self.name, None) if cls in _MODELS else None
+            model = functools.partial(raw, signatures.model_of(cls)) if known else None
             raise wrong_arguments(session, self, error, model, args, kwargs) from None
-
-
-_MODELS = frozenset({list, tuple, dict, set, frozenset, str, int, float, bytes})
-"""Built-in classes whose methods may be called for real on an empty instance, to see how they fail."""
 
 
 def wrong_arguments(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture import iterators, polyfills
 from ingot.capture.guards import MISSING
+from ingot.capture.values import signatures
 from ingot.capture.values.base import (
     NULL,
     Arguments,
@@ -61,11 +62,13 @@ _OF_INTEGERS = frozenset({math.gcd, math.lcm, math.factorial, math.comb, math.pe
 _OF_FLOATS = {f for module in (math, cmath) for f in vars(module).values() if callable(f)} - _OF_INTEGERS
 _HARMLESS = frozenset(
     getattr(builtins, n)
-    for n in "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round".split()
+    for n in (
+        "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round format"
+    ).split()
 )
 """May be called for real to see how they fail."""
 
-_PURE_CLASSES = frozenset({str, bytes, int, float, complex})
+_PURE_CLASSES = frozenset({str, bytes, int, float, complex, bool})
 """Their class and static methods are pure."""
 
 POLYFILLS: dict[Any, Any] = {**polyfills.FUNCTIONS, **iterators.REPLACEMENTS}
@@ -143,6 +146,7 @@ class BuiltinValue(Value):
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
         if self.object in POLYFILLS and self.object not in RULES:
+            _check_arguments(session, self.object, args, kwargs)
             return session.builtin(POLYFILLS[self.object]).callee(session, args, kwargs)
         return None
 
@@ -168,6 +172,7 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
             model = function if isinstance(function, type) or function in _HARMLESS else None
             raise wrong_arguments(session, BuiltinValue(function), error, model, args, kwargs) from None
     if function in POLYFILLS:
+        _check_arguments(session, function, args, kwargs)
         return session.call(session.builtin(POLYFILLS[function]), args, kwargs)
     if function in _OPERATORS and len(args) == 2:
         return session.binary(function, args[0], args[1])
@@ -189,6 +194,16 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
     if function not in PURE:
         raise session.unsupported(f"{getattr(function, '__qualname__', function)}() is called, a C function")
     return call_pure(session, function, args, kwargs)
+
+
+def _check_arguments(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> None:
+    """Raises what a C function raises for a wrong number of arguments, or wrong names."""
+    if not signatures.refuses(function, len(args), tuple(kwargs)):
+        return
+    given: list[Any] = [None] * len(args)
+    if getattr(function, "__objclass__", None) is not None and args:
+        given[0] = signatures.model_of(session.realize(args[0]).python_type())
+    session.python(function, *given, **dict.fromkeys(kwargs))
 
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
@@ -597,7 +612,8 @@ def divmod_(session: Session, a: Value, b: Value) -> Value:
         found = special_first(session, owner, name, other)
         if found is not None and found.python_type() is not type(NotImplemented):
             return found
-    if all(issubclass(v.python_type(), (int, float)) and not isinstance(v, ObjectValue) for v in (a, b)):
+    numbers = [issubclass(v.python_type(), (int, float)) for v in (a, b)]
+    if all(numbers) and not all(isinstance(v, (ConstantValue, ObjectValue)) for v in (a, b)):
         quotient = session.binary(operator.floordiv, a, b)
         return session.tuple_of_values([quotient, session.binary(operator.mod, a, b)])
     return session.wrap_constant(session.really(divmod, [a, b], {}))
@@ -633,6 +649,8 @@ def index(session: Session, value: Value) -> Value:
 
 @rule(builtins.format)
 def format_(session: Session, value: Value, spec: Value | None = None) -> Value:
+    if spec is not None and not issubclass(spec.python_type(), str):
+        session.python(format, "", session.refused(spec))
     return ConstantValue(session.format_of(value, "" if spec is None else session.known(spec)))
 
 

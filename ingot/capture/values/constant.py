@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, type_name
+from ingot.capture.values.signatures import method_of
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -59,7 +61,7 @@ class ConstantValue(Value):
 
     def iterate(self, session: Session) -> Value:
         iterator = session.python(iter, self.object)
-        return session.constant_iterator(tuple(iterator), type(iterator))
+        return session.constant_iterator(iterator)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return session.wrap_constant(session.python(function, self.object))
@@ -116,10 +118,14 @@ class ConstantMethod(Value):
                 return late
         if type(self.owner.object) is str and self.name in ("join", "format", "format_map"):
             return ConstantValue(self._text(session, self.owner.object, args, kwargs))
-        method = getattr(self.owner.object, self.name)
+        method = method_of(type(self.owner.object), self.name)
+        if method is None:
+            method = getattr(self.owner.object, self.name)
+        else:
+            method = functools.partial(method, self.owner.object)  # as an error of it tells
         result = session.really(method, args, kwargs)
         if hasattr(type(result), "__next__"):
-            return session.constant_iterator(tuple(result), type(result))
+            return session.constant_iterator(result)
         return session.wrap_constant(result)
 
     def _text(self, session: Session, text: str, args: Arguments, kwargs: Keywords) -> str:

@@ -263,7 +263,7 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     found = special_first(session, args[0], "__bytes__") if args else None
     if found is not None:
         return found
-    if args and not args[0].is_constant():
+    if len(args) == 1 and not args[0].is_constant():
         if not hasattr(args[0].python_type(), "__iter__"):
             kind = type_name(args[0].python_type())
             raise session.raised(TypeError, f"cannot convert '{kind}' object to bytes")
@@ -291,8 +291,7 @@ def range_(session: Session, *bounds: Value) -> Value:
         start, stop = (ConstantValue(0), *bounds)[-2:]
         if all(_is_known_before(bound) for bound in (start, stop)):
             return VaryingRange(session, start, stop)
-    known = [ConstantValue(session.integer(b)) if isinstance(b, ObjectValue) else b for b in bounds]
-    return RangeValue(session.really(range, known, {}))
+    return RangeValue(session.python(range, *map(session.integer, bounds)))
 
 
 def _is_known_before(bound: Value) -> bool:

@@ -18,6 +18,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_keys
 from ingot.capture.values.base import NULL, LazyValue, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import IdentityKey, ObjectValue
 from ingot.capture.values.sequences import (
     Container,
@@ -54,6 +55,7 @@ __all__ = [
     "SliceValue",
     "TupleValue",
     "VaryingRange",
+    "is_plain_key",
 ]
 
 
@@ -148,10 +150,10 @@ class DictValue(Container):
         if function is operator.ior and not reflected:
             self.method_update(session, other)
             return self
-        if not isinstance(other, DictValue) or reflected:
+        if not isinstance(other, DictValue):
             return None
         if function is operator.or_:
-            return DictValue({**self.entries, **other.entries}.items(), self.cls)
+            return self._union(*((other, self) if reflected else (self, other)))
         if function in (operator.eq, operator.ne):
             ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
             mine, its = (list(d.entries) if ordered else d.entries.keys() for d in (self, other))
@@ -160,6 +162,12 @@ class DictValue(Container):
             )
             return ConstantValue(same == (function is operator.eq))
         return None
+
+    def _union(self, left: DictValue, right: DictValue) -> DictValue:
+        kind = left if left.cls is not dict or self is left else self
+        made = DictValue({**left.entries, **right.entries}.items(), kind.cls)
+        made.factory = kind.factory
+        return made
 
     def clear(self, session: Session) -> None:
         """Deletes all keys."""
@@ -184,6 +192,8 @@ class DictValue(Container):
     def method_pop(self, session: Session, key: Value, default: Value | None = None) -> Value:
         found = self.remove(session, key.key(session)) or default
         if found is None:
+            if self.cls is OrderedDict:
+                raise _key_error(session, key)
             raise session.raised(KeyError, key)
         return found
 
@@ -229,7 +239,7 @@ class DictValue(Container):
         name = key.key(session)
         value = self.remove(session, name)
         if value is None:
-            raise session.raised(KeyError, key)
+            raise _key_error(session, key)
         others = [] if last is None or session.truth(last) else list(self.entries.items())
         self.write(session, name, value)
         for other, held in others:  # all that lay before it is put behind it
@@ -238,10 +248,18 @@ class DictValue(Container):
         return NONE
 
 
+def _key_error(session: Session, key: Value) -> Exception:
+    """What the methods of OrderedDict raise: a tuple gives all arguments of the error, None is
+    none."""
+    if isinstance(key, TupleValue):
+        return session.raising(ExceptionValue(KeyError, key.items))
+    return session.raising(ExceptionValue(KeyError, [] if key.identity() is None else [key]))
+
+
 _PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 
 
-def _is_plain(key: Any) -> bool:
+def is_plain_key(key: Any) -> bool:
     """Whether a key is looked up by value, without code of the user's."""
     return type(key) in _PLAIN_KEYS or is_plain_constant(key)
 
@@ -288,7 +306,7 @@ class OutsideDict(DictValue):
         written = None if fields is None else fields.read(key)
         if written is not None:
             return None if written is NULL else written
-        if self._entries or not _is_plain(key):
+        if self._entries or not is_plain_key(key):
             return self.entries.get(key)
         if not dict.__contains__(self.object, key):
             session.guard(self.source, Kind.ABSENT_KEY, key)
@@ -520,7 +538,13 @@ class SetValue(Container):
         self.hashed.discard(key)
 
     def contains(self, session: Session, item: Value) -> bool:
-        return self.holds(session, item.key(session))
+        return self.holds(session, self._sought(session, item))
+
+    @staticmethod
+    def _sought(session: Session, item: Value) -> Any:
+        """The key of what is looked for: in the place of a set, a frozenset of its members."""
+        is_set = isinstance(item, SetValue) and item.cls is set
+        return (session.set_of(item, frozenset) if is_set else item).key(session)
 
     # -- all of them ---------------------------------------------------------------------------------------------------
 
@@ -618,7 +642,7 @@ class SetValue(Container):
         return NONE
 
     def method_discard(self, session: Session, item: Value) -> Value:
-        self.discard(session, item.key(session))
+        self.discard(session, self._sought(session, item))
         return NONE
 
     def method_remove(self, session: Session, item: Value) -> Value:
@@ -814,7 +838,7 @@ class OutsideSet(SetValue):
         written = None if fields is None else fields.read(key)
         if written is not None:
             return written is not NULL
-        if self._whole or not _is_plain(key):
+        if self._whole or not is_plain_key(key):
             return key in self.entries
         answer = set.__contains__(self.object, key)
         session.guard(DerivedSource(self.source, _membership(key)), Kind.EQUALS, answer)  # type: ignore[arg-type]

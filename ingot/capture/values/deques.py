@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
-from ingot.capture.values.base import LazyValue, Value
+from ingot.capture.values.base import LazyValue, Value, find_missing
 from ingot.capture.values.builtins import CONTENTS, RULES
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import Container, ListValue
@@ -66,8 +66,12 @@ class DequeValue(Container):
         if function is operator.iadd and not reflected:
             self.method_extend(session, other)
             return self
-        if function is operator.mul and other.is_constant():
-            return DequeValue(session.python(operator.mul, self.held, other.constant()))
+        is_count = hasattr(other.python_type(), "__index__")
+        if function is operator.imul and not reflected and is_count:
+            self.change(session, "__imul__", other)
+            return self
+        if function is operator.mul and is_count:
+            return DequeValue(session.python(operator.mul, self.held, session.integer(other)))
         if not isinstance(other, DequeValue) or reflected:
             return None
         if function is operator.add:
@@ -76,13 +80,22 @@ class DequeValue(Container):
             return session.binary(function, ListValue(self.held, list), ListValue(other.held, list))
         return None
 
+    def method___getitem__(self, session: Session, key: Value) -> Value:
+        if find_missing(key.python_type(), "__index__"):
+            session.python(deque.__getitem__, deque(), session.refused(key))
+        return self.get_item(session, key)
+
+    def built(self, session: Session) -> deque[Any]:
+        """The deque itself, where all that it holds is known."""
+        return deque([session.known(item) for item in self.held], self.held.maxlen)
+
     def method_index(self, session: Session, item: Value, *bounds: Value) -> Value:
-        start, stop = ([session.known(b) for b in bounds] + [None, None])[:2]
+        start, stop = ([session.position(bound) for bound in bounds] + [None, None])[:2]
         start, stop, _ = slice(start, stop).indices(len(self.held))
         for i in range(start, stop):
             if session.equal(session.realize(self.held[i]), item):
                 return ConstantValue(i)
-        raise session.raised(ValueError, f"{item.describe()} is not in deque")
+        raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
 
     def method_count(self, session: Session, item: Value) -> Value:
         return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.held))
@@ -103,7 +116,7 @@ class DequeValue(Container):
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         """Carries out a method that changes it. Items are values, numbers are known."""
-        numbers = 1 if name in ("insert", "rotate", "__setitem__", "__delitem__") else 0
+        numbers = 1 if name in ("insert", "rotate", "__setitem__", "__delitem__", "__imul__") else 0
         known = [session.known(a) for a in args[:numbers]]
         witness = iter(self.held)
         result = session.python(getattr(self.held, name), *known, *args[len(known) :])
@@ -121,7 +134,7 @@ class DequeValue(Container):
             if session.equal(session.realize(element), item):
                 self.change(session, "__delitem__", ConstantValue(i))
                 return NONE
-        raise session.raised(ValueError, f"{item.describe()} is not in deque")
+        raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
 
     def method_extend(self, session: Session, items: Value) -> Value:
         self._put_all(session, "append", items)

@@ -98,30 +98,32 @@ class SequenceValue(Container):
                 return self._like(self.items + other.items)
         if function in (operator.mul, operator.imul) and hasattr(other.python_type(), "__index__"):
             return self._like(self.items * session.integer(other))
-        if function in (operator.eq, operator.ne) and isinstance(other, SequenceValue):
-            same = isinstance(self, ListValue) == isinstance(other, ListValue) and len(self.items) == len(other.items)
+        if not isinstance(other, SequenceValue):
+            return None
+        if isinstance(self, ListValue) != isinstance(other, ListValue):
+            return None
+        if function in (operator.eq, operator.ne):
+            same = len(self.items) == len(other.items)
             same = same and all(
                 session.equal(session.realize(a), session.realize(b)) for a, b in zip(self.items, other.items)
             )
             return ConstantValue(same == (function is operator.eq))
-        if function in (operator.lt, operator.le, operator.gt, operator.ge) and isinstance(other, SequenceValue):
+        if function in (operator.lt, operator.le, operator.gt, operator.ge):
             pair = (session.known(self), session.known(other))
             return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
         return None
 
-    def method_index(self, session: Session, item: Value, start: Value | None = None, stop: Value = NONE) -> Value:
-        ends = [session.stand_in(NONE if end is None else end) for end in (start, stop)]
-        if not all(end is None or hasattr(type(end), "__index__") for end in ends):
-            message = "slice indices must be integers or have an __index__ method"
-            raise session.raised(TypeError, message)
-        bounds = slice(*ends)
+    def method_index(
+        self, session: Session, item: Value, start: Value | None = None, stop: Value | None = None
+    ) -> Value:
+        bounds = slice(*[None if end is None else session.position(end) for end in (start, stop)])
         for i in range(*bounds.indices(len(self.items))):
             if session.equal(session.realize(self.items[i]), item):
                 return ConstantValue(i)
         is_tuple = isinstance(self, TupleValue)
-        raise session.raised(
-            ValueError, "tuple.index(x): x not in tuple" if is_tuple else f"{item.describe()} is not in list"
-        )
+        if is_tuple:
+            raise session.raised(ValueError, "tuple.index(x): x not in tuple")
+        raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in list")
 
     def method_count(self, session: Session, item: Value) -> Value:
         return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.items))
@@ -288,6 +290,8 @@ class ListValue(SequenceValue):
         return ListValue(self.items, list)
 
     def method_sort(self, session: Session, **options: Value) -> Value:
+        if "reverse" in options:
+            session.python([].sort, reverse=session.stand_in(options["reverse"]))
         ordered = session.list_of(session.call(session.builtin(sorted), [self], options)).items
         self._writable(session)
         self.items[:] = ordered
@@ -379,13 +383,14 @@ class SequenceIterator(Value):
 
 
 class ConstantIterator(SequenceIterator):
-    """An iterator over a string or another constant."""
+    """An iterator over a string or another constant. `start` is a real one at the beginning, where
+    it can be copied."""
 
-    __slots__ = ("cls",)
+    __slots__ = ("cls", "start")
 
-    def __init__(self, sequence: SequenceValue, cls: type) -> None:
+    def __init__(self, sequence: SequenceValue, cls: type, start: Any) -> None:
         super().__init__(sequence)
-        self.cls = cls
+        self.cls, self.start = cls, start
 
     def python_type(self) -> type:
         return self.cls

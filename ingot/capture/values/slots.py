@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.values import signatures
 from ingot.capture.values.base import SLOTS, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
@@ -26,12 +27,23 @@ def _slot(name: str) -> Callable[[Slot], Slot]:
     return register
 
 
-def _answer(session: Session, value: Value | None) -> Value:
-    return ConstantValue(NotImplemented) if value is None else value
+def _binary(name: str, function: Any, reflected: bool) -> Slot:
+    def slot(value: Value, session: Session, other: Value) -> Value:
+        found = value.binary(session, function, other, reflected)
+        return _refusal(session, value, name, other) if found is None else found
+
+    return slot
 
 
-def _binary(function: Any, reflected: bool) -> Slot:
-    return lambda value, session, other: _answer(session, value.binary(session, function, other, reflected))
+def _refusal(session: Session, value: Value, name: str, other: Value) -> Value:
+    """How a method refuses an operand, asked of CPython: most give NotImplemented, some raise
+    TypeError."""
+    cls = value.python_type()
+    method, model = signatures.method_of(cls, name), signatures.model_of(cls)
+    if method is not None and type(model) is cls:
+        if session.python(method, model, session.refused(other)) is not NotImplemented:
+            raise session.unsupported(f"{name} of {value.describe()} and {other.describe()}")
+    return ConstantValue(NotImplemented)
 
 
 def _unary(function: Any) -> Slot:
@@ -39,11 +51,11 @@ def _unary(function: Any) -> Slot:
 
 
 for _function, (_name, _reflected) in BINARY_METHODS.items():
-    SLOTS[_name] = _binary(_function, False)
+    SLOTS[_name] = _binary(_name, _function, False)
     if _reflected.startswith("__r"):
-        SLOTS[_reflected] = _binary(_function, True)
+        SLOTS[_reflected] = _binary(_reflected, _function, True)
 for _function, (_name, _) in INPLACE_METHODS.items():
-    SLOTS[_name] = _binary(_function, False)
+    SLOTS[_name] = _binary(_name, _function, False)
 for _function, _name in UNARY_METHODS.items():
     SLOTS[_name] = _unary(_function)
 SLOTS["__abs__"] = _unary(builtins.abs)
@@ -74,9 +86,18 @@ def _converted(function: Any) -> Slot:
 for _name, _converter in {
     "__int__": int, "__float__": float, "__complex__": complex, "__index__": operator.index, "__round__": round,
     "__trunc__": math.trunc, "__floor__": math.floor, "__ceil__": math.ceil, "__divmod__": divmod, "__dir__": dir,
-    "__format__": format, "__bytes__": bytes, "__length_hint__": operator.length_hint,
+    "__bytes__": bytes, "__length_hint__": operator.length_hint,
 }.items():  # fmt: skip
     SLOTS[_name] = _converted(_converter)
+
+
+@_slot("__format__")
+def _format(value: Value, session: Session, spec: Value) -> Value:
+    method = signatures.method_of(value.python_type(), "__format__")
+    if spec.python_type() is not str and method is not None:
+        owner = None if method is object.__format__ else value.constant()
+        session.python(method, owner, session.refused(spec))
+    return session.call(session.builtin(format), [value, spec], {})
 
 
 @_slot("__next__")
