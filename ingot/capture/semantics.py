@@ -21,10 +21,17 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber, tell_apart
-from ingot.capture.values.objects import INPLACE_METHODS, IdentityKey, ObjectValue, StandIn, plain_base
+from ingot.capture.values.objects import (
+    BINARY_METHODS,
+    INPLACE_METHODS,
+    IdentityKey,
+    ObjectValue,
+    StandIn,
+    plain_base,
+)
 from ingot.capture.values.sequences import ConstantIterator, SliceValue
 from ingot.capture.values.signatures import EMPTY
-from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.subclasses import OF_SEQUENCES, SEQUENCES, BuiltinObject
 from ingot.capture.values.tensor import TensorValue
 from ingot.errors import Unsupported
 
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
 
 _PLAIN_OF_INPLACE = {inplace: plain for inplace, (_, plain) in INPLACE_METHODS.items()}
 _UNKNOWN = object()
+_COMPARISONS = frozenset(
+    {operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne}
+)
 _NOT_BEFORE_TENSORS = frozenset({TensorValue, ConstantValue})
 """Operands whose rule is never asked before that of a tensor on their left."""
 
@@ -358,7 +368,7 @@ class Semantics:
             of_tensor = left.binary(self, function, right, False)
             if of_tensor is not None:
                 return of_tensor
-        first = right.python_type() is not left.python_type() and self.comes_first(right, left)
+        first = right.python_type() is not left.python_type() and self.comes_first(function, right, left)
         if first and (made := right.binary(self, self._plain(function), left, True)) is not None:
             return made
         wanted = function
@@ -366,7 +376,7 @@ class Semantics:
         if made is None and function in _PLAIN_OF_INPLACE:
             function = _PLAIN_OF_INPLACE[function]
             made = left.binary(self, function, right, False)
-        if made is None and not first:
+        if made is None and not first and self._is_reflected(function, left, right):
             made = right.binary(self, function, left, True)
         if made is not None:
             return made
@@ -378,12 +388,36 @@ class Semantics:
     def _plain(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return _PLAIN_OF_INPLACE.get(function, function)
 
-    def comes_first(self, right: Value, left: Value) -> bool:
-        """Whether the right operand's rule is asked first: a tensor beside a Python object, or an instance of a
-        subclass."""
+    def comes_first(self: Session, function: Any, right: Value, left: Value) -> bool:  # type: ignore[misc]
+        """Whether the right operand's rule is asked first: a tensor or number of the graph beside a
+        Python object, or an instance of a subclass that has the method anew."""
         if getattr(right, "decides_operators", False):
-            return not getattr(left, "decides_operators", False)
-        return issubclass(right.python_type(), left.python_type()) and hasattr(right, "special")
+            return not getattr(left, "decides_operators", False) and not hasattr(left, "special")
+        if not hasattr(right, "special"):
+            return False
+        plain = self._plain(function)
+        if not self._adds_as_numbers(plain, left) and self._adds_as_numbers(plain, right):
+            return True
+        if not issubclass(right.python_type(), left.python_type()):
+            return False
+        if plain in _COMPARISONS or not hasattr(left, "special"):
+            return True
+        name = BINARY_METHODS[plain][1]
+        methods = [self.class_lookup(value.python_type(), name) for value in (left, right)]
+        return methods[0] is not methods[1]
+
+    def _adds_as_numbers(self: Session, function: Any, value: Value) -> bool:  # type: ignore[misc]
+        """Whether an operator is one of numbers to a value: a list and its kin are only joined and
+        repeated, after the other operand was asked."""
+        if function not in OF_SEQUENCES or plain_base(value.python_type()) not in SEQUENCES:
+            return True
+        return isinstance(value, BuiltinObject) and value.overrides(self, *BINARY_METHODS[function])
+
+    def _is_reflected(self, function: Any, left: Value, right: Value) -> bool:
+        """Whether the right operand is asked at all: that of the same class is asked to compare, no more."""
+        if not hasattr(left, "special") or left.python_type() is not right.python_type():
+            return True
+        return function in _COMPARISONS
 
     def _no_operator(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
         """Raises what Python raises where neither operand knows the operator."""

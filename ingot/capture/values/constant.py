@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, type_name
+from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS
 from ingot.capture.values.signatures import method_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 
 LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
+
+
+_NUMBERS = frozenset({int, float, complex, bool})
 
 
 class ConstantValue(Value):
@@ -76,11 +80,24 @@ class ConstantValue(Value):
                 return session.wrap_constant(self.object * session.integer(other))
         if getattr(other, "decides_operators", False):
             return None
+        content = getattr(other, "content", None)
+        if type(self.object) in _NUMBERS and isinstance(content, ConstantValue):
+            return self._with_number(session, function, content.object, reflected)
         try:
             pair = (self.object, other.constant())
         except NotConstant:
             return None
         return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
+
+    def _with_number(
+        self, session: Session, function: Callable[[Any, Any], Any], number: Any, reflected: bool
+    ) -> Value | None:
+        """The operator with what an instance of a subclass holds, by this number's own method: the
+        other's were asked before, or are not asked."""
+        _, plain = INPLACE_METHODS.get(function, ("", function))
+        method = getattr(type(self.object), BINARY_METHODS[plain][reflected], None)
+        made = NotImplemented if method is None else session.python(method, self.object, number)
+        return None if made is NotImplemented else session.wrap_constant(made)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")

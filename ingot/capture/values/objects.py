@@ -34,31 +34,11 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
+from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.native import Dispatcher
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
-
-_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
-
-
-def _operator(name: str) -> Any:
-    return getattr(operator, name + "_" if name in ("and", "or") else name)
-
-
-BINARY_METHODS: dict[Any, tuple[str, str]] = {
-    **{_operator(name): (f"__{name}__", f"__r{name}__") for name in _ARITHMETIC},
-    **{_operator(name): (f"__{name}__", f"__{mirror}__") for name, mirror in _MIRRORED.items()},
-}
-"""By operator: the left operand's method, and the right operand's."""
-
-UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__", abs: "__abs__"}
-INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
-    getattr(operator, f"i{name}"): (f"__i{name}__", _operator(name)) for name in _ARITHMETIC
-}
-"""By in-place operator: its method, and the operator that stands in for it."""
-
 
 class IdentityKey:
     """An object that hashes by identity, as a key of a captured dict."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,11 @@ from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, Object
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
+
+SEQUENCES = frozenset({list, tuple, str, bytes, deque})
+"""They are joined and repeated, but have no addition and multiplication as numbers have."""
+
+OF_SEQUENCES = frozenset({operator.add, operator.mul, operator.iadd, operator.imul})
 
 _OPERATORS = {name for names in BINARY_METHODS.values() for name in names} | {n for n, _ in INPLACE_METHODS.values()}
 
@@ -54,10 +60,35 @@ class BuiltinObject(ObjectValue):
         return session.text_of(self.content, make)
 
     def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
-        made = super().binary(session, function, other, reflected)
-        if made is None and function in (operator.eq, operator.ne):
-            return None
-        return made
+        if function in OF_SEQUENCES and plain_base(self.cls) in SEQUENCES:
+            return self._as_sequence(session, function, other, reflected)
+        return super().binary(session, function, other, reflected)
+
+    def _as_sequence(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
+        """Addition and multiplication as numbers know them are there only where the class defines
+        them; then the built-in class joins or repeats the content."""
+        name, plain = INPLACE_METHODS.get(function, ("", function))
+        answer = None
+        if name and self.overrides(session, name):
+            answer = self._implemented(self.special(session, name, other))
+        if answer is None and self.overrides(session, *BINARY_METHODS[plain]):
+            answer = self._implemented(self.special(session, BINARY_METHODS[plain][reflected], other))
+        if answer is not None or reflected and plain is operator.add:
+            return answer
+        content = self.content
+        if function is not operator.iadd:  # of which a list takes the elements as it does from others
+            other = getattr(other, "content", other)
+        if plain is operator.add and isinstance(content, ConstantValue):
+            if content.python_type() is not other.python_type():
+                return None
+        made = content.binary(session, function, other, reflected)
+        return self if made is content and name else made
+
+    def overrides(self, session: Session, *names: str) -> bool:
+        """Whether the class defines one of these methods in Python."""
+        return any(isinstance(session.class_lookup(self.cls, name), FunctionType) for name in names)
 
 
 class NamespaceObject(ObjectValue):
@@ -100,7 +131,7 @@ class _OnContent:
             owner.content = session.realize(session.construct(plain_base(owner.cls), args, kwargs))
             return NONE
         method = owner.content.get_attribute(session, self.name)
-        if self.name in _OPERATORS:
+        if self.name in _OPERATORS - {"__iadd__"}:
             args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])
         made = session.call(method, args, kwargs)
         return owner if made is owner.content and self.name not in ("__getitem__", "pop") else made

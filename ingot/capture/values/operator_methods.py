@@ -1,0 +1,30 @@
+"""The methods that stand behind Python's operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def _operator(name: str) -> Any:
+    """The function of the module `operator`."""
+    return getattr(operator, name + "_" if name in ("and", "or") else name)
+
+
+BINARY_METHODS: dict[Any, tuple[str, str]] = {
+    **{_operator(name): (f"__{name}__", f"__r{name}__") for name in _ARITHMETIC},
+    **{_operator(name): (f"__{name}__", f"__{mirror}__") for name, mirror in _MIRRORED.items()},
+}
+"""By operator: the left operand's method, and the right operand's."""
+
+UNARY_METHODS: dict[Any, str] = {
+    operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__", abs: "__abs__"
+}  # fmt: skip
+INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
+    getattr(operator, f"i{name}"): (f"__i{name}__", _operator(name)) for name in _ARITHMETIC
+}
+"""By in-place operator: its method, and the operator that stands in for it."""
