@@ -43,7 +43,7 @@ def call_kw(frame: InterpreterFrame, count: int) -> InterpreterFrame | None:
 def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
     """The elements of what stands behind the star."""
     session, cls = frame.session, args.python_type()
-    if getattr(cls, "__iter__", None) is None and not hasattr(cls, "__getitem__"):
+    if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
         callee = frame.stack[-1] if frame.stack[-1] is not NULL else frame.stack[-2]
         text = session.function_text(callee)
         raise session.raised(TypeError, f"{text} argument after * must be an iterable, not {cls.__name__}")
@@ -54,4 +54,6 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
 def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
     kwargs = frame.session.entries_of(frame.pop()) if has_keywords else {}
     args = _unpacked(frame, frame.pop())
+    if not all(isinstance(name, str) for name in kwargs):
+        raise frame.session.raised(TypeError, "keywords must be strings")
     return _call(frame, args, dict(kwargs))

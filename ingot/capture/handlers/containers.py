@@ -68,7 +68,7 @@ handles("SET_UPDATE")(_method("update"))
 
 def _is_iterable(value: Value) -> bool:
     cls = value.python_type()
-    return getattr(cls, "__iter__", None) is not None or hasattr(cls, "__getitem__")
+    return hasattr(cls, "__iter__") or hasattr(cls, "__getitem__")
 
 
 @handles("LIST_EXTEND")
