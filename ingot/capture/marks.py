@@ -47,6 +47,8 @@ def why_disabled(function: FunctionType) -> str:
         return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
     if breaks_graphs(function):
         return "a graph break is asked for by torch._dynamo.graph_break()"
+    if _is_compiled_by_torch(function):
+        return f"{function.__name__}() is compiled by torch.compile"
     if _is_about_compilation(function):
         return f"{function.__globals__['__name__']}.{function.__qualname__}() is called"
     return ""
@@ -65,6 +67,12 @@ def _is_about_compilation(function: FunctionType) -> bool:
     return function is torch.compile or (
         module.startswith("ingot.") and not module.startswith(("ingot.capture.", "ingot.compiler"))
     )
+
+
+def _is_compiled_by_torch(function: FunctionType) -> bool:
+    """Whether it is what torch.compile returns, which runs with torch's own frame hook in place."""
+    is_torchs = function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
+    return is_torchs and "_torchdynamo_orig_callable" in vars(function)
 
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:

@@ -5,6 +5,8 @@
    decision is kept in the code object's extra slot and dies with it. */
 #include "frames_parts.h"
 
+#include "stance.h"
+
 #ifndef _WIN32
 #include <pthread.h>
 #endif
@@ -246,6 +248,13 @@ static void install_hook(void) {
     _PyInterpreterState_SetEvalFrameFunc(interpreter, frame_hook);
 }
 
+/* Whether a frame is torch.compile's to compile: it would look at ours as well if we took this one. */
+static bool is_torchs(void) {
+    bool alone = below == _PyEval_EvalFrameDefault &&
+                 _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == frame_hook;
+    return !alone && ingot_torch_compiles();
+}
+
 static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
     if (active_threads == 0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
         remove_hook();
@@ -258,6 +267,8 @@ static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) 
         here.plain = NULL;
         return hand_on(thread, frame, throwflag);
     }
+    if (is_torchs())
+        return hand_on(thread, frame, throwflag);
     PyObject *entry;
     if (find_entry(function, code, &entry) < 0)
         return retire(thread, frame, NULL);

@@ -4,6 +4,7 @@
 #include "grad_mode.h"
 #include "program.h"
 #include "recorder_parts.h"
+#include "stance.h"
 
 static PyObject *name__sequence_nr, *name_expected, *name_passed, *name_left, *name_done, *name_call,
     *name_maybe_clear_saved_tensors, *name_saved_tensors, *name_program, *name_sizes;
@@ -221,7 +222,7 @@ static PyObject *by_argument(const Recorder *recorder, const Way *way, Objects *
     return gradients;
 }
 
-PyObject *ingot_recorder_backward(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+static PyObject *backward_of(PyObject *const *args, Py_ssize_t count) {
     PyObject *node = args[0], *program = PyObject_GetAttr(node, name_program);
     PyObject *sizes = program ? PyObject_GetAttr(node, name_sizes) : NULL, *gradients = NULL;
     Recorder *recorder = (Recorder *)program;
@@ -243,6 +244,15 @@ PyObject *ingot_recorder_backward(PyObject *Py_UNUSED(module), PyObject *const *
     }
     Py_XDECREF(sizes);
     Py_XDECREF(program);
+    return gradients;
+}
+
+PyObject *ingot_recorder_backward(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    if (!ingot_frames_are_hooked())
+        return backward_of(args, count);
+    PyObject *hook = ingot_hide_from_torch();
+    PyObject *gradients = backward_of(args, count);
+    ingot_show_to_torch(hook);
     return gradients;
 }
 

@@ -6,6 +6,8 @@
  * that is the outcome; where none does, work that was given up is done again. */
 #include "signals.h"
 
+#include "stance.h"
+
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -384,11 +386,7 @@ static void let_go(PyObject *lock) {
     PyErr_Restore(type, raised, traceback);
 }
 
-static PyObject *run_whole(PyObject *Py_UNUSED(module), PyObject *given) {
-    PyObject *function, *args, *kwargs;
-    int alone;
-    if (!PyArg_ParseTuple(given, "OO!O!p:run_whole", &function, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &alone))
-        return NULL;
+static PyObject *run_attempts(PyObject *function, PyObject *args, PyObject *kwargs, bool alone) {
     for (double waits = 0;; waits = waits == 0 ? PATIENCE : 2 * waits) {
         PyObject *lock = alone ? Py_NewRef(compile_lock) : NULL;
         if (lock != NULL && take(lock) < 0) {
@@ -407,6 +405,17 @@ static PyObject *run_whole(PyObject *Py_UNUSED(module), PyObject *given) {
             return result;
         PyErr_Clear();
     }
+}
+
+static PyObject *run_whole(PyObject *Py_UNUSED(module), PyObject *given) {
+    PyObject *function, *args, *kwargs;
+    int alone;
+    if (!PyArg_ParseTuple(given, "OO!O!p:run_whole", &function, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &alone))
+        return NULL;
+    PyObject *hook = ingot_frames_are_hooked() ? ingot_hide_from_torch() : NULL;
+    PyObject *result = run_attempts(function, args, kwargs, alone);
+    ingot_show_to_torch(hook);
+    return result;
 }
 
 static PyObject *run_handled(PyObject *Py_UNUSED(module), PyObject *given) {

@@ -32,22 +32,39 @@ static PyObject *runs_eager(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
     return PyBool_FromLong(ingot_runs_eager());
 }
 
-/* Sets this thread's hook of torch.compile's; gives the one before, or NULL without an exception where there is none to
- * set. */
-static PyObject *set_torch_hook(PyObject *hook) {
+/* A function of torch.compile's, of its frame hook; NULL where there is none, with an exception or without one. */
+static PyObject *torch_function(const char *name) {
     PyObject *modules = PyImport_GetModuleDict();
     if (PyDict_GetItemString(modules, "torch._dynamo") == NULL)
         return NULL;
-    PyObject *found = Py_XNewRef(PyDict_GetItemString(modules, "torch._C")), *before = NULL;
-    static const char *const path[] = {"_dynamo", "eval_frame", "set_eval_frame"};
+    PyObject *found = Py_XNewRef(PyDict_GetItemString(modules, "torch._C"));
+    const char *const path[] = {"_dynamo", "eval_frame", name};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(path) && found != NULL; i++)
         Py_SETREF(found, PyObject_GetAttrString(found, path[i]));
+    return found;
+}
+
+/* Sets this thread's hook of torch.compile's; gives the one before, or NULL without an exception where there is none to
+ * set. */
+static PyObject *set_torch_hook(PyObject *hook) {
+    PyObject *found = torch_function("set_eval_frame"), *before = NULL;
     if (found != NULL)
         before = PyObject_CallOneArg(found, hook);
     Py_XDECREF(found);
     if (before == NULL)
         PyErr_Clear();
     return before;
+}
+
+bool ingot_torch_compiles(void) {
+    static PyObject *get_hook;
+    if (get_hook == NULL && (get_hook = torch_function("get_eval_frame_callback")) == NULL)
+        return PyErr_Clear(), false;
+    PyObject *hook = PyObject_CallNoArgs(get_hook);
+    bool on = hook != NULL && hook != Py_None;
+    Py_XDECREF(hook);
+    PyErr_Clear();
+    return on;
 }
 
 PyObject *ingot_hide_from_torch(void) { return set_torch_hook(Py_None); }

@@ -18,6 +18,9 @@ static inline bool ingot_frames_are_hooked(void) {
     return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) != _PyEval_EvalFrameDefault;
 }
 
+/* Whether this thread is in a function that torch.compile compiles, with all that it calls. No exception is set. */
+bool ingot_torch_compiles(void);
+
 /* Turns torch.compile's frame hook off for this thread, so that it captures nothing of Ingot's; gives what it was, or
  * NULL, for `ingot_show_to_torch`. Neither changes the exception that is set. */
 PyObject *ingot_hide_from_torch(void);
