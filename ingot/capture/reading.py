@@ -173,8 +173,6 @@ class Reading:
 
     def optional_attribute(self: Session, value: Value, name: str) -> Value | None:  # type: ignore[misc]
         """An attribute of an object; None where reading it raises AttributeError."""
-        if not isinstance(value, ObjectValue) and find_missing(value.python_type(), name):
-            return None
         try:
             return value.get_attribute(self, name)
         except Raised as raised:

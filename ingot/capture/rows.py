@@ -22,6 +22,7 @@ from ingot.capture.values import (  # noqa: F401
     number_formulas,
     optimizers,
     outside_iterators,
+    overriding,
     scalers,
     selected,
     size_checks,

@@ -6,7 +6,6 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Modul
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import overrides
 from torch.distributions.utils import _lazy_property_and_property
 
 from ingot.capture import polyfills
@@ -54,9 +53,6 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.compiler.is_compiling: True,  # where `Session.says_compiling`
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
-    overrides.has_torch_function: False,
-    overrides.has_torch_function_unary: False,
-    overrides.has_torch_function_variadic: False,
     torch._C._get_tracing_state: None,
     torch.cuda.is_current_stream_capturing: False,
     torch._C._log_api_usage_once: None,

@@ -1,0 +1,58 @@
+"""Whether torch's functions are overridden by what they are given, as `__torch_function__` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import overrides
+
+from ingot.capture.values.base import Value
+from ingot.capture.values.builtins import rule
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.tensor import TensorValue
+from ingot.origins import is_trusted
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_NAME = "__torch_function__"
+_DISABLED = torch._C._disabled_torch_function_impl
+
+
+def _overrides(session: Session, value: Value) -> bool:
+    """Whether a value overrides torch's functions, or a mode does."""
+    if _mode_is_seen(session):
+        return True
+    value = session.realize(value)
+    cls = value.python_type()
+    if cls in _PLAIN or not torch._C._is_torch_function_enabled():
+        return False
+    if isinstance(value, TensorValue):
+        return getattr(cls, _NAME) is not _DISABLED
+    found = session.optional_attribute(value, _NAME)
+    return found is not None and session.realize(found).identity() is not _DISABLED
+
+
+def _mode_is_seen(session: Session) -> bool:
+    """Whether a mode overrides torch's functions for who asks: torch's own functions are captured
+    as if the mode had called them already."""
+    asker = session.frames[-1].function.namespace.get("__name__") if session.frames else None
+    return torch._C._is_torch_function_mode_enabled() and not is_trusted(asker)
+
+
+@rule(overrides.has_torch_function)
+def has_torch_function(session: Session, relevant_args: Value) -> Value:
+    values = session.items_of(relevant_args, "expected a sequence")
+    return ConstantValue(any(_overrides(session, value) for value in values))
+
+
+@rule(overrides.has_torch_function_unary)
+def has_torch_function_unary(session: Session, value: Value) -> Value:
+    return ConstantValue(_overrides(session, value))
+
+
+@rule(overrides.has_torch_function_variadic)
+def has_torch_function_variadic(session: Session, *values: Value) -> Value:
+    return ConstantValue(any(_overrides(session, value) for value in values))
