@@ -118,11 +118,14 @@ class ExceptionValue(ObjectValue):
         self.was_raised = True
         if not isinstance(handled, ExceptionValue) or handled is self:
             return
-        before = handled
+        before, passed = handled, set[int]()
         while isinstance(context := session.realize(before._part("__context__")), ExceptionValue):
-            if context is self:  # no circle is made
+            if context is self:  # no cycle is made
                 before.set_part(session, "__context__", NONE)
                 break
+            if id(context) in passed:  # there is one, which self is not on
+                break
+            passed.add(id(context))
             before = context
         self.set_part(session, "__context__", handled)
 
