@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -27,6 +28,7 @@ from ingot.capture.sources import Source
 from ingot.collection import paused_collection
 from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported, of_hooks
 from ingot.explain.compilation import Compilation, stage
+from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.graph.ambient import Modes, undisturbed
 from ingot.graph.symbols import too_large
 from ingot.loops.side_effects import acts
@@ -79,6 +81,7 @@ class Compiler:
         self.expects_errors = True  # that eager raises what capture says that it does
         self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
         self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
+        self.failures = Failures()
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
         self.root: Compiler = self
         self.hot_left = MAX_HOT
@@ -102,6 +105,7 @@ class Compiler:
         self.supposes = self.options.dynamic is not False and self.options.is_native
         self.takes_data_dependent_sizes = self.options.is_native
         self.continuations.clear()
+        self.failures.clear()
         self.expects_errors = True
         self.overflow = self.watched = None
         self.hot_left = MAX_HOT
@@ -119,6 +123,8 @@ class Compiler:
             return self._run_eager(self._watched(), args, kwargs)
         if not self.options.fullgraph and any(guards.is_exceeded(slots) for guards in self.guards):
             return self._run_eager(None, args, kwargs)  # the integers of this call have more than 63 bits
+        if self.failures.put_off(slots):
+            return self._run_eager(None, args, kwargs)
         start, known = time.perf_counter(), len(self.guards)
         compilation, run, served = self._compile_unless_served(slots, args, kwargs, known)
         if served:  # by another thread, while this one waited
@@ -173,12 +179,13 @@ class Compiler:
         run: Run | None = None
         try:
             run = self._compile_data(compilation, slots, args, kwargs)
+            self.failures.forget(slots)
         except Unsupported as reason:
             self._leave_to_eager(compilation, reason)
         except BackendError:
             raise
-        except Exception as bug:
-            self._report_bug(compilation, bug)
+        except Exception as error:
+            self._note_failure(compilation, error, slots)
         self.compilations.append(compilation)
         if "INGOT_DEBUG" in os.environ:
             from ingot.explain.debug import debug  # pays for its imports only when asked for
@@ -208,7 +215,7 @@ class Compiler:
         """Compile with symbols for sizes that the data decide; where that cannot be done, the graph breaks there."""
         try:
             return self._compile_sizes(compilation, slots, args, kwargs)
-        except BackendError:
+        except (BackendError, *PASSING):
             raise
         except Exception as problem:
             captured = compilation.captured
@@ -241,7 +248,7 @@ class Compiler:
                 why = captured.break_
                 if why is None or not has_symbols(why) or str(capture(static).break_) == str(why):
                     return self._add_entry(compilation, captured, slots)  # it does not break for the symbols' sake
-            except BackendError:
+            except (BackendError, *PASSING):
                 raise
             except Exception as problem:
                 if not has_symbols(compilation.captured or problem):
@@ -453,17 +460,30 @@ class Compiler:
         if reason.guards is not None and not self._asks_eager(reason):
             self._add_eager_entry(reason.guards)
 
-    def _report_bug(self, compilation: Compilation, bug: Exception) -> None:
-        """Ingot's own fault, before anything visible was done: say so once, run this function in eager from now on."""
+    def _note_failure(self, compilation: Compilation, error: Exception, slots: tuple[Any, ...]) -> None:
+        """An error that is not the program's, before anything visible was done. The call runs in eager, and its like
+        is tried again; after a few internal errors it is left to eager as long as the facts that led there hold."""
+        reason = explained(error)
         if self.options.fullgraph:
-            raise bug
-        compilation.skipped = Unsupported(f"internal error: {type(bug).__name__}: {bug}")
-        log.error("internal error, the call runs in eager; please report this", exc_info=bug)
-        self._add_eager_entry(GuardSet())
+            raise GraphBreakError(reason) from error if isinstance(error, RecursionError) else error
+        captured = compilation.captured
+        guards: GuardSet | None = vars(error).pop("__ingot_guards__", captured.guards if captured else None)
+        failure = self.failures.note(_check_of(guards), slots)
+        left = guards is not None and failure.count >= ATTEMPTS and not isinstance(error, PASSING)
+        reason.reason += f" ({'not tried again while the facts hold' if left else failure.again()})"
+        compilation.skipped = reason
+        if failure.count == 1 and not isinstance(error, PASSING):
+            log.error("internal error, the call runs in eager; please report this", exc_info=error)
+        if left and guards is not None:
+            self.failures.forget(slots)
+            with contextlib.suppress(Exception):  # the guards may be what is wrong
+                self._add_eager_entry(guards, last=True)
 
     @serial
-    def _add_eager_entry(self, guards: GuardSet) -> None:
-        self.entries.append(self.dispatcher.add_entry(GuardTree(guards.native_spec(())), None, None))
+    def _add_eager_entry(self, guards: GuardSet, last: bool = False) -> None:
+        """`last`: behind those that are compiled."""
+        tree = GuardTree(guards.native_spec(()))
+        self.entries.append(self.dispatcher.add_entry(tree, None, None, general=last))
         self.guards.append(guards)
 
     def _overflow(self) -> Unsupported:
@@ -547,6 +567,11 @@ class Continuation(Compiler):
             _native.set_code_entry(self.chain.points[0].code, None)
         else:
             super()._report_overflow(compilation)
+
+
+def _check_of(guards: GuardSet | None) -> Holds:
+    """Whether they hold for a call; without guards nothing is known of what led to a failure."""
+    return lambda slots: guards is None or guards.check_python(slots) is None
 
 
 def _import_pipeline() -> Callable[..., Any]:

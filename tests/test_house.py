@@ -22,6 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "origins": set(),
     "native": set(),
     "serial": {"native"},
+    "failures": set(),
     "loops": set(),
     "graph": {"loops"},
     "schedule": {"loops"},

@@ -4,6 +4,7 @@ Python."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -249,6 +250,10 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
         reason.skip = reason.skip or session.graph.in_one_piece
         if reason.step is None and end is None:
             reason.step = session.broken_at
+        raise
+    except Exception as error:  # of Ingot's own, or for want of memory or stack
+        with suppress(AttributeError):
+            error.__ingot_guards__ = guards  # type: ignore[attr-defined]
         raise
     finally:
         session.graph.context.shapes.at_work = None

@@ -185,6 +185,8 @@ class Session(Semantics, Reading):
         """What a pure function gives for known objects; what it raises is raised in the captured program."""
         try:
             return function(*args, **kwargs)
+        except RecursionError:  # there is less stack than in the program itself
+            raise
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise self.raising(ExceptionValue(type(error), [self.wrap_constant(a) for a in error.args])) from None
 

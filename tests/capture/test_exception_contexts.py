@@ -80,7 +80,7 @@ def raised_again(x, errors):
             try:
                 raise errors[1]
             except KeyError:
-                raise first
+                raise first  # noqa: B904
     except ValueError as error:
         return x + 1, error
 

@@ -1,0 +1,80 @@
+"""Compilations that failed by an error of Ingot's own, or for want of memory or stack. Such an error is a fact about
+one call: the variants that are there stay, and the like is tried again, at intervals that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ingot.errors import Unsupported
+
+PASSING = (MemoryError, RecursionError, torch.OutOfMemoryError)
+"""Errors that depend on the moment, and not on what is compiled."""
+
+ATTEMPTS = 3
+"""How often the same facts may lead to an internal error until they are left to eager as long as they hold."""
+
+Holds = Callable[[tuple[Any, ...]], bool]
+
+
+def explained(error: Exception) -> Unsupported:
+    """The reason why a call ran in eager."""
+    if isinstance(error, RecursionError):
+        return Unsupported("the calls are nested too deeply, or little stack is left", skip=True)
+    kind = "" if isinstance(error, PASSING) else "internal error: "
+    return Unsupported(f"{kind}{type(error).__name__}: {error}", skip=True)
+
+
+@dataclass
+class Failure:
+    """What is known of calls for whose facts compilation has failed."""
+
+    holds: Holds
+    count: int = 0
+    left: int = 0  # such calls that run in eager until the next attempt
+
+    def again(self) -> str:
+        """When it is tried again, for reports."""
+        return (
+            f"tried again after {self.left} such calls"
+            if self.left
+            else "tried again at the next such call"
+        )
+
+    def note(self) -> None:
+        self.count += 1
+        self.left = (1 << min(self.count - 1, 16)) - 1
+
+
+class Failures:
+    """The failures of one compiled function."""
+
+    def __init__(self) -> None:
+        self._known: list[Failure] = []
+
+    def put_off(self, slots: tuple[Any, ...]) -> bool:
+        """Whether a call is one of those that wait for the next attempt."""
+        for failure in self._known:
+            if failure.left and failure.holds(slots):
+                failure.left -= 1
+                return True
+        return False
+
+    def note(self, holds: Holds, slots: tuple[Any, ...]) -> Failure:
+        """Take note of a failure for the facts that `holds` checks."""
+        known = next((failure for failure in self._known if failure.holds(slots)), None)
+        if known is None:
+            known = Failure(holds)
+            self._known.append(known)
+        known.note()
+        return known
+
+    def forget(self, slots: tuple[Any, ...]) -> None:
+        """Forget what failed for a call: it is compiled, or left to eager."""
+        self._known = [failure for failure in self._known if not failure.holds(slots)]
+
+    def clear(self) -> None:
+        self._known.clear()

@@ -1,0 +1,214 @@
+"""Errors of Ingot's own, and want of memory or stack, while something is compiled: facts about one call."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+import ingot
+from ingot.compiler import Compiler
+from ingot.failures import ATTEMPTS, Failures
+from tests.interruptions import differences, state
+
+STAGES = [
+    "ingot.capture.captured._finish",
+    "ingot.capture.results.Results.recipe",
+    "ingot.capture.recorder.GraphRecorder.finish",
+    "ingot.pipeline.trace_alike",
+    "ingot.graph.record.run_passes",
+    "ingot.pipeline.lower",
+    "ingot.pipeline.verify",
+    "ingot.pipeline.schedule",
+    "ingot.pipeline._machine_code",
+    "ingot.codegen.llvm.module.objects_of",
+    "ingot.pipeline.Program",
+    "ingot.compiler.GuardTree",
+]
+INTERNAL = [
+    RuntimeError,
+    ValueError,
+    AssertionError,
+    KeyError,
+    OSError,
+    TypeError,
+    NotImplementedError,
+]
+PASSING = [MemoryError, RecursionError]
+
+
+@pytest.fixture
+def fails(monkeypatch):
+    """Has a stage raise an error from now on; `fails.count` says how often it did. Without a stage: no more."""
+
+    class Fails:
+        count = 0
+
+        def __call__(self, stage=None, error=None):
+            monkeypatch.undo()
+            if stage is None:
+                return
+
+            def failing(*args, **kwargs):
+                self.count += 1
+                raise error("injected")
+
+            monkeypatch.setattr(stage, failing)
+
+    with torch.no_grad():
+        yield Fails()
+
+
+def f(x):
+    return torch.softmax(x.sin() * 2, -1) + x
+
+
+def broken(x):
+    y = x.cos()
+    torch._dynamo.graph_break()
+    return y * float(y.sum()) + x
+
+
+def check(compiled, function, size):
+    x = torch.arange(float(size)) / 7
+    torch.testing.assert_close(compiled(x), function(x))
+
+
+def hits(compiled):
+    return sum(entry.hits for entry in compiled.entries() if entry.target is not None)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, *PASSING])
+@pytest.mark.parametrize("stage", STAGES)
+def test_good_variants_stay_and_the_like_is_tried_again(stage, error, fails):
+    compiled, before = ingot.compile(f, dynamic=False), state()
+    check(compiled, f, 5)
+    fails(stage, error)
+    check(compiled, f, 6)
+    assert fails.count and differences(before) == []
+    served, compilations = hits(compiled), len(Compiler.of(compiled).compilations)
+    check(compiled, f, 5)
+    assert hits(compiled) == served + 1 and len(Compiler.of(compiled).compilations) == compilations
+    fails()
+    for _ in range(2):
+        check(compiled, f, 6)
+    assert Compiler.of(compiled).compilations[-1].program is not None
+    served = hits(compiled)
+    check(compiled, f, 6)
+    check(compiled, f, 5)
+    check(compiled, f, 7)
+    check(compiled, f, 7)
+    assert hits(compiled) >= served + 3
+
+
+@pytest.mark.parametrize("error", INTERNAL)
+def test_facts_that_always_fail_are_left_to_eager_in_the_end(error, fails):
+    """These and no others, with the reason in the report."""
+    compiled = ingot.compile(f, dynamic=False)
+    check(compiled, f, 5)
+    fails("ingot.pipeline.schedule", error)
+    for _ in range(50):
+        check(compiled, f, 6)
+    assert fails.count == ATTEMPTS
+    why = [str(c.skipped) for c in Compiler.of(compiled).compilations if c.skipped]
+    assert len(why) == ATTEMPTS and all(error.__name__ in reason for reason in why)
+    assert "tried again" in why[0] and "not tried again" in why[-1]
+    fails()
+    served = hits(compiled)
+    check(compiled, f, 5)
+    check(compiled, f, 8)
+    check(compiled, f, 8)
+    assert hits(compiled) >= served + 2
+
+
+@pytest.mark.parametrize("error", PASSING)
+def test_want_of_memory_or_stack_is_no_lasting_reason(error, fails):
+    """It is tried again, at intervals that grow."""
+    compiled = ingot.compile(f)
+    fails("ingot.pipeline.schedule", error)
+    for _ in range(300):
+        check(compiled, f, 6)
+    assert 6 <= fails.count <= 10
+    fails()
+    for _ in range(300):
+        check(compiled, f, 6)
+    assert hits(compiled) > 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, *PASSING])
+def test_in_a_continuation(error, fails):
+    compiled = ingot.compile(broken, dynamic=False)
+    check(compiled, broken, 5)
+    fails("ingot.pipeline.schedule", error)
+    check(compiled, broken, 6)
+    fails()
+    for _ in range(4):
+        check(compiled, broken, 6)
+        check(compiled, broken, 5)
+    [continuation] = Compiler.of(compiled).continuations.values()
+    assert sum(entry.target is not None for entry in continuation.entries) == 2
+    assert sum(entry.target is not None for entry in compiled.entries()) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError, *PASSING])
+def test_fullgraph_raises_the_error(error, fails):
+    compiled = ingot.compile(f, fullgraph=True)
+    fails("ingot.pipeline.schedule", error)
+    for _ in range(2):
+        with pytest.raises((error, ingot.errors.GraphBreakError)):
+            compiled(torch.ones(3))
+    fails()
+    check(compiled, f, 3)
+
+
+def test_little_stack_at_one_call():
+    """What is called first where the stack is nearly used up is compiled where it is not."""
+    compiled = ingot.compile(f)
+
+    def deep(left):
+        return deep(left - 1) if left else compiled(torch.ones(4))
+
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    with torch.no_grad():
+        for room in (10, 25, 60, 100):
+            try:
+                deep(sys.getrecursionlimit() - depth - room)
+            except RecursionError:  # there is too little for the program itself
+                pass
+        for _ in range(20):
+            check(compiled, f, 4)
+    assert hits(compiled) > 0
+
+
+class TestIntervals:
+    def attempts(self, failures, slots, calls):
+        made = 0
+        for _ in range(calls):
+            if not failures.put_off(slots):
+                failures.note(lambda s: s == slots, slots)
+                made += 1
+        return made
+
+    def test_they_grow(self):
+        assert [self.attempts(Failures(), (1,), n) for n in (1, 2, 3, 4, 100, 1000)] == [
+            1,
+            2,
+            2,
+            3,
+            7,
+            10,
+        ]
+
+    def test_each_for_its_facts(self):
+        failures = Failures()
+        self.attempts(failures, (1,), 100)
+        assert not failures.put_off((2,)) and failures.put_off((1,))
+
+    def test_success_ends_them(self):
+        failures = Failures()
+        self.attempts(failures, (1,), 100)
+        failures.forget((1,))
+        assert not failures.put_off((1,))
