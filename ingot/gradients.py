@@ -15,6 +15,7 @@ from ingot.capture import Captured
 from ingot.collection import paused_collection
 from ingot.errors import EagerRaises, Unsupported
 from ingot.explain.compilation import Compilation, stage
+from ingot.failures import ATTEMPTS, PASSING, Failure, explained
 from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import AtenGraph, Place
@@ -377,15 +378,50 @@ class Backwards:
 
     @serial
     def _program_of(self, backward: Compilation) -> Backward:
+        try:
+            return self._compiled(backward)
+        except Exception as problem:  # the forward has run: eager's operations, one by one
+            backward.skipped = _reason(problem)
+            by_eager = _by_eager(backward.aten)
+            if isinstance(problem, Unsupported):
+                return by_eager
+            return TriedAgain(functools.partial(self._compiled, backward), by_eager)
+
+    @serial
+    def _compiled(self, backward: Compilation) -> Backward:
         with paused_collection():
-            try:
-                made = self._compile_program(backward)
-                for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
-                    native.lays_out = lazy_keys()  # a hook may have made what was saved anew
-                return made.consume
-            except Exception as problem:  # the forward has run: eager's operations, one by one
-                backward.skipped = _reason(problem)
-                return _by_eager(backward.aten)
+            made = self._compile_program(backward)
+        for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
+            native.lays_out = lazy_keys()  # a hook may have made what was saved anew
+        backward.skipped = None
+        return made.consume
+
+
+class TriedAgain:
+    """A backward whose compilation failed for no reason that lies in it: it runs in eager, and is compiled again, at
+    intervals that grow."""
+
+    def __init__(self, compile_again: Callable[[], Backward], by_eager: Backward) -> None:
+        self._compile, self._run = compile_again, by_eager
+        self._failure: Failure | None = Failure(lambda slots: True)
+        self._failure.note()
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        failure = self._failure
+        if failure is not None and failure.left:
+            failure.left -= 1
+        elif failure is not None:
+            self._try_again(failure)
+        return self._run(inputs)
+
+    def _try_again(self, failure: Failure) -> None:
+        try:
+            self._run = self._compile()
+            self._failure = None
+        except Exception as problem:
+            failure.note()
+            if failure.count >= ATTEMPTS and not isinstance(problem, PASSING):
+                self._failure = None
 
 
 def _by_eager(aten: AtenGraph) -> Backward:
@@ -432,7 +468,7 @@ def _laid_as(value: Any, layout: Layout | None) -> Any:
 
 
 def _reason(problem: Exception) -> Unsupported:
-    return problem if isinstance(problem, Unsupported) else Unsupported(f"internal error: {problem!r}")
+    return problem if isinstance(problem, Unsupported) else explained(problem)
 
 
 def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:

@@ -152,6 +152,32 @@ def test_in_a_continuation(error, fails):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, *PASSING])
+def test_in_a_backward(error, fails):
+    compiled, tensors = ingot.compile(f), [torch.ones(5, requires_grad=True) for _ in range(2)]
+
+    def step():
+        for function, x in zip((compiled, f), tensors):
+            x.grad = None
+            (function(x) * torch.arange(5.0)).sum().backward()
+        torch.testing.assert_close(tensors[0].grad, tensors[1].grad)
+
+    with torch.enable_grad():
+        results = [compiled(tensors[0]) for _ in range(2)]
+        fails("ingot.pipeline.schedule", error)
+        for result in results:
+            result.sum().backward()
+        failed = fails.count
+        for _ in range(100):
+            step()
+        assert failed == 2 and fails.count == (ATTEMPTS if error is RuntimeError else 7)
+        fails()
+        for _ in range(100):
+            step()
+    backward = Compiler.of(compiled).compilations[0].backward
+    assert (backward.program is None) == (error is RuntimeError)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, *PASSING])
 def test_fullgraph_raises_the_error(error, fails):
     compiled = ingot.compile(f, fullgraph=True)
     fails("ingot.pipeline.schedule", error)

@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"codegen", "schedule", "loops", "native"},
     "capture": {"graph", "loops", "native"},
     "backward": {"capture", "explain", "graph", "loops", "native", "pipeline", "runtime", "stance"},
-    "gradients": {"capture", "explain", "graph", "loops", "native", "runtime"},
+    "gradients": {"capture", "explain", "failures", "graph", "loops", "native", "runtime"},
 }
 COMMON = {"collection", "errors", "options", "origins", "precision", "serial", "wrapped"}
 
