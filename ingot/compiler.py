@@ -36,6 +36,7 @@ from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import safe_point, serial
 from ingot.stance import DEFAULT, FAIL, current_stance
+from ingot.torch_private import ALL, why_off
 
 log = logging.getLogger("ingot")
 
@@ -59,6 +60,10 @@ _NUMBERS = _FLOATS | {int}
 
 AnyError = TypeVar("AnyError", bound=Exception)
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
+
+
+OFF = why_off(ALL)
+"""Why nothing is compiled: torch lacks a name that all of it needs."""
 
 
 class Compiler:
@@ -119,6 +124,8 @@ class Compiler:
             return self._run_uncompiled(slots, args, kwargs)
         if len(self.guards) >= self.max_entries:  # as it stays: no need to wait for the lock
             return self._run_eager(self._overflow(), args, kwargs)
+        if OFF is not None:
+            return self._run_eager(self._off(OFF), args, kwargs)
         if operations_are_watched():
             return self._run_eager(self._watched(), args, kwargs)
         if not self.options.fullgraph and any(guards.is_exceeded(slots) for guards in self.guards):
@@ -149,6 +156,9 @@ class Compiler:
             slots = argument_slots(self.dispatcher.fn, args, kwargs)
         except Unsupported:  # not a Python function: capture says so, and keeps the reason
             slots = ()
+        if OFF is not None:
+            self._off(OFF)
+            return
         self._compile_unless_served(slots, args, kwargs, 0)
         if any(c.break_ is not None and c.skipped is None for c in self.compilations):
             self.dispatcher(*args, **kwargs)
@@ -501,6 +511,14 @@ class Compiler:
 
     def _report_overflow(self, compilation: Compilation) -> None:
         log.warning("%s: %s; further ones run in eager", compilation.name, compilation.skipped)
+
+    def _off(self, why: Unsupported) -> Unsupported:
+        """Nothing can be compiled with this torch; the first time, a line in the report."""
+        if not self.compilations:
+            compilation = self._new_compilation("")
+            compilation.skipped = why
+            self.compilations.append(compilation)
+        return why
 
     def _watched(self) -> Unsupported:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""

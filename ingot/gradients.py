@@ -43,6 +43,7 @@ from ingot.runtime.training import (
     lazy_keys,
 )
 from ingot.serial import serial
+from ingot.torch_private import GRADIENTS, require
 from ingot.wrapped import is_wrapped
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
@@ -97,6 +98,7 @@ def with_history(
 ) -> Callable[..., Sequence[Any]]:
     """The program of a graph whose outputs have a history: it, and the program of their gradients. `compile_program`
     is what becomes of each ATen graph."""
+    require(GRADIENTS)
     modes = Modes.now()
     with stage(compilation, "differentiate"):
         joint = trace_joint(graph, fakes, context)

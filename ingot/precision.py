@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from ingot.torch_private import get_fp32_precision_getter
 
 
 def float32_precisions() -> tuple[str, str]:
@@ -11,7 +11,7 @@ def float32_precisions() -> tuple[str, str]:
     `torch.get_float32_matmul_precision` raises an error once the two differ, as after
     `torch.backends.cuda.matmul.fp32_precision = "tf32"`.
     """
-    cuda, mkldnn = (torch._C._get_fp32_precision_getter(backend, "matmul") for backend in ("cuda", "mkldnn"))
+    cuda, mkldnn = (get_fp32_precision_getter(backend, "matmul") for backend in ("cuda", "mkldnn"))
     return cuda if cuda in _LOWERED else "ieee", mkldnn if mkldnn in _LOWERED else "ieee"
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from ingot.torch_private import ATTRIBUTES, MARKS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ingot"
@@ -15,6 +18,7 @@ PACKAGE = ROOT / "ingot"
 ROOMS: dict[str, set[str]] = {
     "collection": set(),
     "precision": set(),
+    "torch_private": {"errors"},
     "wrapped": set(),
     "reasons": set(),
     "errors": {"reasons"},
@@ -32,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "backward": {"capture", "explain", "graph", "loops", "native", "pipeline", "runtime", "stance"},
     "gradients": {"capture", "explain", "failures", "graph", "loops", "native", "runtime"},
 }
-COMMON = {"collection", "errors", "options", "origins", "precision", "serial", "wrapped"}
+COMMON = {"collection", "errors", "options", "origins", "precision", "serial", "torch_private", "wrapped"}
 
 # Nothing of Ingot's own path is another compiler. backends.py may hand a graph to one that the user names.
 FORBIDDEN = (
@@ -102,3 +106,94 @@ def test_what_the_rules_read():
     found = set(imported(PACKAGE / "runtime" / "program.py", tree))
     assert {"a.b", "ingot.loops.expr", "ingot.native._native", "ingot.runtime.x"} <= found
     assert room_of("ingot.loops.expr") == "loops" and room_of("torch.fx") is None and room_of("ingot") is None
+
+
+# -- private names of torch: see ingot/torch_private.py ----------------------------------------------------------------
+
+PRIVATE = PACKAGE / "torch_private.py"
+_OF_OTHERS = frozenset(
+    "_asdict _fields _replace _getframe _lru_cache_wrapper _CacheInfo _Final _count_elements "
+    "_signature_from_callable _compile _module_locks _lock".split()
+)
+"""Private attributes of the standard library and llvmlite, and those of named tuples, which are not private."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c`, or "" for another expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    base = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
+
+
+def own_names() -> set[str]:
+    """What Ingot's own files give names to, in any place."""
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and dotted(node.value) == "self":
+                found.add(node.attr)
+    return found
+
+
+def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
+    """The private names of torch in a file. Operators are named by `aten` alone."""
+    of_torch = {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("torch.") and "._" in a.name)
+            of_torch.update(a.asname for a in node.names if a.name.startswith("torch") and a.asname)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            paths = [f"{node.module}.{a.name}" for a in node.names]
+            yield from (path for path in paths if any(map(is_private, path.split("."))))
+            of_torch.update(a.asname or a.name for a in node.names)
+    known = {name for _, _, names in ATTRIBUTES.values() for name in names} | MARKS | _OF_OTHERS
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not is_private(node.attr) or node.attr in known:
+            continue
+        base = dotted(node.value)
+        if base == "aten":
+            continue
+        if base.partition(".")[0] in of_torch or node.attr not in own:
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_private_names_of_torch_live_in_one_file(path, own=own_names()):  # noqa: B008 - read once
+    if path != PRIVATE and path not in EXEMPT and "triton" not in path.parts:
+        assert not list(private_names(ast.parse(path.read_text()), own))
+
+
+def test_native_code_names_nothing_private_of_torch():
+    """But for attributes that are listed, and C++ symbols; and the module that torch's own library is found by."""
+    known = {name for _, _, names in ATTRIBUTES.values() for name in names}
+    of_python = {"_at_fork_reinit", "_is_owned", "_signal"}
+    allowed = known | of_python | {"_C", "_dynamo", "_frame_values", "_native"}
+    for path in [*PACKAGE.rglob("*.c")]:
+        for text in re.findall(r'"((?:[^"\\]|\\.)*)"', path.read_text()):
+            if text.startswith(("_Z", "__")) or not re.fullmatch(r"[\w.]+", text):
+                continue
+            found = {part for part in text.split(".") if is_private(part)}
+            assert found - allowed - own_methods(path) == set(), (path.name, text)
+
+
+def own_methods(path: Path) -> set[str]:
+    """The names of the functions that a C file defines for Python."""
+    return set(re.findall(r'\{"(\w+)", \w+, METH_', path.read_text()))
+
+
+def test_what_the_rule_of_private_names_sees():
+    tree = ast.parse(
+        "import torch, torch._a\nfrom torch._b import c\nfrom torch.d import _e, f\nfrom torch import nn\n"
+        "torch._g\ntorch.h._i.j\nnn._k()\nx._l\nx._own\naten._m\nx._version\nx.__dict__"
+    )
+    found = ["torch._a", "torch._b.c", "torch.d._e", "torch._g", "torch.h._i", "nn._k", "x._l"]
+    assert sorted(private_names(tree, {"_own"})) == sorted(found)

@@ -12,7 +12,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge, _engine_run_backward
+from torch.autograd.graph import GradientEdge
 
 from ingot.backward import functions
 from ingot.backward.hooks import Hooks
@@ -29,11 +29,16 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.serial import serial, whole
 from ingot.stance import DEFAULT, current_stance
+from ingot.torch_private import ALL, BACKWARDS, GRADIENTS, engine_run_backward, set_engine, why_off
 
 log = logging.getLogger("ingot")
 
 MAX_PROGRAMS = 64
 """How many different ones are compiled; others run in eager."""
+
+
+_OFF = why_off(ALL, GRADIENTS, BACKWARDS)
+"""Why all backwards are eager's: torch lacks a name that compiled ones need."""
 
 
 class compiled_backward:  # noqa: N801 - it is called like a function
@@ -49,7 +54,10 @@ class compiled_backward:  # noqa: N801 - it is called like a function
         _thread.depth = getattr(_thread, "depth", 0) + 1
         with _installing:
             _users[0] += 1
-            torch.autograd._engine_run_backward = _run_backward  # type: ignore[assignment]
+            if _OFF is None:
+                set_engine(_run_backward)
+            else:
+                _keep(_OFF)
         return self
 
     def __exit__(
@@ -58,8 +66,8 @@ class compiled_backward:  # noqa: N801 - it is called like a function
         _thread.depth -= 1
         with _installing:
             _users[0] -= 1
-            if not _users[0]:
-                torch.autograd._engine_run_backward = _engine_run_backward
+            if not _users[0] and _OFF is None:
+                set_engine(engine_run_backward)
 
     @staticmethod
     def report() -> Report:
@@ -133,7 +141,7 @@ def _run_backward(
     """In place of what torch.autograd calls to run its engine."""
     rest = (keep_graph, create_graph, targets, allow_unreachable, accumulate_grad)
     if not getattr(_thread, "depth", 0) or any(isinstance(t, FakeTensor) for t in heads):
-        return _engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
+        return engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
     try:
         structure, entry = _prepared(heads, tangents, create_graph, targets, accumulate_grad)
         present = entry.traced.present
@@ -149,7 +157,7 @@ def _run_backward(
         _keep(Unsupported(f"internal error: {type(bug).__name__}: {bug}"))
     else:
         return _run(structure, entry, heads, arguments, keep_graph, targets)
-    return _engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
+    return engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
 
 
 def _prepared(
@@ -348,7 +356,7 @@ def _release(
         with _without_hooks(structure), torch.enable_grad():
             end = _End.apply(*heads)
             aims, tangent = tuple(targets), torch.ones_like(end)
-            _engine_run_backward((end,), (tangent,), False, False, aims, True, accumulate_grad=structure.accumulates)
+            engine_run_backward((end,), (tangent,), False, False, aims, True, accumulate_grad=structure.accumulates)
     finally:
         for node in zeros:
             node.set_materialize_grads(True)
@@ -366,7 +374,7 @@ def _retain(structure: Structure, entry: Entry, results: Sequence[torch.Tensor])
     with _without_hooks(structure):
         for (position, number), gradient in zip(retained, results[-len(retained) :]):
             edge = (GradientEdge(structure.steps[position].node, number),)
-            _engine_run_backward(edge, (gradient,), True, False, edge, True, accumulate_grad=False)
+            engine_run_backward(edge, (gradient,), True, False, edge, True, accumulate_grad=False)
 
 
 @contextmanager

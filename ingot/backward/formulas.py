@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import Unsupported
-
-aten = torch.ops.aten
-
+from ingot.torch_private import aten
 
 _SAME = (
     "Abs Acos Add Alias Asin Atan Atan2 Baddbmm Bmm Ceil Clamp ClampMax ClampMin Clone ConstantPadNd "

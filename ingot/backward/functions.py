@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
-from torch.autograd.graph import GradientEdge, _engine_run_backward
+from torch.autograd.graph import GradientEdge
 
 from ingot.backward.hooks import kind_of
 from ingot.errors import Unsupported
+from ingot.torch_private import engine_run_backward
 
 _BASE = torch.autograd.Function
 
@@ -83,7 +84,7 @@ def materialized(node: Any) -> Materialized:
     node.apply = look
     try:
         with torch.no_grad():
-            _engine_run_backward((GradientEdge(node, one),), (tangent,), True, False, (), True, accumulate_grad=True)
+            engine_run_backward((GradientEdge(node, one),), (tangent,), True, False, (), True, accumulate_grad=True)
     except _Seen:
         pass
     finally:

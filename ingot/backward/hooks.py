@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.autograd.function import FunctionCtx
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import BackwardHook
 
 from ingot.capture import Captured, Request, capture_call, hook_calls
@@ -19,6 +18,7 @@ from ingot.errors import Unsupported
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.record import Recorder, run_nodes
 from ingot.options import Options
+from ingot.torch_private import disable_current_modes
 
 Table = Mapping[int, Any]
 
@@ -135,7 +135,7 @@ class Hooks:
 
     def _call(self, recorder: Recorder, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """What a hook makes of gradients."""
-        with _disable_current_modes():
+        with disable_current_modes():
             captured = _captured(fixed, given)
         slots = (*fixed, given)
         inputs, reads = [], []

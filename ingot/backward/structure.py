@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules._functions import BackwardHookFunction
 
 from ingot.backward import functions
 from ingot.backward.functions import refuse_unpacking
@@ -18,6 +17,7 @@ from ingot.capture.facts import is_plain_constant
 from ingot.errors import Unsupported
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_of
 from ingot.runtime.training import is_of_program
+from ingot.torch_private import BackwardHookNode, FunctionBase
 
 ACCUMULATE, PROGRAM, FORMULA, IDENTITY = "accumulate", "program", "formula", "identity"
 FUNCTION = "function"
@@ -247,9 +247,9 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
             raise Unsupported("a hook on a result that another one is computed from")
         saved, facts = _of_program(node)
         return Step(node, PROGRAM, edges, saved, facts, hooks, numbers={"sizes": node.sizes})
-    if isinstance(node, BackwardHookFunction._backward_cls):  # type: ignore[attr-defined]
+    if isinstance(node, BackwardHookNode):
         return Step(node, IDENTITY, edges, (), _of_inputs(node), hooks, numbers=_shapes_of_inputs(node))
-    if isinstance(node, torch._C._FunctionBase):
+    if isinstance(node, FunctionBase):
         facts, call = functions.facts_of(node, edges), functions.call_of(node)
         return Step(node, FUNCTION, edges, (), facts, hooks, call=call, numbers=_shapes_of_inputs(node))
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ingot.backward import functions
 from ingot.backward.formulas import FORMULAS, LOOK_AT_NO_SIZES, Kept
@@ -37,8 +35,7 @@ from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes
 from ingot.graph.record import BEHIND, Recorder
 from ingot.runtime.node_hooks import NO_HOOKS
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 
 @dataclass
@@ -161,11 +158,11 @@ class _Trace:
             raise Unsupported("a gradient that is added to, and shares its memory")
 
     def _input(self, name: str, t: torch.Tensor, group: int) -> FakeTensor:
-        with _disable_current_modes():
+        with disable_current_modes():
             return self.recorder.input(name, self.sizes.tensor(name, group, t))
 
     def _read_by_hook(self, name: str, t: torch.Tensor) -> FakeTensor:
-        with _disable_current_modes():
+        with disable_current_modes():
             return self.recorder.input(name, self.sizes.context.fake(t.detach()))
 
     # -- the order of the engine --------------------------------------------------------------------------------------
@@ -307,7 +304,7 @@ class _Trace:
                 return [found(v) for v in value]
             return own[place_of(value.detach())] if isinstance(value, torch.Tensor) else None
 
-        with _disable_current_modes():
+        with disable_current_modes():
             names = [name for name in kept_by(type(step.node)) if name.startswith("_saved_")]
             tensors = {name.removeprefix("_saved_"): found(getattr(step.node, name)) for name in names}
         inputs = [None if edge is None else self._sizes_of(*edge) for edge in step.edges]
@@ -333,7 +330,7 @@ class _Trace:
         gradients: list[Any] = [None] * program.inputs
         if program.wanted and any(given):
             known = all(isinstance(size, int) for size in sizes)
-            with _disable_current_modes():  # it may be traced for this
+            with disable_current_modes():  # it may be traced for this
                 part = program.graph_of_backward(given, tuple(sizes) if known else None)
             if part is None:
                 raise Unsupported("a part of a compiled forward's outputs, whose gradients need its inputs again")
@@ -349,7 +346,7 @@ class _Trace:
         if None in tangents:
             if step.hooks is not NO_HOOKS:
                 raise Unsupported("a hook on a torch.autograd.Function that not all gradients come to")
-            with _disable_current_modes():
+            with disable_current_modes():
                 zeros = self.materialized[position] = functions.materialized(step.node)
             tangents = [_zeros_of(zero) if t is None else t for t, zero in zip(tangents, zeros)]
         found = self.hooks.function(self.recorder, position, step.call, tuple(tangents))

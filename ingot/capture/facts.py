@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._device import DeviceContext
 
 from ingot.precision import float32_precisions
+from ingot.torch_private import (
+    DeviceContext,
+    dispatch_keys,
+    dispatch_tls_local_exclude_set,
+    dispatch_tls_local_include_set,
+    get_function_stack_at,
+    get_torch_function_state,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    peek_interpreter_stack,
+)
 
 # -- plain constants --------------------------------------------------------------------------------------------------
 
@@ -81,7 +91,7 @@ class TensorFacts(NamedTuple):
             tuple(tensor.stride()) if strided else (),
             tensor.requires_grad,
             _is_leaf(tensor),
-            torch._C._dispatch_keys(tensor).raw_repr(),
+            dispatch_keys(tensor).raw_repr(),
         )
 
     def is_resized(self, other: TensorFacts) -> bool:
@@ -174,21 +184,19 @@ WATCHED = "a torch function or dispatch mode, a dual level, a torch.func transfo
 def operations_are_watched() -> bool:
     """Whether something sees each operation of this thread, or changes what it means: a torch function or dispatch mode
     (other than a default device), a transform of torch.func, forward-mode differentiation, or anomaly detection."""
-    c = torch._C
     return (
         torch.is_anomaly_enabled()
         or torch.autograd.forward_ad._current_level >= 0
-        or c._len_torch_dispatch_stack() > 0
+        or len_torch_dispatch_stack() > 0
         or any(
-            type(c._get_function_stack_at(i)) is not DeviceContext for i in range(c._len_torch_function_stack())
+            type(get_function_stack_at(i)) is not DeviceContext for i in range(len_torch_function_stack())
         )
-        or c._functorch.peek_interpreter_stack() is not None
+        or peek_interpreter_stack() is not None
     )
 
 
 def read_global_state() -> GlobalState:
     """The state now, in this thread."""
-    c = torch._C
     return GlobalState(
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -197,8 +205,8 @@ def read_global_state() -> GlobalState:
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         float32_precisions(),
-        tuple(_function_mode(c._get_function_stack_at(i)) for i in range(c._len_torch_function_stack())),
-        str(c._get_torch_function_state()),  # type: ignore[attr-defined]
-        c._len_torch_dispatch_stack(),
-        (c._dispatch_tls_local_include_set().raw_repr(), c._dispatch_tls_local_exclude_set().raw_repr()),
+        tuple(_function_mode(get_function_stack_at(i)) for i in range(len_torch_function_stack())),
+        str(get_torch_function_state()),
+        len_torch_dispatch_stack(),
+        (dispatch_tls_local_include_set().raw_repr(), dispatch_tls_local_exclude_set().raw_repr()),
     )

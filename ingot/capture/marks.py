@@ -15,6 +15,7 @@ import torch
 
 from ingot.errors import Unsupported
 from ingot.native import call_eager
+from ingot.torch_private import TORCH_DISABLED_CODE
 
 _REASON = "__ingot_disabled__"
 
@@ -34,7 +35,6 @@ def disabled(fn: Callable[..., Any], reason: str = "") -> FunctionType:
 DISABLED_CODE = disabled(len).__code__
 """The code of every function that `disabled` makes. Attributes would not tell it: functools.wraps copies them."""
 
-_TORCH_DISABLED_CODE = torch._compile._disable_dynamo(lambda: None).__code__  # within torch only
 
 
 def why_disabled(function: FunctionType) -> str:
@@ -101,7 +101,7 @@ def is_constant(function: FunctionType) -> bool:
 
 def behind_lazy_disable(function: FunctionType) -> FunctionType | None:
     """What one of torch's own functions wraps that keeps itself out of torch.compile, which its call would import."""
-    inner = getattr(function, "__wrapped__", None) if function.__code__ is _TORCH_DISABLED_CODE else None
+    inner = getattr(function, "__wrapped__", None) if function.__code__ is TORCH_DISABLED_CODE else None
     return inner if isinstance(inner, FunctionType) else None
 
 

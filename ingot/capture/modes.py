@@ -16,6 +16,7 @@ from ingot.graph.ambient import (
     enter_inference_mode,
     leave_inference_mode,
 )
+from ingot.torch_private import enter_autocast, exit_autocast, set_grad_enabled
 
 
 class ModeTracker:
@@ -78,12 +79,12 @@ class ModeTracker:
         before = self._in_graph
         if (before.autocast, before.autocast_cache) != (modes.autocast, modes.autocast_cache):
             while self._entered:
-                _add(graph, torch.amp._exit_autocast, (self._entered.pop(),), where)  # type: ignore[attr-defined]
+                _add(graph, exit_autocast, (self._entered.pop(),), where)
             for device, wanted in self._contexts(modes):
                 values = (device, wanted.dtype, wanted.enabled, modes.autocast_cache)
-                self._entered.append(_add(graph, torch.amp._enter_autocast, values, where))  # type: ignore[attr-defined]
+                self._entered.append(_add(graph, enter_autocast, values, where))
         if before.grad != modes.grad:
-            _add(graph, torch._C._set_grad_enabled, (modes.grad,), where)
+            _add(graph, set_grad_enabled, (modes.grad,), where)
         self._in_graph = modes
 
     def _contexts(self, modes: Modes) -> list[tuple[str, Autocast]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ingot.torch_private import aten, masked_identity, masked_input_mask, masked_where
+
 _MISSING: Any = object()
 FUNCTIONS: dict[Any, Any] = {}
 """By C function: the function here."""
@@ -492,9 +494,8 @@ def masked_input(op: Any, input: Any, mask: Any, *args: Any) -> Any:
     """What torch.masked does for a plain tensor; its own defines a class for those that carry a mask."""
     if mask is None:
         return input
-    masked = torch.masked._ops
-    identity = masked._reduction_identity(op.__name__, input, *args)
-    return masked._where(masked._input_mask(input, mask=mask), input, identity)
+    identity = masked_identity(op.__name__, input, *args)
+    return masked_where(masked_input_mask(input, mask=mask), input, identity)
 
 
 def one_hot(input: Any, num_classes: Any = -1) -> Any:
@@ -528,7 +529,7 @@ def unscale_gradients(grads: Any, found_inf: Any, inv_scale: Any) -> Any:
     for grad in grads:
         usual = usual and grad.is_floating_point() and grad.device == found_inf.device and grad.layout is torch.strided
     if not usual:
-        return torch.ops.aten._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale)
+        return aten._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale)
     for grad in grads:
         found_inf.masked_fill_(~grad.isfinite().all(), 1.0)
         grad.mul_(inv_scale.reshape(()))
@@ -539,7 +540,7 @@ def update_scale(scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff:
     products are taken in float64, and the scale does not grow to infinity."""
     usual = scale.numel() == tracker.numel() == found_inf.numel() == 1 and tracker.dtype is torch.int32
     if not usual or not scale.dtype is found_inf.dtype is torch.float32:
-        return torch.ops.aten._amp_update_scale_(scale, tracker, found_inf, growth, backoff, interval)
+        return aten._amp_update_scale_(scale, tracker, found_inf, growth, backoff, interval)
     failed, steps = found_inf.reshape(scale.shape) != 0, tracker.reshape(scale.shape) + 1
     grows = (steps == interval) & ~failed
     smaller, larger = (scale.double() * backoff).float(), (scale.double() * growth).float()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
@@ -32,6 +31,7 @@ from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.repeats import Results, is_torchs
 from ingot.graph.schemas import node_name
 from ingot.graph.symbols import Bounds
+from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -350,7 +350,7 @@ class GraphRecorder:
         tangents = []
         for output in outputs:
             like = output.fake
-            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            with DisableTorchDispatch():
                 fake = FakeTensor(torch.empty(like.shape, dtype=like.dtype, device="meta"), like.device)
             node = self.graph.call_function(_tangent)
             node.meta.update(val=fake, where=session.where)
@@ -475,7 +475,7 @@ class GraphRecorder:
                 first.prepend(node)
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
         # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would run global hooks.
-        make = fx.GraphModule if self.autograd else _LazyGraphModule
+        make = fx.GraphModule if self.autograd else LazyGraphModule
         return make(torch.nn.Module(), self.graph), used
 
 

@@ -14,14 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils import _contextlib
-from torch.utils import _pytree as pytree
 
 from ingot.errors import IngotError
+from ingot.torch_private import CONTEXTLIB_FILE, tree_map
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 OUR_FRAMES = PACKAGE, "<ingot "
-LEADING_FRAMES = *OUR_FRAMES, "<frozen importlib", _contextlib.__file__
+LEADING_FRAMES = *OUR_FRAMES, "<frozen importlib", CONTEXTLIB_FILE
 RETURNS = "it must return (function or module, arguments) or (function or module, arguments, keywords)"
 
 
@@ -44,7 +43,7 @@ class Target:
         def moved(leaf: Any) -> Any:
             return leaf.to(device) if isinstance(leaf, (torch.Tensor, torch.nn.Module)) else leaf
 
-        args, kwargs = pytree.tree_map(moved, (self.args, self.kwargs))
+        args, kwargs = tree_map(moved, (self.args, self.kwargs))
         return Target(self.spec, moved(self.function), args, kwargs)
 
 

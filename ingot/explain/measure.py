@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from ingot.native import _native
+from ingot.torch_private import tree_leaves, tree_map
 
 BATCH_SECONDS = {"cpu": 2e-4, "cuda": 2e-3}
 """How long one timed batch of calls lasts at least: far above the clock's grain, and on a GPU above its wait."""
@@ -92,7 +92,7 @@ def ratio_interval(numerator: np.ndarray, denominator: np.ndarray, level: float 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
     """The tensors in nested containers, in order."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def error(result: Any, reference: Any) -> float:
@@ -131,7 +131,7 @@ def largest_difference(result: Any, reference: Any) -> float:
 
 def in_float64(tree: Any) -> Any:
     """A copy of nested containers with every floating tensor in float64."""
-    return pytree.tree_map(lambda leaf: leaf.double() if is_floating(leaf) else leaf, tree)
+    return tree_map(lambda leaf: leaf.double() if is_floating(leaf) else leaf, tree)
 
 
 def is_floating(leaf: Any) -> bool:

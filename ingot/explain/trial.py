@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from ingot.explain import measure
 from ingot.explain.loading import Target
 from ingot.explain.report import Report
+from ingot.torch_private import tree_flatten
 
 EPSILONS = 4  # the floor of the tolerance, in units of the result type's epsilon
 UNRELATED = 0.1  # an error of eager's beyond which float64 has answered another question: other random numbers, say
@@ -131,8 +131,8 @@ def own_copy(tree: Any) -> Any:
 
 def differences(result: Any, expected: Any) -> list[str]:
     """Where the structure of two results differs: containers, and each tensor's dtype, shape, strides and device."""
-    leaves, tree = pytree.tree_flatten(result)
-    expected_leaves, expected_tree = pytree.tree_flatten(expected)
+    leaves, tree = tree_flatten(result)
+    expected_leaves, expected_tree = tree_flatten(expected)
     if tree != expected_tree:
         return [f"the result is built as {tree}, eager's as {expected_tree}"]
     problems = []

@@ -10,13 +10,28 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ingot.torch_private import (
+    enter_autocast,
+    exit_autocast,
+    get_dynamic_layer_stack_depth,
+    len_torch_dispatch_stack,
+    pop_dynamic_layer_stack_and_undo_to_depth,
+    pop_inference_mode,
+    pop_saved_tensors_default_hooks,
+    pop_torch_dispatch_stack,
+    push_inference_mode,
+    push_saved_tensors_default_hooks,
+    set_grad_enabled,
+    top_saved_tensors_default_hooks,
+    vmap_decrement_nesting,
+    vmap_increment_nesting,
+)
+
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 Change = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of torch, and its arguments, that sets a mode."""
 
-_functorch: Any = torch._C._functorch
-_autograd: Any = torch._C._autograd
 
 _inside = threading.local()
 """`contexts`: those of inference mode that this thread has entered by `enter_inference_mode`."""
@@ -34,19 +49,19 @@ def _contexts() -> list[Any]:
 
 def enter_inference_mode() -> None:
     """Enters inference mode, which has no gradients, until `leave_inference_mode`."""
-    _contexts().append(torch.autograd.grad_mode._enter_inference_mode(True))
+    _contexts().append(push_inference_mode(True))
 
 
 def leave_inference_mode() -> None:
     """Leaves the inference mode that was entered last; gradients are recorded if they were before."""
-    torch.autograd.grad_mode._exit_inference_mode(_contexts().pop())
+    pop_inference_mode(_contexts().pop())
 
 
 def _abandon_inference_mode(depth: int) -> None:
     """Leaves the contexts of inference mode behind the first `depth`, wherever the program is by now."""
     contexts = _contexts()
     if len(contexts) > depth:
-        _abandoned.extend((*contexts[depth:], torch.autograd.grad_mode._enter_inference_mode(False)))
+        _abandoned.extend((*contexts[depth:], push_inference_mode(False)))
         del contexts[depth:]
 
 
@@ -63,11 +78,11 @@ SWITCHES = frozenset(
     {
         enter_inference_mode,
         leave_inference_mode,
-        torch._C._set_grad_enabled,
-        torch.amp._enter_autocast,  # type: ignore[attr-defined]
-        torch.amp._exit_autocast,  # type: ignore[attr-defined]
-        _functorch._vmap_increment_nesting,
-        _functorch._vmap_decrement_nesting,
+        set_grad_enabled,
+        enter_autocast,
+        exit_autocast,
+        vmap_increment_nesting,
+        vmap_decrement_nesting,
     }
 )
 """What switches a mode in a captured graph. A graph gives back the modes it began with, unless it raises."""
@@ -107,7 +122,7 @@ class Modes(NamedTuple):
         if self.autocast_cache != after.autocast_cache:
             found.append((torch.set_autocast_cache_enabled, (after.autocast_cache,)))
         if self.grad != after.grad:
-            found.append((torch._C._set_grad_enabled, (after.grad,)))
+            found.append((set_grad_enabled, (after.grad,)))
         return found
 
     def set(self) -> None:
@@ -126,15 +141,15 @@ def autocast_depth() -> int:
 def snapshot() -> Callable[[], None]:
     """What puts the modes of this thread back to what they are now, and leaves the dispatch modes and the levels of
     vmap entered since."""
-    modes, depth, levels = Modes.now(), autocast_depth(), _functorch.get_dynamic_layer_stack_depth()
+    modes, depth, levels = Modes.now(), autocast_depth(), get_dynamic_layer_stack_depth()
     entered = len(_contexts())
-    dispatch_modes = torch._C._len_torch_dispatch_stack()
+    dispatch_modes = len_torch_dispatch_stack()
 
     def restore() -> None:
-        while torch._C._len_torch_dispatch_stack() > dispatch_modes:  # a signal came between a push and its `with`
-            torch._C._pop_torch_dispatch_stack(None)
-        if _functorch.get_dynamic_layer_stack_depth() > levels:
-            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
+        while len_torch_dispatch_stack() > dispatch_modes:  # a signal came between a push and its `with`
+            pop_torch_dispatch_stack(None)
+        if get_dynamic_layer_stack_depth() > levels:
+            pop_dynamic_layer_stack_and_undo_to_depth(levels)
         _abandon_inference_mode(entered)
         modes.set()
         surplus = autocast_depth() - depth
@@ -163,14 +178,14 @@ def undisturbed() -> Iterator[None]:
     on the way may. Where there are other threads it may have been one of them, which is to keep its numbers."""
     restore_modes, before = snapshot(), torch.get_rng_state()
     hooks: list[Any] = []
-    while top := _autograd._top_saved_tensors_default_hooks(False):
+    while top := top_saved_tensors_default_hooks(False):
         hooks.append(top)
-        _autograd._pop_saved_tensors_default_hooks()
+        pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
         for pair in reversed(hooks):
-            _autograd._push_saved_tensors_default_hooks(*pair)
+            push_saved_tensors_default_hooks(*pair)
         restore_modes()
         if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

@@ -14,6 +14,7 @@ from ingot.graph.data_dependent import Binding
 from ingot.graph.symbols import ShapeContext, to_expr
 from ingot.graph.unbacked import Check
 from ingot.loops.expr import Symbol
+from ingot.torch_private import aten
 
 Place = tuple[int, str, int]
 """Where a size symbol is read at the start of a call: (input, "size" | "stride" | "value", dimension)."""
@@ -181,7 +182,7 @@ class AtenGraph:
         assert not self.copies
         scope: dict[str, Any] = {
             "torch": torch,
-            "aten": torch.ops.aten,
+            "aten": aten,
             "constants": self.constants,
             "operator": operator,
         }

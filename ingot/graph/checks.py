@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
 from ingot.graph.schemas import bind, name_of
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.graph.symbols import is_decided_by_data
+from ingot.torch_private import OpOverload, aten, current_autograd_node
 
-aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
@@ -268,7 +267,7 @@ def _source_like(name: str) -> Callable[..., str]:
 
 
 def _svd(**_: Any) -> str:
-    node = torch._C._current_autograd_node()
+    node = current_autograd_node()
     if node is not None and node.name() == "LinalgDetBackward0":  # which takes any fake matrix for a singular one
         raise Unsupported("the formula of the derivative of a determinant looks at values")
     return ""

@@ -19,8 +19,8 @@ from ingot.graph.einsum import einsum
 from ingot.graph.matmul import attention_written_out, folds, matmul
 from ingot.graph.meta import tensors_in
 from ingot.graph.recurrent import MODES, by_cudnn
+from ingot.torch_private import aten, native_linear, native_nn
 
-aten = torch.ops.aten
 State = tuple[Tensor, ...]
 Cell = Callable[..., State]
 
@@ -197,7 +197,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     has a product for each matrix, gradients are in row-major order; those of one matrix lie as it does."""
     plain = input.dim() < 3 or geometry.surely_plain(input)
     if plain or weight.dim() != 2 or (bias is not None and bias.dim() != 1):
-        return torch._C._nn.linear(input, weight, bias)  # type: ignore[attr-defined, no-any-return]
+        return native_linear(input, weight, bias)
     rows = symbolic_views.reshaped(input, math.prod(input.shape[:-1]), input.shape[-1])
     if input.requires_grad and not geometry.surely_plain(rows) and not folds(input, weight.t()):
         product = matmul(input, weight.t())
@@ -248,7 +248,7 @@ def _averaged(original: Any, rank: int) -> Callable[..., Tensor]:
 
 
 for _rank in (2, 3):
-    for _module in (F, torch._C._nn):
+    for _module in (F, native_nn):
         _function = getattr(_module, f"adaptive_avg_pool{_rank}d")
         _instead_of(_function)(_averaged(_function, _rank))
 
@@ -273,7 +273,7 @@ def _scaled(size: Any, factor: float) -> Any:
 
 
 for _name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
-    _function = getattr(torch._C._nn, f"upsample_{_name}")
+    _function = getattr(native_nn, f"upsample_{_name}")
     _instead_of(_function)(_resampled(_function, getattr(aten, f"upsample_{_name}").default))
 
 

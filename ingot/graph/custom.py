@@ -11,6 +11,7 @@ import torch.fx
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.fakes import FakeTensor
+from ingot.torch_private import DelayedError
 
 
 class Backward(NamedTuple):
@@ -104,7 +105,7 @@ def _not_again(gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None
     """The gradients with a history that raises an error, as that of `once_differentiable` does."""
     text = b"trying to differentiate twice a function that was marked with @once_differentiable"
     tensors = [g.requires_grad_() for g in gradients if g is not None]
-    made = torch._C._functions.DelayedError(text, len(tensors))(*tensors)  # type: ignore[attr-defined]
+    made = DelayedError(text, len(tensors))(*tensors)
     raising = iter(made if isinstance(made, tuple) else (made,))
     return [g if g is None else next(raising) for g in gradients]
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
@@ -17,8 +16,7 @@ from ingot.graph.schemas import is_pointwise, name_of
 from ingot.graph.symbols import INTEGERS, ShapeContext, is_decided_by_data
 from ingot.graph.unbacked import Unbacked, expected
 from ingot.loops.expr import Symbol
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten
 
 
 class Binding(NamedTuple):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 Rule = Callable[..., Any]
 
 DECOMPOSITIONS: dict[Any, Rule] = {}

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES, rounded_once, rule, widened
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 Mask = Sequence[bool]  # which gradients are wanted
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES, quotient, rounded_once, rule
 from ingot.graph.decompositions_backward import in_float32
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 _SMALLEST = in_float32(1e-12)
 

@@ -7,13 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.graph import geometry
 from ingot.graph.decompositions import rule
-
-aten = torch.ops.aten
-
+from ingot.torch_private import OpOverload, aten
 
 # -- copies of views ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.graph.meta import tensors_in
 from ingot.graph.symbolic_views import reshaped
+from ingot.torch_private import disable_current_modes
 
 _MOST_TRIED = 7  # labels, of which any may have a size of 1
 
@@ -132,7 +133,7 @@ def _decisive(equation: _Equation) -> str:
     def differs(ones: Sequence[str]) -> bool:
         return [c for c in order(ones) if c not in ones] != [c for c in usual if c not in ones]
 
-    with torch.utils._python_dispatch._disable_current_modes():
+    with disable_current_modes():
         usual = order("")
         different = [ones for n in range(1, len(free) + 1) for ones in combinations(free, n) if differs(ones)]
     while different:

@@ -13,9 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
@@ -25,12 +23,22 @@ from ingot.graph.schemas import arguments_of, functional_form, is_composite, is_
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 from ingot.loops.side_effects import acts
+from ingot.torch_private import (
+    DisableTorchDispatch,
+    OpOverload,
+    TorchDispatchMode,
+    aten,
+    disabled_torch_function_impl,
+    dispatch_has_kernel,
+    pop_torch_dispatch_stack,
+    push_on_torch_dispatch_stack,
+)
 from ingot.wrapped import is_transformed, is_wrapped, untransformed
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
-_NUMBER = torch.ops.aten._local_scalar_dense.default
+_NUMBER = aten._local_scalar_dense.default
 _ADDRESSING = {
-    getattr(torch.ops.aten, name).default
+    getattr(aten, name).default
     for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
 }
 
@@ -61,7 +69,7 @@ class FakeTensor(torch.Tensor):
         fake.meta = meta
         return fake
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function_impl  # type: ignore[assignment]
 
     def __init__(self, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> None:
         pass
@@ -249,7 +257,7 @@ def run_fake(
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         certain = shapes is None or not data_dependent.any_decided(seen)  # what is taken to be as usual may not be so
-        kind = EagerRaises if certain and torch._C._dispatch_has_kernel(op.name()) else Unsupported
+        kind = EagerRaises if certain and dispatch_has_kernel(op.name()) else Unsupported
         raise kind(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     inside = torch.is_inference_mode_enabled()
     fakes = fakes if key is not None else [t for t in seen if isinstance(t, FakeTensor)]
@@ -335,11 +343,11 @@ def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> 
     fake, form = args[0], functional_form(op)
     if form is None or fake.is_outside or is_symbolic(fake.meta):
         raise Unsupported(f"{op} changes a tensor's own geometry")
-    if op is not torch.ops.aten.as_strided_.default:
+    if op is not aten.as_strided_.default:
         view = form(*inner)
         geometry_ = (view.shape, view.stride(), view.storage_offset())
-        op, args, inner = torch.ops.aten.as_strided_.default, (fake, *geometry_), (inner[0], *geometry_)
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        op, args, inner = aten.as_strided_.default, (fake, *geometry_), (inner[0], *geometry_)
+    with DisableTorchDispatch():
         op(*inner)
         op(*args)
     fake.look = None
@@ -413,11 +421,11 @@ class Mode(TorchDispatchMode):
         return False  # else torch wraps the handler so that its first call imports torch._dynamo
 
     def __enter__(self) -> Self:
-        torch._C._push_on_torch_dispatch_stack(self)
+        push_on_torch_dispatch_stack(self)
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        torch._C._pop_torch_dispatch_stack(None)
+        pop_torch_dispatch_stack(None)
 
 
 class FakeContext(Mode):
@@ -446,7 +454,7 @@ class FakeContext(Mode):
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.outside_is_refused and op is not torch.ops.aten.lift_fresh.default:
+        if self.outside_is_refused and op is not aten.lift_fresh.default:
             if holds_real((args, kwargs)):
                 raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
         if op in _ADDRESSING:
@@ -504,7 +512,7 @@ class FakeContext(Mode):
                 return self.fake(tensor, dynamic_dims, name, bounds)
         _refuse_exotic(tensor)
         dims = {d: bounds.get(d) for d in dynamic_dims if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))}
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with DisableTorchDispatch():
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
         wrapped.is_outside, wrapped.is_wanted = True, tensor.requires_grad

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._library import simple_registry
-from torch._library.fake_impl import set_ctx_getter
-from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph.data_dependent import LARGEST, bound_by
 from ingot.graph.meta import first_line, tensors_in
 from ingot.graph.meta.declared import HINT
 from ingot.loops.side_effects import is_foreign
+from ingot.torch_private import OpOverload, library_registry, set_ctx_getter
 
 if TYPE_CHECKING:
     from ingot.graph.fakes import FakeContext
@@ -32,7 +30,7 @@ def has_python_fake(op: OpOverload) -> bool:
 
 
 def _registered(op: OpOverload) -> Callable[..., Any] | None:
-    entry = simple_registry.singleton._data.get(op.name())
+    entry = library_registry._data.get(op.name())
     return None if entry is None else entry.fake_impl.kernel
 
 

@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload
 
 from ingot.errors import Unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 
 @dataclass
@@ -162,7 +160,7 @@ def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> to
 @cache
 def draws_in_memory_order() -> bool:
     """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical order."""
-    with torch.utils._python_dispatch._disable_current_modes():
+    with disable_current_modes():
         laid, plain = torch.empty(8, 8, device="cpu").t(), torch.empty(8, 8, device="cpu")
         for tensor in (laid, plain):  # a generator of its own: other threads may be drawing from the default one
             tensor.bernoulli_(0.5, generator=torch.Generator("cpu").manual_seed(0))

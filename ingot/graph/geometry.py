@@ -10,6 +10,7 @@ import torch
 from ingot.errors import Unsupported
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import expected
+from ingot.torch_private import aten
 
 Size = Any  # int or torch.SymInt
 
@@ -31,9 +32,9 @@ def _at_least_one(size: Size) -> Size:
 
 LAST_FIRST = frozenset(
     {
-        torch.ops.aten.threshold_backward.default,
-        torch.ops.aten.leaky_relu_backward.default,
-        torch.ops.aten.rsub.Tensor,
+        aten.threshold_backward.default,
+        aten.leaky_relu_backward.default,
+        aten.rsub.Tensor,
     }
 )
 """Pointwise ops whose kernels ask the last operand first how the output lies."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.fx
-from torch.autograd.graph import _engine_run_backward
 
 from ingot.errors import Unsupported
 from ingot.graph.ambient import Modes, preserved
@@ -28,6 +27,7 @@ from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.record import BEHIND, Recorder, run_nodes
 from ingot.loops.expr import Symbol
+from ingot.torch_private import DisableTorchDispatch, engine_run_backward
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequ
 def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
     """`torch.autograd.grad`, which imports sympy to compare the sizes of heads and tangents: these agree."""
     keep, create, allow_unused = False, False, True
-    return _engine_run_backward(
+    return engine_run_backward(
         tuple(heads), tuple(tangents), keep, create, tuple(leaves), allow_unused, accumulate_grad=False
     )
 
@@ -291,7 +291,7 @@ def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> S
 def _like(output: FakeTensor) -> FakeTensor:
     """The tangent of an output, in its layout where that has no gaps."""
     strides = output.stride() if is_dense(output.shape, output.stride()) else None
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with DisableTorchDispatch():
         meta = torch.empty(output.shape, dtype=output.dtype, device="meta")
         if strides is not None:
             meta = torch.empty_strided(output.shape, strides, dtype=output.dtype, device="meta")

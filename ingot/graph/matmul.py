@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.symbolic_views import reshaped
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:

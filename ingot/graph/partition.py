@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload
 
 from ingot.errors import Unsupported
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied
@@ -37,8 +36,8 @@ from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, parts_of
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
+from ingot.torch_private import OpOverload, aten
 
-aten = torch.ops.aten
 Node = torch.fx.Node
 
 

@@ -21,6 +21,7 @@ from ingot.graph.passes import run_passes
 from ingot.graph.record import Recorder, flat, trace, values_of
 from ingot.graph.repeats import is_torchs
 from ingot.loops.side_effects import has_effect
+from ingot.torch_private import set_grad_enabled
 
 FEWEST = 4  # parts for one that is traced: there is something to be won
 SMALL = 64  # bytes of an input that parts may have in common: reading it once for several of them saves no time
@@ -71,7 +72,7 @@ def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Part]] 
             return None
         if node.op != "get_attr" and not is_torchs(node.target):
             return None
-        if node.target is not torch._C._set_grad_enabled:
+        if node.target is not set_grad_enabled:
             sets.join(node, node, *[n for n in node.all_input_nodes if n in sets])
     parts: dict[Any, _Part] = defaultdict(_Part)
     for node in nodes[len(placeholders) : -1]:
@@ -114,7 +115,7 @@ def _by_key(
     mode = {}  # how many changes of mode come before a node
     changes = 0
     for node in nodes:
-        changes += node.target is torch._C._set_grad_enabled
+        changes += node.target is set_grad_enabled
         mode[node] = changes
     for part in parts:
         key = _key(part, placeholders, readers, mode, fakes, outputs)
@@ -176,7 +177,7 @@ def _traced(
         node.meta.update(val=fake, where="")
     joined = _Joined(whole, inputs, len(returned))
     order = {node: k for k, node in enumerate(gm.graph.nodes)}
-    modes = [node for node in order if node.target is torch._C._set_grad_enabled]
+    modes = [node for node in order if node.target is set_grad_enabled]
     for first, *others in kinds:
         read = {n for node in first.calls for n in node.all_input_nodes}
         places = sorted(order[n] for n in read if n.op == "placeholder")  # which come first

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
@@ -69,8 +68,7 @@ from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 from ingot.serial import safe_point
-
-aten = torch.ops.aten
+from ingot.torch_private import DisableTorchDispatch, OpOverload, aten
 
 BEHIND = -1
 """The region of what a backward pass computes."""
@@ -451,7 +449,7 @@ class Recorder(Mode):
     def _random_state(self) -> torch.fx.Node:
         """The generator's state, from which the backward is to draw again what is drawn next."""
         node = self.graph.call_function(random_state)
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with DisableTorchDispatch():
             meta_state = torch.empty(STATE_BYTES, dtype=torch.uint8, device="meta")
         node.meta.update(val=FakeTensor(meta_state, torch.device("cpu")), where=self.where)
         return node

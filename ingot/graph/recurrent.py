@@ -12,6 +12,7 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import requires_grad
 from ingot.loops.recurrent_ops import Settings, cudnn_rnn, cudnn_rnn_backward, reserve_bytes
+from ingot.torch_private import DisableTorchDispatch
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # as cuDNN counts them
 
@@ -66,7 +67,7 @@ def _layers(
     if batch_first:
         x = x.transpose(0, 1)
     if recorded:
-        with torch._C._DisableTorchDispatch():  # the fakes' modes: this is done for real
+        with DisableTorchDispatch():  # the fakes' modes: this is done for real
             kept = reserve_bytes(x.device, x.dtype, [*x.shape], [w.shape for w in weights], settings)
         found = Recurrent.apply(settings._replace(reserve=kept), x, hx, cx, *weights)
     else:

@@ -14,6 +14,7 @@ from ingot.graph.fakes import FakeContext, FakeTensor, Made, look_of, storage_ke
 from ingot.graph.functional import Storage, Tracked
 from ingot.graph.schemas import node_name
 from ingot.origins import trusts_function
+from ingot.torch_private import DisableTorchDispatch
 
 if TYPE_CHECKING:
     from ingot.graph.record import Recorder
@@ -224,7 +225,7 @@ class Repeats:
         recorder = self.recorder
         nodes: list[Any] = [recorder.node_of(tracked) for tracked in given]
         fakes = [tracked.fake for tracked in given]
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with DisableTorchDispatch():
             fakes += [call.made.another() for call in known.calls]
         for fake, (target, args, kwargs, _, may_raise) in zip(fakes[len(given) :], known.calls):
             node = recorder.graph.create_node("call_function", target, name=node_name(target))

@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from ingot.torch_private import OpOverload
 
 _library = torch.library.Library("ingot", "FRAGMENT")
 _library.define("random_state() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))  # keeps its place among draws

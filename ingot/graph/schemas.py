@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._ops import OpOverload
+
+from ingot.torch_private import OpOverload, dispatch_has_kernel_for_dispatch_key
 
 
 @cache
@@ -79,7 +80,7 @@ def is_pointwise(op: OpOverload) -> bool:
 def is_composite(op: OpOverload) -> bool:
     """Whether torch defines the op by other ops; autograd takes such ops apart, code that runs below it must do so
     itself."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    return dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
 @cache

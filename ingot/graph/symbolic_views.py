@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import expected
+from ingot.torch_private import OpOverload, aten
 
-aten = torch.ops.aten
 Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
 
 

@@ -33,6 +33,7 @@ from ingot.loops.expr import (
     product,
     size_symbol,
 )
+from ingot.torch_private import current_autograd_node
 
 Asked = TypeVar("Asked")
 
@@ -398,7 +399,7 @@ def too_large() -> Unsupported:
 def _decides_no_order(step: Expr) -> bool:
     """Whether autograd asks if the step between the rows of a matrix is 1, to have the gradient of a product lie as the
     matrix does, and it does not matter: where the step within a row is 1, only a matrix of one row lies in columns."""
-    node = torch._C._current_autograd_node()
+    node = current_autograd_node()
     names = _PRODUCTS.get(node.name()) if node is not None else None
     if names is None:
         return False

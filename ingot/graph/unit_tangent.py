@@ -13,14 +13,12 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.ownership import is_view
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten
 
 _WIDE = (torch.float32, torch.float64)  # of halves, what a tangent scales would not stay in range
 LEAST = 1 << 14  # elements of a result that is worth it

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ingot.torch_private import aten
+
 _library = torch.library.Library("ingot", "DEF")
 _library.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool replaces, bool zero_rows, "
@@ -28,7 +30,7 @@ def _attention(
     scores = query @ key.mT * scale
     if mask is not None:
         scores = torch.where(mask.isnan(), scores, mask) if replaces else scores + mask
-    weights = torch.ops.aten._safe_softmax(scores, -1) if zero_rows else torch.softmax(scores, -1)
+    weights = aten._safe_softmax(scores, -1) if zero_rows else torch.softmax(scores, -1)
     result = weights @ value
     return result.transpose(1, 2).contiguous() if heads_last else result.flatten(0, 1)
 

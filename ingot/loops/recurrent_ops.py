@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from ingot.torch_private import aten, get_current_graph_task_keep_graph
 
 _library = torch.library.Library("ingot", "FRAGMENT")
 _SETTINGS = "int mode, int hidden, int projected, int layers, bool both, bool train, int reserve"
@@ -23,7 +23,7 @@ _library.define(
     f"Tensor? d_output, Tensor? d_hy, Tensor? d_cy, bool of_weights, {_SETTINGS}) -> Tensor[]"
 )
 
-_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+_keeps_graph = get_current_graph_task_keep_graph
 
 
 class Settings(NamedTuple):

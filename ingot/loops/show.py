@@ -23,6 +23,7 @@ from ingot.loops.ir import (
     Scan,
     View,
 )
+from ingot.torch_private import OpOverload
 
 _INFIX = dict(
     pair.split(":")
@@ -135,7 +136,7 @@ def _attention_backward(node: AttentionBackward) -> str:
 
 def _call(node: Library) -> str:
     name = getattr(node.function, "__name__", None) or str(node.function)
-    name = str(node.function) if isinstance(node.function, torch._ops.OpOverload) else name
+    name = str(node.function) if isinstance(node.function, OpOverload) else name
     arguments = [_value(a) for a in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
     targets = ", ".join(t or "_" for t in node.targets)
     if node.out is not None:

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._library import simple_registry
-from torch._ops import OpOverload
-from torch.fx.node import _side_effectful_functions
+
+from ingot.torch_private import OpOverload, library_registry, side_effectful_functions
 
 _OWN_NAMESPACES = frozenset(("aten", "prims", "ingot"))
 _BESIDE_THEIR_SCHEMAS = frozenset(  # it may make the file; they print, warn, seed
@@ -33,13 +32,13 @@ def acts(target: Any) -> bool:
     errors, which is what torch's own ops without results are for. What torch's registries of side effects have is asked
     each time, since a program may add to them."""
     if not isinstance(target, OpOverload):
-        return target in _side_effectful_functions
-    registered = target in _side_effectful_functions or _is_registered(target)
+        return target in side_effectful_functions
+    registered = target in side_effectful_functions or _is_registered(target)
     return _may_act(target) or registered and bool(target._schema.returns)
 
 
 def _is_registered(op: OpOverload) -> bool:
-    entry = simple_registry.singleton._data.get(op.name())
+    entry = library_registry._data.get(op.name())
     holder = getattr(entry, "effect", None)  # torch 2.11 has none
     return holder is not None and holder.effect is not None
 

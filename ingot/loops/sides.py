@@ -8,6 +8,7 @@ import torch
 import torch.fx
 
 from ingot.errors import Unsupported
+from ingot.torch_private import aten
 
 _CPU = torch.device("cpu")
 
@@ -39,7 +40,7 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
         if not tensors or any(t.device != _CPU for t in tensors):
             continue
         found.add(node)
-        if node.op != "call_function" or node.target is torch.ops.aten._to_copy.default:
+        if node.op != "call_function" or node.target is aten._to_copy.default:
             continue
         if "binds" in node.meta or any(not _is_number(t) for n in (node, *node.all_input_nodes) for t in _tensors(n)):
             what = f"{node.target} of tensors on the CPU, beside those on {device}"

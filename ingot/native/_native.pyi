@@ -61,6 +61,8 @@ Entry: Any
 GuardTree: Any
 global_state_is_readable: Callable[[], bool]
 tensor_facts_are_slow: Callable[[], bool]
+def missing_symbols() -> list[str]: ...
+
 _force_slow_tensor_facts: Callable[[bool], None]
 _verify_shortcuts: Callable[[bool], bool]
 _forbid_watching: Callable[[bool], bool]

@@ -86,9 +86,7 @@ static int find_stream(void) {
     *(void **)&current_stream = ingot_torch_symbol("aoti_torch_get_current_cuda_stream");
     if (current_stream)
         return 0;
-    PyObject *core = PyImport_ImportModule("torch._C");
-    raw_stream = core ? PyObject_GetAttrString(core, "_cuda_getCurrentRawStream") : NULL;
-    Py_XDECREF(core);
+    raw_stream = ingot_torch_private("cuda_get_current_raw_stream");
     return raw_stream ? 0 : -1;
 }
 

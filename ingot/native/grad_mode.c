@@ -9,10 +9,10 @@ static PyObject *python_is_enabled, *python_set_enabled; /* where the C++ functi
 int ingot_grad_mode_init(void) {
     *(void **)&is_enabled = ingot_torch_symbol("_ZN3c108GradMode10is_enabledEv");
     *(void **)&set_enabled = ingot_torch_symbol("_ZN3c108GradMode11set_enabledEb");
-    PyObject *core = PyImport_ImportModule("torch._C");
-    python_is_enabled = core ? PyObject_GetAttrString(core, "is_grad_enabled") : NULL;
-    python_set_enabled = core ? PyObject_GetAttrString(core, "_set_grad_enabled") : NULL;
-    Py_XDECREF(core);
+    PyObject *torch = PyImport_ImportModule("torch");
+    python_is_enabled = torch ? PyObject_GetAttrString(torch, "is_grad_enabled") : NULL;
+    python_set_enabled = ingot_torch_private("set_grad_enabled");
+    Py_XDECREF(torch);
     return python_is_enabled && python_set_enabled ? 0 : -1;
 }
 

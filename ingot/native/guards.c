@@ -371,7 +371,13 @@ static PyObject *forbid_watching(PyObject *Py_UNUSED(module), PyObject *forbid) 
     return PyBool_FromLong(ingot_can_watch());
 }
 
+static PyObject *missing_symbols(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    return ingot_missing_symbols();
+}
+
 static PyMethodDef functions[] = {
+    {"missing_symbols", missing_symbols, METH_NOARGS,
+     "The C++ symbols of torch that were looked up and are not there. Each has a slower way without."},
     {"_forbid_watching", forbid_watching, METH_O,
      "Whether dicts may be watched from now on, where Python can; for tests. Returns whether they are."},
     {"_verify_shortcuts", set_verify_shortcuts, METH_O,

@@ -163,11 +163,7 @@ int ingot_lending_register(PyObject *module) {
 }
 
 int ingot_lending_init(void) {
-    PyObject *torch = PyImport_ImportModule("torch");
-    PyObject *core = torch ? PyObject_GetAttrString(torch, "_C") : NULL;
-    storage_owners = core ? PyObject_GetAttrString(core, "_storage_Use_Count") : NULL;
-    Py_XDECREF(core);
-    Py_XDECREF(torch);
+    storage_owners = ingot_torch_private("storage_use_count");
     PyErr_Clear();
     name_use_count = PyUnicode_InternFromString("_use_count");
     PyObject *names = PyDict_New(), *ran = NULL;

@@ -267,8 +267,6 @@ int ingot_recorder_backward_init(void) {
                                {&name_saved_tensors, "saved_tensors"},
                                {&name_program, "program"},
                                {&name_sizes, "sizes"}};
-    PyObject *autograd = PyImport_ImportModule("torch._C._autograd");
-    keeps_graph = autograd ? PyObject_GetAttrString(autograd, "_get_current_graph_task_keep_graph") : NULL;
-    Py_XDECREF(autograd);
+    keeps_graph = ingot_torch_private("get_current_graph_task_keep_graph");
     return keeps_graph ? ingot_make_names(names, Py_ARRAY_LENGTH(names)) : -1;
 }

@@ -6,8 +6,8 @@
 /* -- torch's objects, held for the life of the process ------------------------------------------------------------- */
 
 static PyTypeObject *tensor_type, *parameter_type;
-static PyObject *dtype_numbers;    /* dict: torch.dtype -> int */
-static PyObject *dispatch_keys_of; /* torch._C._dispatch_keys */
+static PyObject *dtype_numbers; /* dict: torch.dtype -> int */
+static PyObject *dispatch_keys_of;
 static bool layout_verified, forced_slow;
 
 #define MAX_DTYPES 128
@@ -26,6 +26,35 @@ static bool (*impl_requires_grad)(const void *impl);
 static bool (*handle_is_leaf)(const void *handle);
 static int32_t (*handle_data)(void *handle, void **data);
 
+static const char *missing[64];
+static int missing_count;
+
+static void note_missing(const char *name) {
+    for (int i = 0; i < missing_count; i++)
+        if (strcmp(missing[i], name) == 0)
+            return;
+    if (missing_count < (int)Py_ARRAY_LENGTH(missing))
+        missing[missing_count++] = name; /* a literal */
+}
+
+PyObject *ingot_missing_symbols(void) {
+    PyObject *found = PyList_New(0);
+    for (int i = 0; found != NULL && i < missing_count; i++) {
+        PyObject *name = PyUnicode_FromString(missing[i]);
+        if (name == NULL || PyList_Append(found, name) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(name);
+    }
+    return found;
+}
+
+PyObject *ingot_torch_private(const char *name) {
+    PyObject *names = PyImport_ImportModule("ingot.torch_private");
+    PyObject *found = names ? PyObject_GetAttrString(names, name) : NULL;
+    Py_XDECREF(names);
+    return found;
+}
+
 void *ingot_torch_symbol(const char *name) {
     static void *libraries[5];
     static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libc10_cuda.so",
@@ -37,6 +66,8 @@ void *ingot_torch_symbol(const char *name) {
         if (libraries[i] != NULL)
             symbol = dlsym(libraries[i], name);
     }
+    if (symbol == NULL)
+        note_missing(name);
     return symbol;
 }
 
@@ -372,14 +403,13 @@ static int probe(PyObject *names) {
 
 int ingot_tensor_init(void) {
     PyObject *torch = PyImport_ImportModule("torch");
-    PyObject *core = torch == NULL ? NULL : PyObject_GetAttrString(torch, "_C");
-    PyObject *nn = core == NULL ? NULL : PyImport_ImportModule("torch.nn");
+    PyObject *nn = torch == NULL ? NULL : PyImport_ImportModule("torch.nn");
     PyObject *names = nn == NULL ? NULL : PyDict_New();
     int status = -1;
     if (names != NULL) {
         tensor_type = (PyTypeObject *)PyObject_GetAttrString(torch, "Tensor");
         parameter_type = (PyTypeObject *)PyObject_GetAttrString(nn, "Parameter");
-        dispatch_keys_of = PyObject_GetAttrString(core, "_dispatch_keys");
+        dispatch_keys_of = ingot_torch_private("dispatch_keys");
         dtype_numbers = PyDict_New();
         PyObject *ran = NULL;
         if (tensor_type && parameter_type && dispatch_keys_of && dtype_numbers &&
@@ -391,7 +421,6 @@ int ingot_tensor_init(void) {
     }
     Py_XDECREF(names);
     Py_XDECREF(nn);
-    Py_XDECREF(core);
     Py_XDECREF(torch);
     return status;
 }

@@ -62,6 +62,13 @@ int ingot_device_numbers(PyObject *device, int8_t *type, int8_t *index);
  * there is none. */
 void *ingot_torch_symbol(const char *name);
 
+/* The names of those that were asked for and are not there, as a new list. */
+PyObject *ingot_missing_symbols(void);
+
+/* A new reference to what ingot.torch_private has of a name: where torch has none, it stands for it and raises when
+   called. NULL, with an exception set, if that cannot be imported. */
+PyObject *ingot_torch_private(const char *name);
+
 /* True while the facts are read through Python attributes; tests force it. */
 bool ingot_tensor_facts_are_slow(void);
 void ingot_force_slow_tensor_facts(bool slow);

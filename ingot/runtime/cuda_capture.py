@@ -12,6 +12,13 @@ import torch
 from ingot.collection import paused_collection
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Machine
+from ingot.torch_private import (
+    CUDAGraph,
+    cuda_end_allocate_to_pool,
+    cuda_get_current_raw_stream,
+    cuda_get_device,
+    cuda_is_current_stream_capturing,
+)
 
 
 class Replay:
@@ -24,7 +31,7 @@ class Replay:
         self.graph = graph
 
     def __call__(self) -> None:
-        torch._C._CUDAGraph.replay(self.graph)
+        CUDAGraph.replay(self.graph)
 
     def __del__(self, is_recording: Callable[[], bool] = torch.cuda.is_current_stream_capturing) -> None:
         if is_recording():
@@ -40,9 +47,9 @@ class Cuda:
 
     def stream(self) -> int | None:
         index = self.device.index
-        if torch._C._cuda_getDevice() != index or torch._C._cuda_isCurrentStreamCapturing():
+        if cuda_get_device() != index or cuda_is_current_stream_capturing():
             return None
-        return torch._C._cuda_getCurrentRawStream(index)
+        return cuda_get_current_raw_stream(index)
 
     def pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
@@ -78,7 +85,7 @@ class Cuda:
         """A recording that failed leaves the allocator waiting for its end, and the random numbers' state marked as
         being recorded; a copy of the state is not."""
         with contextlib.suppress(Exception):
-            torch._C._cuda_endAllocateToPool(self.device.index, pool)
+            cuda_end_allocate_to_pool(self.device.index, pool)
         generator = torch.cuda.default_generators[self.device.index]
         with contextlib.suppress(Exception):
             generator.graphsafe_set_state(generator.clone_state())

@@ -33,6 +33,15 @@ from ingot.runtime.program import Program
 from ingot.schedule.kernel import Kernel, scaling
 from ingot.schedule.plan import KernelStep, LibraryStep, touched
 from ingot.serial import whole
+from ingot.torch_private import (
+    GRAPHS,
+    aten,
+    foreach_copy_,
+    increment_version,
+    set_grad_enabled,
+    storage_use_count,
+    why_off,
+)
 
 LEAST_LAUNCHES = 3  # fewer take no longer than a replay
 WARM_CALLS = 2  # run as in the default mode before anything is recorded: libraries make ready what they keep
@@ -56,8 +65,8 @@ _WAITING = (
 # ... and functions that launch kernels at each step of a recurrence: fewer than they do.
 _MANY = {"ingot.cudnn_rnn.default": 16, "ingot.cudnn_rnn_backward.default": 16}
 
-_storage_owners = torch._C._storage_Use_Count  # type: ignore[attr-defined]
-_is_dense = torch.ops.aten.is_non_overlapping_and_dense.default
+_storage_owners = storage_use_count
+_is_dense = aten.is_non_overlapping_and_dense.default
 
 
 class Machine(Protocol):
@@ -73,6 +82,8 @@ class Machine(Protocol):
 def why_not(program: Program) -> str:
     """Why nothing of a program can be recorded; "" where it can."""
     plan = program.plan
+    if (lacking := why_off(GRAPHS)) is not None:
+        return lacking.reason
     if _native.tensor_facts_are_slow():
         return "torch does not say who holds a tensor's memory"
     if plan.graph.bound:
@@ -251,16 +262,16 @@ class Recording:
         memory of their own."""
         grad_mode = torch.is_grad_enabled()
         if grad_mode:
-            torch._C._set_grad_enabled(False)
+            set_grad_enabled(False)
         try:
             return self._run(inputs, visible, copied)
         finally:
             if grad_mode:
-                torch._C._set_grad_enabled(True)
+                set_grad_enabled(True)
 
     def _run(self, inputs: Sequence[Any], visible: int, copied: set[int]) -> tuple[Any, ...]:
         if self.moving:
-            torch._foreach_copy_(self.copies, [inputs[k] for k in self.moving])
+            foreach_copy_(self.copies, [inputs[k] for k in self.moving])
         self.replay()
         made: list[Any] = [None] * self.count
         for k, value in self.constants:
@@ -277,7 +288,7 @@ class Recording:
                 self.results.lent = True
                 made[k] = _alias(t) if k < visible else t.detach()
         if fresh:
-            torch._foreach_copy_(fresh, written)
+            foreach_copy_(fresh, written)
         return tuple(made)
 
 
@@ -380,7 +391,7 @@ class Replayed:
                 return None
             self.replays += 1
             if self.written:
-                torch._C._increment_version([inputs[k] for k in self.written])  # type: ignore[attr-defined]
+                increment_version([inputs[k] for k in self.written])
             visible = recording.count if self.visible is None else self.visible
             if self.beside is not None:
                 self.beside(*inputs)

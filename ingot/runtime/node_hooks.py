@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.errors import Unsupported
+from ingot.torch_private import DisableTorchDispatch, FunctionBase
 
 _WORD = 8
 _CPP_NODE = 16  # where a Python object that stands for a node of C++ keeps its address, in bytes
@@ -91,7 +92,7 @@ def places_of_hooks() -> tuple[int, ...] | None:
 
 
 def _address(node: Any, python_node: int) -> int:
-    offset = python_node if isinstance(node, torch._C._FunctionBase) else _CPP_NODE
+    offset = python_node if isinstance(node, FunctionBase) else _CPP_NODE
     return ctypes.c_size_t.from_address(id(node) + offset).value
 
 
@@ -125,7 +126,7 @@ def _table(hook: int, kind: int) -> dict[int, Any]:
 def _places() -> _Places | None:
     """Where nodes keep what is looked for; None where that cannot be told."""
     try:
-        with torch.enable_grad(), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with torch.enable_grad(), DisableTorchDispatch():
             return _found_places()
     except _Unexpected:
         return None
@@ -160,7 +161,7 @@ def _python_node(sequence: int) -> int:
     y = _Plain.apply(torch.zeros(1, requires_grad=True))  # only it keeps the node alive, before torch 2.13
     function = y.grad_fn
     function._set_sequence_nr(0x1A60_7000_1A61)
-    size = torch._C._FunctionBase.__basicsize__  # type: ignore[attr-defined]
+    size = FunctionBase.__basicsize__
     for offset in (size - _WORD, size - 2 * _WORD):
         address = _address(function, offset)
         if address % _WORD == 0 and address and _word(address, sequence) == 0x1A60_7000_1A61:

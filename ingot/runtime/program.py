@@ -84,6 +84,13 @@ from ingot.native import _native
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.memory import JOINED_BYTES
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.torch_private import (
+    aten,
+    get_cublas_allow_bf16_reduced_precision_reduction,
+    get_cublas_allow_fp16_accumulation,
+    get_cublas_allow_fp16_reduced_precision_reduction,
+    increment_version,
+)
 
 if TYPE_CHECKING:
     from ingot.codegen.triton.module import Binary, CompiledForm, CompiledKernels
@@ -95,7 +102,7 @@ _ATTENTIONS = ("flash", "efficient", "cudnn")
 # Ops whose entry point in torch takes the same arguments as their overloads, and is reached sooner: an overload object
 # parses its arguments in Python and again in pybind, half a microsecond more.
 _FASTER = {
-    getattr(getattr(torch.ops.aten, name), overload): getattr(torch, name)
+    getattr(getattr(aten, name), overload): getattr(torch, name)
     for name, overloads in {
         **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "gather", "index_select"), ("default", "out")),
         **dict.fromkeys(("index_add", "index_copy", "scatter_add"), ("default", "out")),
@@ -118,10 +125,10 @@ _LOADED: dict[tuple[Binary, int], Any] = {}
 _SUMS_AS_USUAL: Mapping[torch.dtype, tuple[tuple[Callable[[], Any], Any], ...]] = {
     torch.float32: (),
     torch.float16: (
-        (torch._C._get_cublas_allow_fp16_reduced_precision_reduction, (True, True)),
-        (torch._C._get_cublas_allow_fp16_accumulation, False),
+        (get_cublas_allow_fp16_reduced_precision_reduction, (True, True)),
+        (get_cublas_allow_fp16_accumulation, False),
     ),
-    torch.bfloat16: ((torch._C._get_cublas_allow_bf16_reduced_precision_reduction, (True, True)),),
+    torch.bfloat16: ((get_cublas_allow_bf16_reduced_precision_reduction, (True, True)),),
 }
 
 _RELEASED = ("library", "own", "small", "input")  # places whose tensors are let go when they are dead
@@ -360,7 +367,7 @@ class _Description:
         """Tell autograd of the inputs that are written, before the first of them is: what it saved of them no longer
         holds."""
         items = tuple(("buffer", self.buffer(name)) for name in sorted(_mutated(self.plan)))
-        return [("call", torch._C._increment_version, (("tuple", items),), None, (), ())]
+        return [("call", increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:
         made = ("output", "own", "small")

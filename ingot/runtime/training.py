@@ -19,6 +19,18 @@ from ingot.loops.expr import Symbol
 from ingot.native import _native
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_if_seen, places_of_hooks
 from ingot.serial import serial
+from ingot.torch_private import (
+    CreationMeta,
+    DisableTorchDispatch,
+    backward_class,
+    dispatch_keys,
+    efficientzerotensor,
+    get_creation_meta,
+    get_current_graph_task_keep_graph,
+    is_checkpoint_valid,
+    neg_view,
+    unsafe_set_version_counter,
+)
 from ingot.wrapped import is_wrapped, untransformed
 
 _SECOND_TIME = (
@@ -27,10 +39,10 @@ _SECOND_TIME = (
 )
 _MODIFIED = "one of the variables needed for gradient computation has been modified by an inplace operation"
 
-_all_gradients = torch.autograd._is_checkpoint_valid
+_all_gradients = is_checkpoint_valid
 """Whether the backward that runs is after the gradients of all leaves."""
 
-_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+_keeps_graph = get_current_graph_task_keep_graph
 
 Backward = Callable[[list[Tensor]], Sequence[Any]]
 """Takes the saved tensors, the tangents and the values of the size symbols out of a list, which it empties so that each
@@ -550,21 +562,21 @@ class TrainingProgram(_native.Recorder):
 @functools.cache
 def _plain_keys(device: torch.device) -> int:
     """The dispatch keys of a plain tensor on a device."""
-    with torch.inference_mode(False), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch.inference_mode(False), DisableTorchDispatch():
         return _keys(torch.empty(0, device=device))
 
 
 @functools.cache
 def lazy_keys() -> int:
     """The dispatch keys of tensors that have other values than their memory: negated, conjugated, or zeros."""
-    with torch.inference_mode(False), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch.inference_mode(False), DisableTorchDispatch():
         real, complex_ = torch.empty(1), torch.empty(1, dtype=torch.complex64)
-        lazy = (real, torch._neg_view(real)), (complex_, complex_.conj()), (real, torch._efficientzerotensor(1))
+        lazy = (real, neg_view(real)), (complex_, complex_.conj()), (real, efficientzerotensor(1))
         return functools.reduce(operator.or_, [_keys(made) & ~_keys(plain) for plain, made in lazy])
 
 
 def _keys(tensor: Tensor) -> int:
-    return torch._C._dispatch_keys(tensor).raw_repr()
+    return dispatch_keys(tensor).raw_repr()
 
 
 def _keeps_as_expected() -> bool:
@@ -676,7 +688,7 @@ def is_of_program(node: Any) -> bool:
     `saved_tensors`, `left` (None unless some of these have been let go), and `done`, to be set before it is passed
     with no gradients to tell that another program has taken those of the outputs for which there is something else than
     None."""
-    return isinstance(node, _Graph._backward_cls)  # type: ignore[attr-defined]
+    return isinstance(node, _Node)
 
 
 class _Rebased(torch.autograd.Function):
@@ -700,20 +712,20 @@ class _Rebased(torch.autograd.Function):
 def _rebase(tensor: Tensor, value: Tensor) -> None:
     version = tensor._version  # which counts the program's write already
     _Rebased.apply(tensor, value)
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))  # type: ignore[attr-defined]
+    unsafe_set_version_counter((tensor,), (version,))
 
 
 def _refuse_unwritable(tensor: Tensor) -> None:
     """Raises autograd's error for a view that must not be written where gradients are recorded."""
     if not tensor._is_view():
         return
-    made = torch._C._autograd._get_creation_meta(tensor)  # type: ignore[attr-defined]
+    made = get_creation_meta(tensor)
     leaf = tensor.requires_grad and tensor._base is not None and tensor._base.is_leaf
-    if leaf or made != torch._C._autograd.CreationMeta.DEFAULT:  # type: ignore[attr-defined]
+    if leaf or made != CreationMeta.DEFAULT:
         tensor.as_strided((0,), (1,)).zero_()
 
 
-_Node: Any = _Graph._backward_cls  # type: ignore[attr-defined]
+_Node: Any = backward_class(_Graph)
 _Node.passed, _Node.left, _Node.done = 0, None, None  # until a backward, or somebody who looks on, says otherwise
 _Node.apply = _native.node_backward  # the engine calls it, and would be told by `BackwardCFunction.apply` which it is
 

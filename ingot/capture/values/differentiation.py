@@ -20,6 +20,7 @@ from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.graph.custom import is_reentrant
+from ingot.torch_private import aten
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -106,7 +107,7 @@ def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
 
 def _laid_out(gradient: Any, leaf: Any) -> Any:
     """Inlined: a gradient in memory of its own, which lies as the leaf does where that has no gaps."""
-    if torch.ops.aten.is_non_overlapping_and_dense(leaf):
+    if aten.is_non_overlapping_and_dense(leaf):
         return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
     return gradient.clone(memory_format=torch.contiguous_format)
 

@@ -13,6 +13,14 @@ from ingot.capture.values.builtins import RULES
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.tensor import FUNCTIONS, TensorMethod, TensorValue
+from ingot.torch_private import (
+    Missing,
+    foreach_copy_,
+    foreach_norm,
+    foreach_pow,
+    foreach_zero_,
+    group_tensors_by_device_and_dtype,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -73,7 +81,7 @@ def _rule(name: str, method: str) -> Callable[..., Value | None]:
 
 
 _zeros = [torch.zeros(1, device="cpu")]
-_GIVES_LIST: bool = torch._foreach_zero_(_zeros) is _zeros  # type: ignore[func-returns-value]
+_GIVES_LIST: bool = not isinstance(foreach_zero_, Missing) and foreach_zero_(_zeros) is _zeros
 """What an operation in place gives: its first argument, or None."""
 
 
@@ -114,8 +122,8 @@ for _name, _method in _METHODS.items():
     for _end in ("", "_"):
         if hasattr(torch, f"_foreach_{_name}{_end}"):
             FUNCTIONS[getattr(torch, f"_foreach_{_name}{_end}")] = _rule(f"_foreach_{_name}{_end}", _method + _end)
-FUNCTIONS[torch._foreach_zero_] = _rule("_foreach_zero_", "zero_")
-FUNCTIONS[torch._foreach_copy_] = _rule("_foreach_copy_", "copy_")
-FUNCTIONS[torch._foreach_pow] = _pow
-FUNCTIONS[torch._foreach_norm] = _norm
-RULES[torch._C._group_tensors_by_device_and_dtype] = _grouped
+FUNCTIONS[foreach_zero_] = _rule("_foreach_zero_", "zero_")
+FUNCTIONS[foreach_copy_] = _rule("_foreach_copy_", "copy_")
+FUNCTIONS[foreach_pow] = _pow
+FUNCTIONS[foreach_norm] = _norm
+RULES[group_tensors_by_device_and_dtype] = _grouped

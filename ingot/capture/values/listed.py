@@ -18,6 +18,7 @@ from ingot.capture.values.tensor import METHODS, TensorValue
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import COMPUTES, MOST
 from ingot.graph.repeats import is_torchs
+from ingot.torch_private import is_functorch_wrapped_tensor
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -44,7 +45,7 @@ def _tolist(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keyw
     """A new list; None where that takes a look at what the graph computes."""
     if args or kwargs or session.graph.known.of(tensor.fake) is not None or not _holds_integers(tensor.fake):
         return None
-    if session.graph.writes or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+    if session.graph.writes or is_functorch_wrapped_tensor(tensor.fake):
         return None
     if tensor.source is None:
         listed = _computed(session, tensor)

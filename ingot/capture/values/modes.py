@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.profiler import record_function
-from torch.utils._contextlib import _DecoratorContextManager, _NoParamDecoratorContextManager
 
 from ingot.capture.guards import Kind
 from ingot.capture.session import SPECIAL_FUNCTIONS
@@ -26,6 +25,7 @@ from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.wrap import wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
+from ingot.torch_private import DecoratorContextManager, InferenceMode, NoParamDecoratorContextManager, set_grad_enabled
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -74,7 +74,7 @@ def _clear_cache(session: Session) -> Value:
 
 
 for _function in (
-    torch._C._set_grad_enabled,
+    set_grad_enabled,
     torch.set_autocast_enabled,
     torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
@@ -99,7 +99,7 @@ class InferenceGuard(Value):
         self.entered_at: int | None = None  # the number of the instruction that entered it, while inside
 
     def python_type(self) -> type:
-        return torch._C._InferenceMode
+        return InferenceMode
 
     def method___enter__(self, session: Session) -> Value:
         modes, inside = session.graph.modes, torch.is_inference_mode_enabled()
@@ -110,7 +110,7 @@ class InferenceGuard(Value):
         if self.switches:
             modes.enter_inference(session.graph.graph, session.where, self.entered_at)
         else:
-            torch._C._set_grad_enabled(not self.enabled)
+            set_grad_enabled(not self.enabled)
             modes.changed()
         return NONE
 
@@ -118,7 +118,7 @@ class InferenceGuard(Value):
         modes = session.graph.modes
         if self.switches:
             modes.leave_inference(session.graph.graph, session.where)
-        torch._C._set_grad_enabled(self.grad_before)
+        set_grad_enabled(self.grad_before)
         modes.changed()
         self.entered_at = None
         return NONE
@@ -136,7 +136,7 @@ def _make_guard(session: Session, cls: type, args: Arguments, kwargs: Keywords) 
     return InferenceGuard(bool(session.known(*args, **kwargs)))
 
 
-CONSTRUCTORS[torch._C._InferenceMode] = _make_guard
+CONSTRUCTORS[InferenceMode] = _make_guard
 
 # -- context managers --------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ CONSTRUCTORS[torch._C._InferenceMode] = _make_guard
 def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """An instance of one of torch's context managers; given a function, what decorates it."""
     decorates = bool(args) and (
-        issubclass(cls, _NoParamDecoratorContextManager)
+        issubclass(cls, NoParamDecoratorContextManager)
         or cls is torch.inference_mode
         and not isinstance(session.realize(args[0]), ConstantValue)
     )
@@ -157,7 +157,7 @@ def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords
     return made
 
 
-CONSTRUCTORS[_DecoratorContextManager] = _make_context  # type: ignore[type-abstract]
+CONSTRUCTORS[DecoratorContextManager] = _make_context
 
 
 def _make_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:

@@ -18,6 +18,7 @@ from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue, bind_member, instance_dict
 from ingot.capture.values.wrap import wraps
+from ingot.torch_private import call_impl, rnn_weights_have_changed, wrapped_call_impl
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -130,7 +131,7 @@ class _CallInOnePiece(_HookedCall):
         return super().callee(session, args, kwargs)
 
 
-_CALL_IMPL: Any = nn.Module._call_impl
+_CALL_IMPL: Any = call_impl
 
 
 def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
@@ -178,7 +179,7 @@ _TORCH: dict[str, Any] = vars(torch.nn.modules.module)
 _OF_ALL_MODULES = {name: GlobalSource(_TORCH, f"_global{name}") for name in _HOOKS}
 """By name of a module's own table of hooks: that of the hooks of all modules."""
 
-FORWARDING[nn.Module._wrapped_call_impl] = _wrapped_call  # type: ignore[index]
+FORWARDING[wrapped_call_impl] = _wrapped_call
 FORWARDING[_CALL_IMPL] = _forwarded
 
 
@@ -187,7 +188,7 @@ def _call_forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Valu
     return session.call(target, args, kwargs)
 
 
-SPECIAL_FUNCTIONS[nn.Module._wrapped_call_impl] = SPECIAL_FUNCTIONS[_CALL_IMPL] = _call_forwarded  # type: ignore[index]
+SPECIAL_FUNCTIONS[wrapped_call_impl] = SPECIAL_FUNCTIONS[_CALL_IMPL] = _call_forwarded
 
 
 def is_stand_in(cls: type) -> bool:
@@ -235,5 +236,5 @@ def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -
     return ConstantValue(False)
 
 
-SPECIAL_FUNCTIONS[nn.RNNBase._weights_have_changed] = _weights_have_changed  # type: ignore[index]
+SPECIAL_FUNCTIONS[rnn_weights_have_changed] = _weights_have_changed
 CONSTRUCTORS[nn.Module] = _construct_module

@@ -30,6 +30,7 @@ from ingot.graph.unbacked import require_relation
 from ingot.loops.expr import Expr, Symbol
 from ingot.native._native import make_numbers_by, tensor_of
 from ingot.origins import is_trusted
+from ingot.torch_private import ALL, is_functorch_wrapped_tensor, why_off
 from ingot.wrapped import is_transformed, untransformed
 
 if TYPE_CHECKING:
@@ -440,7 +441,8 @@ def _new_tensor(number: float) -> torch.Tensor:
     return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 
-make_numbers_by(_new_tensor)
+if why_off(ALL) is None:
+    make_numbers_by(_new_tensor)
 
 
 def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
@@ -453,7 +455,7 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
     if known is not None and known.numel() == 1:
         return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
     kind = float if dtype in FLOATS else int if dtype in _INTEGERS else bool if dtype is torch.bool else None
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(fake)
+    wrapped = is_functorch_wrapped_tensor(fake)
     sizes = fake.shape
     if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
         raise session.unsupported(f"the value of {tensor.describe()} is read")

@@ -12,7 +12,6 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import asgd, radam
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.sources import ConstSource
@@ -22,6 +21,16 @@ from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import choice
 from ingot.capture.values.tensor import FUNCTIONS
+from ingot.torch_private import (
+    fused_adagrad_,
+    fused_adam_,
+    fused_adamw_,
+    fused_sgd_,
+    multi_tensor_asgd,
+    multi_tensor_radam,
+    single_tensor_asgd,
+    single_tensor_radam,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -245,14 +254,14 @@ def _fused(own: FunctionType) -> Callable[..., Value]:
 
 
 _IN_PLACE_OF: dict[Any, Any] = {
-    radam._single_tensor_radam: _radam,
-    radam._multi_tensor_radam: _radam_of_many,
-    asgd._single_tensor_asgd: _asgd,
-    asgd._multi_tensor_asgd: _asgd_of_many,
+    single_tensor_radam: _radam,
+    multi_tensor_radam: _radam_of_many,
+    single_tensor_asgd: _asgd,
+    multi_tensor_asgd: _asgd_of_many,
 }
 for _function, _own in _IN_PLACE_OF.items():
     SPECIAL_FUNCTIONS[_function] = _in_place_of(_function, _own)
-FUNCTIONS[torch._fused_adam_] = _fused(_fused_adam)  # type: ignore[arg-type]
-FUNCTIONS[torch._fused_adamw_] = _fused(_fused_adamw)  # type: ignore[arg-type]
-FUNCTIONS[torch._fused_sgd_] = _fused(_fused_sgd)  # type: ignore[arg-type]
-FUNCTIONS[torch._fused_adagrad_] = _fused(_fused_adagrad)  # type: ignore[arg-type]
+FUNCTIONS[fused_adam_] = _fused(_fused_adam)  # type: ignore[arg-type]
+FUNCTIONS[fused_adamw_] = _fused(_fused_adamw)  # type: ignore[arg-type]
+FUNCTIONS[fused_sgd_] = _fused(_fused_sgd)  # type: ignore[arg-type]
+FUNCTIONS[fused_adagrad_] = _fused(_fused_adagrad)  # type: ignore[arg-type]

@@ -12,13 +12,14 @@ from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.origins import is_trusted
+from ingot.torch_private import disabled_torch_function_impl, is_torch_function_enabled, is_torch_function_mode_enabled
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _NAME = "__torch_function__"
-_DISABLED = torch._C._disabled_torch_function_impl
+_DISABLED = disabled_torch_function_impl
 
 
 def _overrides(session: Session, value: Value) -> bool:
@@ -27,7 +28,7 @@ def _overrides(session: Session, value: Value) -> bool:
         return True
     value = session.realize(value)
     cls = value.python_type()
-    if cls in _PLAIN or not torch._C._is_torch_function_enabled():
+    if cls in _PLAIN or not is_torch_function_enabled():
         return False
     if isinstance(value, TensorValue):
         return getattr(cls, _NAME) is not _DISABLED
@@ -39,7 +40,7 @@ def _mode_is_seen(session: Session) -> bool:
     """Whether a mode overrides torch's functions for who asks: torch's own functions are captured
     as if the mode had called them already."""
     asker = session.frames[-1].function.namespace.get("__name__") if session.frames else None
-    return torch._C._is_torch_function_mode_enabled() and not is_trusted(asker)
+    return is_torch_function_mode_enabled() and not is_trusted(asker)
 
 
 @rule(overrides.has_torch_function)

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp import GradScaler
 from torch.optim import optimizer as optimizers
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.functions import FunctionValue
+from ingot.torch_private import SCALERS, maybe_opt_step, why_off
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -95,8 +95,8 @@ def step_where_finite(optimizer: Any, found_inf: Any) -> Any:
 
 
 def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    function: Any = GradScaler._maybe_opt_step
-    if len(args) == 3 and not kwargs:
+    function: Any = maybe_opt_step
+    if len(args) == 3 and not kwargs and why_off(SCALERS) is None:
         _, optimizer, state = map(session.realize, args)
         found = session.unpacked(session.call(session.builtin(found_by_device), [state], {}))
         if len(found) == 1 and optimizer.python_type() in _WRITE_TENSORS:
@@ -107,4 +107,4 @@ def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.inline(FunctionValue.outside(session, function, ConstSource(function)), args, kwargs)
 
 
-SPECIAL_FUNCTIONS[GradScaler._maybe_opt_step] = _maybe_step
+SPECIAL_FUNCTIONS[maybe_opt_step] = _maybe_step

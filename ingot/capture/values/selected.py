@@ -15,6 +15,7 @@ from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import SliceValue, TupleValue
 from ingot.capture.values.tensor import METHODS, SymIntValue, TensorMethod, TensorValue
 from ingot.graph.symbols import is_decided_by_data
+from ingot.torch_private import is_functorch_wrapped_tensor
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -53,7 +54,7 @@ def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Key
     unknown = [part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)]
     if unknown:
         raise session.unsupported(f"the value of {unknown[0].describe()}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+    if is_functorch_wrapped_tensor(tensor.fake):
         return None
     if (view := _at_integers(session, tensor, parts)) is not None:
         return view.get_item(session, TupleValue(parts, tuple)) if parts else view
@@ -94,7 +95,7 @@ def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> T
 
 def _setitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
     key = session.realize(args[0])
-    if not isinstance(key, TupleValue) or torch._C._functorch.is_functorch_wrapped_tensor(tensor.fake):
+    if not isinstance(key, TupleValue) or is_functorch_wrapped_tensor(tensor.fake):
         return None
     parts = [_plain(session, part) for part in key.items]
     if any(isinstance(part, SymIntValue) and is_decided_by_data(part.fake) for part in parts):

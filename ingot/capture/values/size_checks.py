@@ -13,6 +13,15 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.tensor import RELATIONS, RelationValue, TensorValue
 from ingot.graph.unbacked import require_relation
+from ingot.torch_private import (
+    check,
+    check_index,
+    check_is_size,
+    check_not_implemented,
+    check_tensor_all,
+    check_type,
+    check_value,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -72,9 +81,9 @@ def _check_tensor_all(session: Session, args: Arguments, kwargs: Keywords) -> Va
     return NONE
 
 
-_CHECK = _checks(torch._check)
-SPECIAL_FUNCTIONS[torch._check_tensor_all] = _check_tensor_all
-SPECIAL_FUNCTIONS[torch._check] = _CHECK
-SPECIAL_FUNCTIONS[torch._check_is_size] = _check_is_size
-for _function in (torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented):
+_CHECK = _checks(check)
+SPECIAL_FUNCTIONS[check_tensor_all] = _check_tensor_all
+SPECIAL_FUNCTIONS[check] = _CHECK
+SPECIAL_FUNCTIONS[check_is_size] = _check_is_size
+for _function in (check_value, check_index, check_type, check_not_implemented):
     SPECIAL_FUNCTIONS[_function] = _checks(_function)

@@ -6,7 +6,6 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Modul
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributions.utils import _lazy_property_and_property
 
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind, Quantity
@@ -22,6 +21,27 @@ from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 from ingot.graph.symbols import INTEGERS, too_large
 from ingot.origins import trusts_function
+from ingot.torch_private import (
+    OpOverload,
+    OpOverloadPacket,
+    VariableFunctions,
+    amp_foreach_non_finite_check_and_unscale_,
+    amp_update_scale_,
+    assert_,
+    combine_input_and_mask,
+    get_privateuse1_backend_name,
+    get_tracing_state,
+    is_autocast_available,
+    is_torch_function_enabled,
+    is_torch_function_mode_enabled,
+    lazy_property_and_property,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+    log_api_usage_once,
+    native_one_hot,
+    nested_tensor_from_mask_left_aligned,
+    resize_output_,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -34,13 +54,13 @@ _INLINED = {torch.functional.broadcast_shapes, torch.nn.functional.interpolate}
 _STATE_QUERIES = frozenset(
     (
         torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_default_dtype,
-        torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch._C._get_tracing_state, torch.get_num_threads,
-        torch.are_deterministic_algorithms_enabled, torch._C._is_torch_function_enabled, torch.cuda.is_available,
+        torch.get_autocast_dtype, torch.is_autocast_cache_enabled, get_tracing_state, torch.get_num_threads,
+        torch.are_deterministic_algorithms_enabled, is_torch_function_enabled, torch.cuda.is_available,
         torch.cuda.device_count, torch.accelerator.current_accelerator,
         torch.get_autocast_gpu_dtype,
-        torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack,
-        torch._C._is_torch_function_mode_enabled, torch._C._is_autocast_available,
-        torch._C._get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
+        len_torch_dispatch_stack, len_torch_function_stack,
+        is_torch_function_mode_enabled, is_autocast_available,
+        get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
         torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
         torch.cuda.amp.common.amp_definitely_not_available,
     )
@@ -53,9 +73,9 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.compiler.is_compiling: True,  # where `Session.says_compiling`
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
-    torch._C._get_tracing_state: None,
+    get_tracing_state: None,
     torch.cuda.is_current_stream_capturing: False,
-    torch._C._log_api_usage_once: None,
+    log_api_usage_once: None,
 }
 
 _ANSWERS_BY_NAME = {
@@ -270,13 +290,13 @@ class TorchNamespace(ForeignValue):
         return session.wrap(found, ConstSource(found))
 
 
-@wraps(type(torch._C._VariableFunctions))
+@wraps(type(VariableFunctions))
 def wrap_torch_namespace(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
     return TorchNamespace(object_, source)
 
 
-@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+@wraps(OpOverload, OpOverloadPacket)
 def wrap_operation(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
     return TorchFunction(object_, source)
@@ -374,12 +394,12 @@ def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | 
 
 
 FUNCTIONS[torch.batch_norm] = _batch_norm
-FUNCTIONS[torch._nested_tensor_from_mask_left_aligned] = _asks_for_nested
-POLYFILLS[torch._C._nn.one_hot] = polyfills.one_hot
-POLYFILLS[torch._amp_foreach_non_finite_check_and_unscale_] = polyfills.unscale_gradients
-POLYFILLS[torch._amp_update_scale_] = polyfills.update_scale
-SPECIAL_FUNCTIONS[torch._assert] = _assert
-SPECIAL_FUNCTIONS[torch.masked._ops._combine_input_and_mask] = _masked_input
+FUNCTIONS[nested_tensor_from_mask_left_aligned] = _asks_for_nested
+POLYFILLS[native_one_hot] = polyfills.one_hot
+POLYFILLS[amp_foreach_non_finite_check_and_unscale_] = polyfills.unscale_gradients
+POLYFILLS[amp_update_scale_] = polyfills.update_scale
+SPECIAL_FUNCTIONS[assert_] = _assert
+SPECIAL_FUNCTIONS[combine_input_and_mask] = _masked_input
 for _function in (
     torch.manual_seed,
     torch.seed,
@@ -389,7 +409,7 @@ for _function in (
     torch.cuda.manual_seed,
 ):
     SPECIAL_FUNCTIONS[_function] = _random_state
-FUNCTIONS.update(dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, torch._resize_output_), _resized))
+FUNCTIONS.update(dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, resize_output_), _resized))
 
 
 def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
@@ -400,4 +420,4 @@ def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keyword
     return session.wrap_constant(cls(wrapped))
 
 
-CONSTRUCTORS[_lazy_property_and_property] = _lazy_property
+CONSTRUCTORS[lazy_property_and_property] = _lazy_property

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._functorch import eager_transforms, predispatch, vmap
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
 from ingot.capture.values.base import Arguments, Keywords, Value
@@ -17,11 +15,38 @@ from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.tensor import TensorValue
+from ingot.torch_private import (
+    add_batch_dim,
+    create_batched_inputs,
+    flat_vmap,
+    functional_jacrev,
+    get_inplace_requires_grad_allowed,
+    grad_and_value_impl,
+    grad_decrement_nesting,
+    grad_increment_nesting,
+    hessian,
+    is_batchedtensor,
+    lazy_load_decompositions,
+    predispatch_add_batch_dim,
+    predispatch_remove_batch_dim,
+    remove_batch_dim,
+    set_inplace_requires_grad_allowed,
+    slice_argnums,
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+    unwrap_batched,
+    unwrap_for_grad,
+    vjp_with_argnums,
+    vmap_decrement_nesting,
+    vmap_increment_nesting,
+    wrap_for_grad,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_C: Any = torch._C._functorch
 
 
 class LevelValue(Value):
@@ -44,25 +69,25 @@ def mapped(
     level: Any, func: Any, batch_size: Any, in_dims: Any, args: Any, spec: Any, out_dims: Any, kwargs: Any
 ) -> Any:
     """Inlined: what torch's `_flat_vmap` does inside a level."""
-    batched = vmap._create_batched_inputs(in_dims, args, level, spec)
-    return vmap._unwrap_batched(func(*batched, **kwargs), out_dims, level, batch_size, func)
+    batched = create_batched_inputs(in_dims, args, level, spec)
+    return unwrap_batched(func(*batched, **kwargs), out_dims, level, batch_size, func)
 
 
 def _flat_vmap(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     func, batch_size, in_dims, flat_args, spec, out_dims, randomness = args
     size, randomness = session.known(batch_size), session.known(randomness)
-    level = _C._vmap_increment_nesting(size, randomness)
+    level = vmap_increment_nesting(size, randomness)
     try:
-        node = session.graph.switch(session, _C._vmap_increment_nesting, size, randomness)
+        node = session.graph.switch(session, vmap_increment_nesting, size, randomness)
         inner = [LevelValue(level, node), func, batch_size, in_dims, flat_args, spec, out_dims]
         return session.call(session.builtin(mapped), [*inner, session.dict_of_values(kwargs)], {})
     finally:
-        _C._vmap_decrement_nesting()
-        session.graph.switch(session, _C._vmap_decrement_nesting)
+        vmap_decrement_nesting()
+        session.graph.switch(session, vmap_decrement_nesting)
 
 
 def _load_decompositions(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    predispatch.lazy_load_decompositions()
+    lazy_load_decompositions()
     return NONE
 
 
@@ -74,32 +99,32 @@ def _operation(function: Callable[..., Any]) -> Callable[..., Value]:
     return call
 
 
-@rule(_C.is_batchedtensor)
-def is_batchedtensor(session: Session, tensor: Value) -> Value:
-    return ConstantValue(isinstance(tensor, TensorValue) and _C.is_batchedtensor(tensor.fake))
+@rule(is_batchedtensor)
+def _is_batched(session: Session, tensor: Value) -> Value:
+    return ConstantValue(isinstance(tensor, TensorValue) and is_batchedtensor(tensor.fake))
 
 
 # -- grad, vjp ---------------------------------------------------------------------------------------------------------
 
 
-@rule(_C._wrap_for_grad)
+@rule(wrap_for_grad)
 def _wrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
-    return session.graph.call(session, "call_function", _C._wrap_for_grad, (session.realize(tensor), level), {})
+    return session.graph.call(session, "call_function", wrap_for_grad, (session.realize(tensor), level), {})
 
 
-@rule(_C._unwrap_for_grad)
+@rule(unwrap_for_grad)
 def _unwrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
-    return session.graph.call(session, "call_function", _C._unwrap_for_grad, (session.realize(tensor), level), {})
+    return session.graph.call(session, "call_function", unwrap_for_grad, (session.realize(tensor), level), {})
 
 
 def tracked(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of a level as one of the variables."""
-    allowed = _C.get_inplace_requires_grad_allowed()
-    _C.set_inplace_requires_grad_allowed(True)
+    allowed = get_inplace_requires_grad_allowed()
+    set_inplace_requires_grad_allowed(True)
     try:
         return tensor.requires_grad_()
     finally:
-        _C.set_inplace_requires_grad_allowed(allowed)
+        set_inplace_requires_grad_allowed(allowed)
 
 
 @rule(tracked)
@@ -124,19 +149,19 @@ def _refused(session: Session) -> Value:
 
 def _at_level(tree: Any, level: Any) -> Any:
     """Inlined."""
-    return tree_map(lambda t: _C._wrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
+    return tree_map(lambda t: wrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
 
 
 def _below_level(tree: Any, level: Any) -> Any:
     """Inlined."""
-    return tree_map(lambda t: _C._unwrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
+    return tree_map(lambda t: unwrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
 
 
 def value_and_gradient(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
     """Inlined: what `grad_and_value_impl` does inside a level."""
     with torch.enable_grad():
         args, kwargs = _at_level(args, level), _at_level(kwargs, level)
-        variables = eager_transforms._slice_argnums(args, argnums, as_tuple=False)
+        variables = slice_argnums(args, argnums, as_tuple=False)
         _variables(variables)
         output, aux = func(*args, **kwargs), None
         if has_aux:
@@ -155,7 +180,7 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
     """Inlined: the same for `vjp`."""
     with torch.enable_grad():
         args = _at_level(args, level)
-        variables = args if argnums is None else eager_transforms._slice_argnums(args, argnums, as_tuple=False)
+        variables = args if argnums is None else slice_argnums(args, argnums, as_tuple=False)
         _variables(variables)
         output, aux = func(*args), None
         if has_aux:
@@ -194,13 +219,13 @@ def gradients_of(outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, cr
 def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
     if torch.is_inference_mode_enabled():
         raise session.unsupported("torch.func in inference mode, which it leaves")
-    level = _C._grad_increment_nesting()
+    level = grad_increment_nesting()
     try:
-        node = session.graph.switch(session, _C._grad_increment_nesting)
+        node = session.graph.switch(session, grad_increment_nesting)
         return session.call(session.builtin(function), [LevelValue(level, node), *args], {})
     finally:
-        _C._grad_decrement_nesting()
-        session.graph.switch(session, _C._grad_decrement_nesting)
+        grad_decrement_nesting()
+        session.graph.switch(session, grad_decrement_nesting)
 
 
 def _grad_and_value(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -213,19 +238,19 @@ def _vjp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return _inside_level(session, value_and_vjp, [func, *given])
 
 
-def hessian(func: Any, argnums: Any = 0) -> Any:
+def jacobian_of_jacobian(func: Any, argnums: Any = 0) -> Any:
     """Inlined: in reverse mode twice, where eager takes the outer derivative in forward mode."""
-    return eager_transforms.jacrev(eager_transforms.jacrev(func, argnums), argnums)
+    return functional_jacrev(functional_jacrev(func, argnums), argnums)
 
 
 def _hessian(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    return session.call(session.builtin(hessian), args, kwargs)
+    return session.call(session.builtin(jacobian_of_jacobian), args, kwargs)
 
 
-SPECIAL_FUNCTIONS[eager_transforms.hessian] = _hessian
-SPECIAL_FUNCTIONS[eager_transforms.grad_and_value_impl] = _grad_and_value
-SPECIAL_FUNCTIONS[eager_transforms._vjp_with_argnums] = _vjp
-SPECIAL_FUNCTIONS[vmap._flat_vmap] = _flat_vmap
-SPECIAL_FUNCTIONS[predispatch.lazy_load_decompositions] = _load_decompositions
-SPECIAL_FUNCTIONS[predispatch._add_batch_dim] = _operation(_C._add_batch_dim)
-SPECIAL_FUNCTIONS[predispatch._remove_batch_dim] = _operation(_C._remove_batch_dim)
+SPECIAL_FUNCTIONS[hessian] = _hessian
+SPECIAL_FUNCTIONS[grad_and_value_impl] = _grad_and_value
+SPECIAL_FUNCTIONS[vjp_with_argnums] = _vjp
+SPECIAL_FUNCTIONS[flat_vmap] = _flat_vmap
+SPECIAL_FUNCTIONS[lazy_load_decompositions] = _load_decompositions
+SPECIAL_FUNCTIONS[predispatch_add_batch_dim] = _operation(add_batch_dim)
+SPECIAL_FUNCTIONS[predispatch_remove_batch_dim] = _operation(remove_batch_dim)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch._ops import OpOverload
-
 from ingot.errors import Unsupported
 from ingot.graph.meta.basis import first_line
+from ingot.torch_private import OpOverload, dispatch_has_kernel_for_dispatch_key
 
 HINT = "register a fake for it: torch.library.register_fake"
 
 
 def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
+    if not dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
         raise Unsupported(f"{op} has no fake: what it gives is not known", hint=HINT)
     if any("Tensor" not in str(result.type) for result in op._schema.returns):
         raise Unsupported(f"{op} gives what is no tensor, which depends on what it does")

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
@@ -17,8 +16,7 @@ from ingot.graph.meta.basis import fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import dtype_of, dtypes, kinds, probe, tried_out
 from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten, conv_determine_backend_memory_format, select_conv_backend
 
 _results: dict[Any, tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]] = {}
 _MOST_RESULTS = 1 << 14
@@ -211,8 +209,8 @@ def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> 
     if not likely or any(isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())):
         return likely
     real = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)]
-    backend = torch._C._select_conv_backend(*real, None, *settings, None)
-    chosen: Any = torch._C._conv_determine_backend_memory_format  # whose stub knows one argument of its three
+    backend = select_conv_backend(*real, None, *settings, None)
+    chosen: Any = conv_determine_backend_memory_format  # whose stub knows one argument of its three
     return chosen(*real, backend) in (torch.channels_last, torch.channels_last_3d)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, fresh, like
 from ingot.graph.schemas import bind
+from ingot.torch_private import OpOverload
 
 
 def rms_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import bind
+from ingot.torch_private import OpOverload
 
 
 @unless_known

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from torch._ops import OpOverload
 
 from ingot.graph.meta.basis import Rule
 from ingot.graph.meta.declared import declared
@@ -84,8 +83,7 @@ from ingot.graph.meta.untried import (
 from ingot.graph.schemas import is_pointwise
 from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
 from ingot.loops.side_effects import is_foreign
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten
 
 _FAMILIES: dict[Rule, str] = {
     like_self: """fill zero hardtanh index_put _unsafe_index_put index_fill put flip uniform normal_functional random
@@ -197,7 +195,7 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return _ON_GPUS[name]
     if namespace == "aten" and name in _RULES:
         return _RULES[name]
-    if torch.Tag.dynamic_output_shape in op.tags or op is torch.ops.aten._unique.default:  # torch 2.11 has no tag there
+    if torch.Tag.dynamic_output_shape in op.tags or op is aten._unique.default:  # torch 2.11 has no tag there
         return data_dependent
     if is_pointwise(op):
         return pointwise

@@ -11,15 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_map_only
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.meta.basis import all_at_hand, first_line, fresh, map_tensors, tensors_in
 from ingot.graph.schemas import bind, is_random
 from ingot.loops.side_effects import acts
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten, dispatch_has_kernel_for_dispatch_key, tree_map_only
 
 _COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
 _PROBE_LIMIT = 1 << 28  # elements that a real run for the sake of its result's geometry may take
@@ -115,7 +112,7 @@ def stand_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     How long a real run takes on a CPU is not bounded by how long it takes on a GPU: a product of two 4096 x 4096
     matrices of float8 takes minutes.
     """
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
+    if not dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
         return probe(op, args, kwargs)
     if _elements(tensors_in((args, kwargs))) > _WORTH_STANDING_IN:
         return torchs_own(op, args, kwargs)
@@ -162,7 +159,7 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def runs_on_cpu(op: OpOverload) -> bool:
     """Whether the op can be tried out. What only GPUs have, such as their attention, has a shape rule of torch's."""
     keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    has_kernel = dispatch_has_kernel_for_dispatch_key
     return any(has_kernel(op.name(), key) for key in keys) or not has_kernel(op.name(), "CUDA")
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
@@ -15,6 +14,7 @@ from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, like, 
 from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
 from ingot.graph.schemas import bind
 from ingot.graph.symbolic_views import is_symbolic
+from ingot.torch_private import OpOverload
 
 KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
 

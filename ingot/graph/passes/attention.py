@@ -19,8 +19,7 @@ from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.loops.own_ops import attention
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 _STRIDED = {
     aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default, aten.permute.default,

@@ -6,12 +6,12 @@ import operator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta import tensors_in
 from ingot.graph.passes.cse import call_key
 from ingot.loops.side_effects import has_effect
+from ingot.torch_private import OpOverload
 
 _LARGEST = 1 << 12  # elements: a larger result is cheaper to compute than to keep
 

@@ -9,6 +9,7 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.loops.side_effects import has_effect
+from ingot.torch_private import aten
 
 
 def remove_dead_code(graph: AtenGraph) -> None:
@@ -21,7 +22,6 @@ def remove_dead_code(graph: AtenGraph) -> None:
         graph.graph.erase_node(node)
 
 
-aten = torch.ops.aten
 # Op -> the argument that says whether results other than the one given are wanted: without gradients eager's functions
 # of singular values and eigenvalues ask for these alone.
 _ON_REQUEST = {

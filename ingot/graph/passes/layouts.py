@@ -17,14 +17,12 @@ import operator
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten
 
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
 

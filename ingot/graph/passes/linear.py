@@ -10,8 +10,7 @@ import torch
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 def recognize_linear(graph: AtenGraph) -> None:

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.linear import transposed
 from ingot.loops.apart import ROW, suits
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten
 
 # Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with 50264 columns.
 SLOW, FAST = 95e6, 600e6  # multiply-adds twice in a microsecond, of rows that are not aligned and of rows that are

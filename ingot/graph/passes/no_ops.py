@@ -11,8 +11,7 @@ import torch
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.functional import same_strides
 from ingot.graph.passes.ownership import is_view
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 def _is(value: Any, number: float) -> bool:

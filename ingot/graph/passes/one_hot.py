@@ -10,8 +10,7 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 _VIEWS = {aten.view.default, aten.unsqueeze.default, aten.expand.default}
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch._ops import OpOverload
 
 from ingot.graph import meta
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.layouts import laid_out
-
-aten = torch.ops.aten
+from ingot.torch_private import OpOverload, aten
 
 
 def own_outputs(graph: AtenGraph) -> None:

@@ -11,8 +11,8 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.geometry import at_hand
 from ingot.graph.passes.linear import transposed
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 Node = torch.fx.Node
 
 _DTYPES = (torch.float32, torch.float64)  # others would round each product

@@ -11,8 +11,8 @@ import torch
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 Node = torch.fx.Node
 
 MOST_ROWS = 512  # of a step: products of more are as fast by themselves, and need not be there all at once

@@ -9,8 +9,8 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import run_fake
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 Node = torch.fx.Node
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

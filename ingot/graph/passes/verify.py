@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 
 import torch
-from torch._ops import OpOverload
 
 from ingot.errors import CompilerBug
 from ingot.graph.aten_graph import AtenGraph
+from ingot.torch_private import OpOverload
 
 
 def verify(graph: AtenGraph) -> None:

@@ -10,8 +10,7 @@ from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.ownership import is_view
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 def see_through_writes(graph: AtenGraph) -> None:

@@ -15,8 +15,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, stored
 from ingot.loops.lowering.views import reshape_map
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)

@@ -16,8 +16,7 @@ from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
 from ingot.loops.lowering.views import reshape_map
 from ingot.precision import float32_precisions
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop nests. Measured on an
 # AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13 as a nest, 34 in MKL; 2x768x768 28, 69;

@@ -42,8 +42,8 @@ from ingot.loops.lowering.values import (
     rounded,
     stored,
 )
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 MOST_TAPS = 9

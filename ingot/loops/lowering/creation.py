@@ -14,8 +14,8 @@ from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, compute_dtype, rounded, rounded_number
 from ingot.loops.lowering.views import reshape_map
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 

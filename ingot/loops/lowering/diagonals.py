@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from ingot.loops.expr import Expr
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare, overlaid
 from ingot.loops.lowering.rules import lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 @lowers(aten.diagonal_scatter.default)

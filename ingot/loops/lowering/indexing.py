@@ -14,8 +14,8 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, rounded
 from ingot.loops.lowering.views import slice_start
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 _OUT_OF_RANGE = Fault(IndexError, "index out of range in self")

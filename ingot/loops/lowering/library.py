@@ -13,15 +13,14 @@ from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
 from ingot.loops.side_effects import has_effect
-
-aten = torch.ops.aten
+from ingot.torch_private import addmm_activation, aten, dispatch_has_kernel_for_dispatch_key
 
 # The plain bindings take out= and are quicker to call than an OpOverload.
 _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.bmm.default: torch.bmm,
     aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
-    aten._addmm_activation.default: torch._addmm_activation,
+    aten._addmm_activation.default: addmm_activation,
     aten.baddbmm.default: torch.baddbmm,
     aten.mv.default: torch.mv,
     aten.cumsum.default: torch.cumsum,
@@ -120,6 +119,6 @@ def out_variant(func: Any, backend: str = "CPU") -> Any:
         outputs = [a.name for a in candidate._schema.arguments if a.is_out]
         others = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
         if outputs == ["out"] and others == wanted:
-            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), backend)
+            has_kernel = dispatch_has_kernel_for_dispatch_key(candidate.name(), backend)
             return candidate if has_kernel else None
     return None

@@ -53,6 +53,7 @@ from ingot.loops.lowering.values import (
 from ingot.loops.sides import moves, on_host
 from ingot.loops.target import CPU, Target
 from ingot.serial import safe_point
+from ingot.torch_private import OpOverload, aten
 
 
 def lower(
@@ -207,7 +208,7 @@ class _Walk:
                 return rule(self.lw, outs, *args, **kwargs)
             except NotLowered:
                 pass  # this form of the op has no rule
-        if not isinstance(func, torch._ops.OpOverload):
+        if not isinstance(func, OpOverload):
             raise Unsupported(f"{func} is not an ATen op", self.lw.origin.where)
         listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
         wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
@@ -379,7 +380,6 @@ class _Walk:
         return False
 
 
-aten = torch.ops.aten
 _LOOKUPS = {
     aten.index.Tensor, aten._unsafe_index.Tensor, aten.gather.default, aten.index_select.default,
     aten.embedding.default,

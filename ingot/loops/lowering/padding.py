@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less_equal, maximum, minimum
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.creation import join
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue
 from ingot.loops.lowering.views import on_dim
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 @lowers(aten.roll.default)

@@ -22,8 +22,8 @@ from ingot.loops.lowering.values import (
     rounded,
     rounded_number,
 )
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply, constant = ops.apply, ops.constant
 
 Number = bool | int | float | Expr

@@ -27,8 +27,8 @@ from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, compute_dtype, rounded
 from ingot.loops.lowering.views import reshape_map
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 WIDEST_WINDOW = 8

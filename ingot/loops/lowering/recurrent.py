@@ -11,8 +11,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import laid_out
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec
-
-aten = torch.ops.aten
+from ingot.torch_private import AutoDispatchBelowAutograd, aten
 
 
 @lowers(aten.mkldnn_rnn_layer.default)
@@ -34,7 +33,7 @@ def rnn_layer_backward(lw: Lowering, outs: tuple[Spec, ...], *args: Any) -> tupl
 
 
 def _with_workspace(*args: Any) -> Any:
-    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+    with torch.enable_grad(), AutoDispatchBelowAutograd():
         return aten.mkldnn_rnn_layer.default(*args)
 
 

@@ -14,8 +14,8 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 Dims = Sequence[int] | int | None

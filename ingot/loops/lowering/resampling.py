@@ -18,8 +18,8 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pooling import strides_like
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, stored
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 LONGEST_TABLE = 1 << 16

@@ -25,8 +25,7 @@ from ingot.loops.lowering.resampling import (
 )
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 MOST_TAPS = 16
 """Places along one dimension that read one element, which are written out."""

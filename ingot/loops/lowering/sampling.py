@@ -15,8 +15,8 @@ from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 BILINEAR, NEAREST, _ = range(3)

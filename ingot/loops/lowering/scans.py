@@ -26,8 +26,8 @@ from ingot.loops.lowering.values import (
     rounded,
     stored,
 )
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 FEWEST_ROWS = 4  # that are worth computing side by side where each step takes long

@@ -29,8 +29,8 @@ from ingot.loops.lowering.values import (
     loops_over,
     rounded,
 )
+from ingot.torch_private import aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 Places = Callable[[Index], Index]  # from the index into what is written to where it goes

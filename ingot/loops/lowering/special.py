@@ -16,8 +16,8 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue
+from ingot.torch_private import OpOverload, aten
 
-aten = torch.ops.aten
 apply = ops.apply
 
 Function = Callable[[int], int]  # from a recorded double to one
@@ -125,7 +125,7 @@ def _bessel(order: int, scaled: bool, wide: bool) -> Function:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_BESSEL: dict[torch._ops.OpOverload, tuple[int, bool]] = {  # the order, and whether it is scaled
+_BESSEL: dict[OpOverload, tuple[int, bool]] = {  # the order, and whether it is scaled
     aten.i0.default: (0, False),
     aten.special_i0e.default: (0, True),
     aten.special_i1.default: (1, False),

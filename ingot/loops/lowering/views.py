@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from ingot.errors import Unsupported
@@ -12,8 +11,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, stored
-
-aten = torch.ops.aten
+from ingot.torch_private import aten
 
 
 @lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default)

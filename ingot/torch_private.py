@@ -1,0 +1,378 @@
+"""The private names of torch that Ingot touches: a later torch may rename or drop each of them without a word.
+
+A name is private if a part of its path begins with an underscore. tests/test_house.py holds these rules:
+
+- Functions, classes and modules are looked up here, by `find`, and imported from here by the rest of Ingot.
+- Attributes of torch's objects are read where they are needed. `ATTRIBUTES` lists them, for Python and C.
+- C code looks up C++ symbols by itself, and has a slower way without each; `_native.missing_symbols()` names those that
+  are not there.
+- Operators are data of tables. Those that Ingot has a rule for are read through `aten`.
+- Strings that are only compared are free: the name of the module that a function is from, or a mark that torch.compile
+  leaves on an object. So is what backends.py imports when the user asks for another compiler.
+
+A missing name is no error at import. It is logged, `Missing` stands for it, and what needs it runs in eager: the
+reason is in the report. Where only running code, and no compilation, would meet it, the compilation asks `require`
+first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as _optimizers
+
+from ingot.errors import Unsupported
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+ALL = "capture"
+GRADIENTS = "compiled gradients"
+BACKWARDS = "compiled_backward"
+GRAPHS = "CUDA graphs"
+SCALERS = "steps of a gradient scaler"
+
+MISSING: dict[str, str] = {}
+"""By the path of each name that this torch does not have: the feature that is off, "" for what the name itself does."""
+
+
+class Missing:
+    """Stands for a name, of whatever kind, that this torch does not have. Nothing is an instance of it. A class may
+    derive from it, which then has no instances."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _unsupported(self._path, "")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Missing(f"{self._path}.{name}")
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return False
+
+    def __subclasscheck__(self, cls: type) -> bool:
+        return False
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type]:
+        def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+            raise _unsupported(self._path, "")
+
+        return (type(self._path.rpartition(".")[2], (), {"__new__": refuse}),)
+
+    def __enter__(self) -> Any:
+        raise _unsupported(self._path, "")
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __repr__(self) -> str:
+        return f"<{self._path}, which torch {torch.__version__} does not have>"
+
+
+def _unsupported(path: str, feature: str) -> Unsupported:
+    for_what = f", for {feature}" if feature else ""
+    return Unsupported(f"{path} is missing in torch {torch.__version__}{for_what}", skip=True)
+
+
+def find(path: str, feature: str = "", *, optional: bool = False) -> Any:
+    """What torch has of that name. Its absence turns a whole `feature` off, or only what uses the name; it is as usual
+    where it is `optional`, as in a torch that is built without CUDA."""
+    found: Any = torch
+    walked = "torch"
+    for part in path.split(".")[1:]:
+        walked = f"{walked}.{part}"
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            try:
+                found = importlib.import_module(walked)
+            except ImportError:
+                if not optional:
+                    MISSING[path] = feature
+                return Missing(path)
+    return found
+
+
+def why_off(*features: str) -> Unsupported | None:
+    """Why one of these features is off: a name that it needs is missing."""
+    for path, feature in MISSING.items():
+        if feature in features:
+            return _unsupported(path, feature)
+    return None
+
+
+def require(*features: str) -> None:
+    """Raises Unsupported where one of them is off."""
+    why = why_off(*features)
+    if why is not None:
+        raise why
+
+
+# -- the state around a call -------------------------------------------------------------------------------------------
+
+set_grad_enabled = find("torch._C._set_grad_enabled", ALL)
+enter_autocast = find("torch.amp._enter_autocast")
+exit_autocast = find("torch.amp._exit_autocast")
+push_inference_mode = find("torch.autograd.grad_mode._enter_inference_mode")
+pop_inference_mode = find("torch.autograd.grad_mode._exit_inference_mode")
+InferenceMode = find("torch._C._InferenceMode")
+get_tracing_state = find("torch._C._get_tracing_state")
+is_autocast_available = find("torch._C._is_autocast_available")
+get_privateuse1_backend_name = find("torch._C._get_privateuse1_backend_name")
+get_fp32_precision_getter = find("torch._C._get_fp32_precision_getter", ALL)
+get_cublas_allow_bf16_reduced_precision_reduction = find(
+    "torch._C._get_cublas_allow_bf16_reduced_precision_reduction", ALL
+)
+get_cublas_allow_fp16_reduced_precision_reduction = find(
+    "torch._C._get_cublas_allow_fp16_reduced_precision_reduction", ALL
+)
+get_cublas_allow_fp16_accumulation = find("torch._C._get_cublas_allow_fp16_accumulation", ALL)
+top_saved_tensors_default_hooks = find("torch._C._autograd._top_saved_tensors_default_hooks", ALL)
+pop_saved_tensors_default_hooks = find("torch._C._autograd._pop_saved_tensors_default_hooks", ALL)
+push_saved_tensors_default_hooks = find("torch._C._autograd._push_saved_tensors_default_hooks", ALL)
+
+# -- modes and dispatch ------------------------------------------------------------------------------------------------
+
+if not TYPE_CHECKING:
+    OpOverload = find("torch._ops.OpOverload", ALL)
+    OpOverloadPacket = find("torch._ops.OpOverloadPacket", ALL)
+    TorchDispatchMode = find("torch.utils._python_dispatch.TorchDispatchMode", ALL)
+DeviceContext = find("torch.utils._device.DeviceContext", ALL)
+AutoDispatchBelowAutograd = find("torch._C._AutoDispatchBelowAutograd")
+DisableTorchDispatch = find("torch._C._DisableTorchDispatch", ALL)
+disable_current_modes = find("torch.utils._python_dispatch._disable_current_modes", ALL)
+disabled_torch_function_impl = find("torch._C._disabled_torch_function_impl", ALL)
+dispatch_has_kernel = find("torch._C._dispatch_has_kernel", ALL)
+dispatch_has_kernel_for_dispatch_key = find("torch._C._dispatch_has_kernel_for_dispatch_key", ALL)
+dispatch_keys = find("torch._C._dispatch_keys", ALL)
+dispatch_tls_local_exclude_set = find("torch._C._dispatch_tls_local_exclude_set", ALL)
+dispatch_tls_local_include_set = find("torch._C._dispatch_tls_local_include_set", ALL)
+get_function_stack_at = find("torch._C._get_function_stack_at", ALL)
+get_torch_function_state = find("torch._C._get_torch_function_state", ALL)
+is_torch_function_enabled = find("torch._C._is_torch_function_enabled")
+is_torch_function_mode_enabled = find("torch._C._is_torch_function_mode_enabled")
+len_torch_dispatch_stack = find("torch._C._len_torch_dispatch_stack", ALL)
+len_torch_function_stack = find("torch._C._len_torch_function_stack", ALL)
+log_api_usage_once = find("torch._C._log_api_usage_once")
+pop_torch_dispatch_stack = find("torch._C._pop_torch_dispatch_stack", ALL)
+push_on_torch_dispatch_stack = find("torch._C._push_on_torch_dispatch_stack", ALL)
+
+# -- autograd ----------------------------------------------------------------------------------------------------------
+
+CreationMeta = find("torch._C._autograd.CreationMeta", GRADIENTS)
+DelayedError = find("torch._C._functions.DelayedError")
+FunctionBase = find("torch._C._FunctionBase", ALL)
+current_autograd_node = find("torch._C._current_autograd_node", ALL)
+efficientzerotensor = find("torch._efficientzerotensor", GRADIENTS)
+engine_run_backward = find("torch.autograd.graph._engine_run_backward", GRADIENTS)
+get_creation_meta = find("torch._C._autograd._get_creation_meta", GRADIENTS)
+get_current_graph_task_keep_graph = find("torch._C._autograd._get_current_graph_task_keep_graph", GRADIENTS)
+increment_version = find("torch._C._increment_version", ALL)
+is_checkpoint_valid = find("torch.autograd._is_checkpoint_valid", GRADIENTS)
+neg_view = find("torch._neg_view", GRADIENTS)
+storage_use_count = find("torch._C._storage_Use_Count", GRAPHS)
+unsafe_set_version_counter = find("torch._C._autograd._unsafe_set_version_counter", GRADIENTS)
+BackwardHookNode = find("torch.nn.modules._functions.BackwardHookFunction._backward_cls")
+
+
+def backward_class(function: type) -> Any:
+    """The class of the nodes of a torch.autograd.Function."""
+    found = getattr(function, "_backward_cls", None)
+    if found is None:
+        MISSING["torch.autograd.Function._backward_cls"] = GRADIENTS
+        return Missing("torch.autograd.Function._backward_cls")
+    return found
+
+
+def set_engine(run: Any) -> None:
+    """Has torch.autograd's functions call this one in place of `engine_run_backward`."""
+    torch.autograd._engine_run_backward = run
+
+
+# -- transforms of torch.func ------------------------------------------------------------------------------------------
+
+add_batch_dim = find("torch._C._functorch._add_batch_dim")
+create_batched_inputs = find("torch._functorch.vmap._create_batched_inputs")
+flat_vmap = find("torch._functorch.vmap._flat_vmap")
+functional_jacrev = find("torch._functorch.eager_transforms.jacrev")
+get_dynamic_layer_stack_depth = find("torch._C._functorch.get_dynamic_layer_stack_depth", ALL)
+get_inplace_requires_grad_allowed = find("torch._C._functorch.get_inplace_requires_grad_allowed")
+grad_and_value_impl = find("torch._functorch.eager_transforms.grad_and_value_impl")
+grad_decrement_nesting = find("torch._C._functorch._grad_decrement_nesting")
+grad_increment_nesting = find("torch._C._functorch._grad_increment_nesting")
+hessian = find("torch._functorch.eager_transforms.hessian")
+is_batchedtensor = find("torch._C._functorch.is_batchedtensor")
+is_functorch_wrapped_tensor = find("torch._C._functorch.is_functorch_wrapped_tensor", ALL)
+is_legacy_batchedtensor = find("torch._C._functorch.is_legacy_batchedtensor", ALL)
+lazy_load_decompositions = find("torch._functorch.predispatch.lazy_load_decompositions")
+peek_interpreter_stack = find("torch._C._functorch.peek_interpreter_stack", ALL)
+pop_dynamic_layer_stack_and_undo_to_depth = find(
+    "torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth", ALL
+)
+predispatch_add_batch_dim = find("torch._functorch.predispatch._add_batch_dim")
+predispatch_remove_batch_dim = find("torch._functorch.predispatch._remove_batch_dim")
+remove_batch_dim = find("torch._C._functorch._remove_batch_dim")
+set_inplace_requires_grad_allowed = find("torch._C._functorch.set_inplace_requires_grad_allowed")
+slice_argnums = find("torch._functorch.eager_transforms._slice_argnums")
+temporarily_clear_interpreter_stack = find("torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack", ALL)
+tree_flatten = find("torch.utils._pytree.tree_flatten", ALL)
+tree_leaves = find("torch.utils._pytree.tree_leaves", ALL)
+tree_map = find("torch.utils._pytree.tree_map", ALL)
+tree_map_only = find("torch.utils._pytree.tree_map_only", ALL)
+tree_unflatten = find("torch.utils._pytree.tree_unflatten", ALL)
+unwrap_batched = find("torch._functorch.vmap._unwrap_batched")
+unwrap_for_grad = find("torch._C._functorch._unwrap_for_grad")
+vjp_with_argnums = find("torch._functorch.eager_transforms._vjp_with_argnums")
+vmap_decrement_nesting = find("torch._C._functorch._vmap_decrement_nesting")
+vmap_increment_nesting = find("torch._C._functorch._vmap_increment_nesting")
+vmapmode_decrement_nesting = find("torch._C._vmapmode_decrement_nesting", ALL)
+vmapmode_increment_nesting = find("torch._C._vmapmode_increment_nesting", ALL)
+wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+VariableFunctions = find("torch._C._VariableFunctions")
+addmm_activation = find("torch._addmm_activation")
+amp_foreach_non_finite_check_and_unscale_ = find("torch._amp_foreach_non_finite_check_and_unscale_")
+amp_update_scale_ = find("torch._amp_update_scale_")
+assert_ = find("torch._assert")
+check = find("torch._check")
+check_index = find("torch._check_index")
+check_is_size = find("torch._check_is_size")
+check_not_implemented = find("torch._check_not_implemented")
+check_tensor_all = find("torch._check_tensor_all")
+check_type = find("torch._check_type")
+check_value = find("torch._check_value")
+combine_input_and_mask = find("torch.masked._ops._combine_input_and_mask")
+conv_determine_backend_memory_format = find("torch._C._conv_determine_backend_memory_format")
+_disable_dynamo = find("torch._compile._disable_dynamo")
+TORCH_DISABLED_CODE: Any = None if isinstance(_disable_dynamo, Missing) else _disable_dynamo(lambda: None).__code__
+foreach_copy_ = find("torch._foreach_copy_", GRAPHS)
+foreach_norm = find("torch._foreach_norm")
+foreach_pow = find("torch._foreach_pow")
+foreach_zero_ = find("torch._foreach_zero_")
+fused_adagrad_ = find("torch._fused_adagrad_")
+fused_adam_ = find("torch._fused_adam_")
+fused_adamw_ = find("torch._fused_adamw_")
+fused_sgd_ = find("torch._fused_sgd_")
+group_tensors_by_device_and_dtype = find("torch._C._group_tensors_by_device_and_dtype")
+masked_identity = find("torch.masked._ops._reduction_identity")
+masked_input_mask = find("torch.masked._ops._input_mask")
+masked_where = find("torch.masked._ops._where")
+library_registry = find("torch._library.simple_registry.singleton", ALL)
+native_nn = find("torch._C._nn")
+native_linear = find("torch._C._nn.linear")
+native_one_hot = find("torch._C._nn.one_hot")
+nested_tensor_from_mask_left_aligned = find("torch._nested_tensor_from_mask_left_aligned")
+resize_output_ = find("torch._resize_output_")
+set_ctx_getter = find("torch._library.fake_impl.set_ctx_getter")
+side_effectful_functions = find("torch.fx.node._side_effectful_functions", ALL)
+select_conv_backend = find("torch._C._select_conv_backend")
+
+# -- classes, and methods of them --------------------------------------------------------------------------------------
+
+DecoratorContextManager = find("torch.utils._contextlib._DecoratorContextManager")
+LazyGraphModule = find("torch.fx._lazy_graph_module._LazyGraphModule", ALL)
+NoParamDecoratorContextManager = find("torch.utils._contextlib._NoParamDecoratorContextManager")
+call_impl = find("torch.nn.Module._call_impl", ALL)
+lazy_property_and_property = find("torch.distributions.utils._lazy_property_and_property")
+maybe_opt_step = find("torch.amp.GradScaler._maybe_opt_step")
+multi_tensor_asgd = find("torch.optim.asgd._multi_tensor_asgd")
+multi_tensor_radam = find("torch.optim.radam._multi_tensor_radam")
+rnn_weights_have_changed = find("torch.nn.RNNBase._weights_have_changed")
+single_tensor_asgd = find("torch.optim.asgd._single_tensor_asgd")
+single_tensor_radam = find("torch.optim.radam._single_tensor_radam")
+wrapped_call_impl = find("torch.nn.Module._wrapped_call_impl", ALL)
+
+CONTEXTLIB_FILE: str = getattr(find("torch.utils._contextlib"), "__file__", "")
+"""Whose frames are not the user's."""
+
+# -- CUDA, which a torch may be built without --------------------------------------------------------------------------
+
+CUDAGraph = find("torch._C._CUDAGraph", optional=True)
+cuda_end_allocate_to_pool = find("torch._C._cuda_endAllocateToPool", optional=True)
+cuda_get_current_raw_stream = find("torch._C._cuda_getCurrentRawStream", optional=True)
+cuda_get_device = find("torch._C._cuda_getDevice", optional=True)
+cuda_is_current_stream_capturing = find("torch._C._cuda_isCurrentStreamCapturing", optional=True)
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+
+class _Operators:
+    """torch.ops.aten, with `Missing` for an operator that this torch does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            found = getattr(torch.ops.aten, name)
+        except AttributeError:
+            found = Missing(f"torch.ops.aten.{name}")
+        setattr(self, name, found)
+        return found
+
+
+aten: Any = _Operators()
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "torch.Tensor": (
+        ALL,
+        torch.Tensor,
+        ("_backward_hooks", "_base", "_cdata", "_is_view", "_is_zerotensor", "_make_wrapper_subclass",
+         "_post_accumulate_grad_hooks", "_use_count", "_version"),
+    ),
+    "torch.UntypedStorage": (ALL, torch.UntypedStorage, ("_cdata",)),
+    "torch.nn.Module": (ALL, torch.nn.Module(), ("_buffers", "_modules", "_parameters", *_HOOKS)),
+    "torch.nn.modules.module": (ALL, torch.nn.modules.module, tuple([f"_global{name}" for name in _HOOKS])),
+    "torch.nn.RNNBase": ("", torch.nn.RNN(1, 1, device="meta"), ("_flat_weights", "_flat_weights_names")),
+    "torch.fx.Graph": (ALL, torch.fx.Graph(), ("_root", "_target_to_str")),
+    "an operator": (ALL, getattr(torch.ops.aten.sin, "default", None), ("_schema",)),
+    "torch's registry of custom operators": (ALL, library_registry, ("_data",)),
+    "torch.autograd.forward_ad": (ALL, torch.autograd.forward_ad, ("_current_level",)),
+    "a node of autograd": (
+        BACKWARDS, FunctionBase, ("_input_metadata", "_raw_saved_tensors", "_sequence_nr", "_set_sequence_nr"),
+    ),
+    "torch.autograd.Function": (GRADIENTS, torch.autograd.Function, ("_backward_cls",)),
+    "torch.optim.optimizer": (
+        SCALERS, _optimizers, ("_global_optimizer_post_hooks", "_global_optimizer_pre_hooks"),
+    ),
+    "torch.optim.Optimizer": (
+        SCALERS, SimpleNamespace(**vars(torch.optim.Optimizer).get("__annotations__", {})),  # to make one takes seconds
+        ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks"),
+    ),
+}  # fmt: skip
+"""Attributes of torch's objects by what these are in words: the feature that is off without them, an object that has
+them, and their names."""
+
+MARKS = frozenset({
+    "_forward_cls",  # of a node whose class a torch.autograd.Function has made
+    "_has_symbolic_sizes_strides",  # of a tensor whose sizes torch says are symbols
+    "_initialize_hook",  # of a lazy module that has no parameters yet
+    "_input_grad_buffers",  # of a torch.autograd.Function's context, since torch 2.15
+    "_opt_called", "_wrapped_by_lr_sched",  # set by a scheduler
+})  # fmt: skip
+"""Attributes that an object of torch's may have or not: nothing is off without them."""
+
+for _words, (_feature, _object, _names) in ATTRIBUTES.items():
+    for _name in _names:
+        if getattr(_object, _name, MISSING) is MISSING:
+            MISSING[f"{_words}.{_name}"] = _feature
+
+if MISSING:
+    logging.getLogger("ingot").warning(
+        "torch %s lacks private names that Ingot uses. What needs them runs in eager: %s",
+        torch.__version__, ", ".join(f"{path} ({feature})" if feature else path for path, feature in MISSING.items()),
+    )  # fmt: skip
