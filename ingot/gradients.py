@@ -150,7 +150,7 @@ def _at_run_time(windows: Sequence[OutputWindow], parts: Partition) -> BySizes[S
 def _shows_memory(window: OutputWindow, given: int) -> bool:
     """Whether an output is memory that is none of the `given` outputs, or a view of it in autograd's eyes."""
     (kind, position), spec = window.base, window.spec
-    return kind == "output" and position >= given and spec.tracked and (spec.is_view or not window.own_history)
+    return kind == "output" and position >= given and spec.tracked and spec.alias != "detached"
 
 
 def _unread(joint: Joint) -> list[int]:
@@ -513,7 +513,7 @@ def _window(output: int, base: tuple[str, int], spec: OutputSpec, numbers: Seque
     assert spec.dtype is not None
     (offset, *geometry), rank = numbers, len(spec.sizes)
     sizes, strides = tuple(geometry[:rank]), tuple(geometry[rank:])
-    return Window(output, base, sizes, strides, offset, spec.dtype, spec.tracked, spec.is_view)
+    return Window(output, base, sizes, strides, offset, spec.dtype, spec.tracked, spec.alias)
 
 
 def _expressions(numbers: Sequence[Any]) -> Sequence[int | Expr]:

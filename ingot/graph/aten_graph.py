@@ -38,7 +38,7 @@ class OutputSpec:
     position: int | None = None  # of the input whose memory it lives in
     storage: int = 0  # which memory it lives in: equal for outputs that alias
     tracked: bool = False  # whether eager's output requires a gradient
-    is_view: bool = True  # whether eager's output is a view of what it shares memory with, in autograd's eyes
+    alias: str = "view"  # what eager's output is of what it shares memory with, to autograd: "view", "detached", "same"
 
     @property
     def whole(self) -> bool:

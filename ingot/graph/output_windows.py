@@ -122,7 +122,8 @@ class _Anchors:
 def _window(shown: _Shown, output: FakeTensor, path: Sequence[Edge], anchors: _Anchors) -> Window:
     spec = shown.spec
     if not spec.tracked:
-        return Window(shown.output, shown.base, replace(spec, tracked=not shown.memory.requires_grad))
+        alias = "same" if output is shown.memory else spec.alias
+        return Window(shown.output, shown.base, replace(spec, tracked=not shown.memory.requires_grad, alias=alias))
     anchor = anchors.first(path, shown.base)
     if anchor is None:
         return Window(shown.output, shown.base, spec, own_history=True)
@@ -130,8 +131,8 @@ def _window(shown: _Shown, output: FakeTensor, path: Sequence[Edge], anchors: _A
     if base[0] == "input":
         _refuse_part_of_shared(spec, fake)
     offset = output.storage_offset() - fake.storage_offset() * fake.element_size() // output.element_size()
-    is_view = spec.is_view or output is not fake  # what unsafe_split and its kin give is none in eager
-    return Window(shown.output, base, replace(spec, offset=offset, is_view=is_view))
+    alias = "same" if output is fake else "view"
+    return Window(shown.output, base, replace(spec, offset=offset, alias=alias))
 
 
 def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:

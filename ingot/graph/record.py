@@ -503,7 +503,7 @@ class Recorder(Mode):
             position,
             id(base.storage),
             requires_grad(value),
-            value._is_view(),
+            "view" if value._is_view() else "detached",
         )
 
 

@@ -87,8 +87,8 @@ def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: st
 @dataclass(frozen=True)
 class Window:
     """An output that shares the memory of an input or of another output, `base` ("input" | "output", position): a
-    window on it, `offset` elements from its first, with a history if `tracked`. It is a view in autograd's eyes if
-    `is_view`: detach() makes none."""
+    window on it, `offset` elements from its first, with a history if `tracked`. To autograd it is a "view" of it,
+    "detached", or the "same" tensor: `alias`."""
 
     output: int
     base: tuple[str, int]
@@ -97,25 +97,23 @@ class Window:
     offset: int
     dtype: torch.dtype
     tracked: bool
-    is_view: bool
+    alias: str
 
     def is_whole(self, base: Tensor) -> bool:
         """Whether it shows just what `base` does."""
         same = self.offset == 0 and self.dtype == base.dtype
         return same and base.shape == self.sizes and base.stride() == self.strides
 
-    def is_all(self, base: Tensor) -> bool:
-        """Whether it is `base` itself in autograd's eyes."""
-        return self.tracked and not self.is_view and self.is_whole(base)
-
     def on(self, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:
         """The output, from the inputs and the other outputs of the call."""
-        shown = self._shown(inputs, outputs)
-        return shown if self.is_view or not shown._is_view() else shown.detach()
-
-    def _shown(self, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:
         kind, position = self.base
         base = (inputs if kind == "input" else outputs)[position]
+        if self.alias == "same":
+            return base
+        shown = self._shown(base)
+        return shown.detach() if self.alias == "detached" and shown._is_view() else shown
+
+    def _shown(self, base: Tensor) -> Tensor:
         if not self.tracked:
             base = base.detach()
         if self.is_whole(base):
@@ -216,14 +214,8 @@ class WithWindows:
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:
         outputs = list(self.run(*inputs))
-        owned = set(range(self.count, len(outputs)))  # memory that is no output: who is no view of it gets it
         for window in self.windows.at(self.windows.read(inputs, outputs)):
-            kind, position = window.base
-            if kind == "output" and position in owned and window.is_all(outputs[position]):
-                owned.remove(position)
-                outputs[window.output] = outputs[position]
-            else:
-                outputs[window.output] = window.on(inputs, outputs)
+            outputs[window.output] = window.on(inputs, outputs)
         return tuple(outputs[: self.count])
 
 
