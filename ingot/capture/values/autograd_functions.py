@@ -4,9 +4,10 @@ backward is captured as well, as a graph of its own (`ingot.graph.custom`)."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import ClassMethodDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -18,6 +19,21 @@ from ingot.capture.values.builtins import UNREALIZED
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.mapped_functions import (
+    Level,
+    Lowered,
+    innermost_batched,
+    is_mapped,
+    levels_of,
+    lowered,
+    lowered_gradient,
+    outside,
+    raised,
+    refuse_unmapped,
+    wants_gradient,
+    with_own_rule,
+    within,
+)
 from ingot.capture.values.tensor import TensorValue
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
@@ -37,7 +53,8 @@ _LISTS_TANGENTS = hasattr(_BASE, "boxed_grads_call")
 
 def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
     """What `Function.apply` does: the context, what it gives, and what the context was told: whether arguments were
-    written, which of the tensors it gives have no gradient, and whether gradients that are not there are zeros."""
+    written, which of the tensors it gives have no gradient, whether gradients that are not there are zeros, and what
+    is saved."""
     context: Any = FunctionCtx()
     context.needs_input_grad = needed
     with torch.no_grad():
@@ -55,7 +72,7 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
     else:
         result = _returned(result, args, dirty, constant)
     zeros = getattr(context, "materialize_grads", True)
-    return context, result, len(dirty) > 0, without, zeros
+    return context, result, len(dirty) > 0, without, zeros, tuple(getattr(context, "to_save", ()))
 
 
 def forward_only(cls: Any, *args: Any) -> Any:
@@ -63,9 +80,9 @@ def forward_only(cls: Any, *args: Any) -> Any:
     return run_forward(cls, tuple([False for _ in args]), *args)[1]
 
 
-def run_backward(cls: Any, context: Any, *tangents: Any) -> Any:
+def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
     """The gradients as a tuple."""
-    context.saved_tensors = tuple(getattr(context, "to_save", ()))
+    context.saved_tensors = saved
     context._input_grad_buffers = tuple([None for _ in context.needs_input_grad])  # autograd may always have none
     if _LISTS_TANGENTS and cls.boxed_grads_call:
         gradients = cls.backward(context, [*tangents])
@@ -102,12 +119,19 @@ def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     function, *values = [session.realize(arg) for arg in args]
     if (own := APPLIED.get(session.known(function))) is not None:  # type: ignore[arg-type]
         return own(session, values)
+    cls: Any = session.known(function)
     given = values + [session.realize(value) for value in kwargs.values()]
-    if not (torch.is_grad_enabled() and any(map(_wants_gradient, given))):
+    if is_mapped():
+        refuse_unmapped(session, cls, function.describe())
+        if not cls.generate_vmap_rule and (number := innermost_batched(given)):
+            if kwargs:
+                raise session.unsupported(f"{function.describe()}.apply with keywords, inside of vmap")
+            return with_own_rule(session, function, values, number)
+    if not (torch.is_grad_enabled() and any(map(wants_gradient, given))):
         return session.call(session.builtin(forward_only), [function, *values], kwargs)
     if kwargs:
         raise session.unsupported(f"{function.describe()}.apply with keywords, where gradients are wanted")
-    return _with_gradients(session, function, session.known(function), values)
+    return _with_gradients(session, function, cls, values, levels_of(session, function.describe()))
 
 
 _APPLY: Any = vars(_BASE)["apply"]  # a classmethod, or since torch 2.14 a class method that is written in C
@@ -117,18 +141,16 @@ else:
     SPECIAL_FUNCTIONS[_APPLY.__func__] = _apply
 
 
-def _wants_gradient(value: Value) -> bool:
-    return isinstance(value, TensorValue) and value.fake.requires_grad
-
-
-def _with_gradients(session: Session, function: Value, cls: type, args: list[Value]) -> Value:
-    """The forward's operations, and the node that gives its outputs a history."""
+def _with_gradients(
+    session: Session, function: Value, cls: Any, args: list[Value], levels: Sequence[Level]
+) -> Value:
+    """The forward's operations, and the node that gives its outputs a history, outside of the levels of vmap."""
     if cls.vjp is not _BASE.vjp:  # type: ignore[attr-defined]
         raise session.unsupported(f"{function.describe()}, which has a vjp")
-    needed = TupleValue([ConstantValue(_wants_gradient(arg)) for arg in args], tuple)
+    needed = TupleValue([ConstantValue(wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
     made = session.call(session.builtin(run_forward), [function, needed, *args], {})
-    context, result, writes, without, zeros = [session.realize(part) for part in session.unpacked(made)]
+    context, result, writes, without, zeros, saved = [session.realize(part) for part in session.unpacked(made)]
     if session.truth(writes):
         raise session.unsupported(f"{function.describe()} writes its arguments, and gradients are wanted")
     parts = [session.realize(part) for part in (result.items if isinstance(result, SequenceValue) else [result])]
@@ -138,22 +160,59 @@ def _with_gradients(session: Session, function: Value, cls: type, args: list[Val
     if not outputs:
         return result
     apart = frozenset(k for k, flag in enumerate(session.unpacked(without)) if session.truth(flag))
-    inputs = [arg for arg in args if isinstance(arg, TensorValue)]
+    with outside(session, levels) as inside:
+        call = _Call(
+            function,
+            context,
+            [lowered(session, arg, levels) for arg in args],
+            [lowered(session, part, levels) for part in parts],
+            [lowered(session, session.realize(value), levels) for value in session.unpacked(saved)],
+            levels,
+        )
+        _give_history(session, call, cls, apart, session.truth(zeros))
+    if not levels:
+        return result
+    again = [raised(session, part.value, part.dims, inside) for part in call.parts]
+    return TupleValue(again, tuple) if isinstance(result, SequenceValue) else again[0]
 
-    def backward(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
-        given = [tangents.get(id(part), NONE) for part in parts]
-        found = session.unpacked(session.call(session.builtin(run_backward), [function, context, *given], {}))
-        return _of_tensors(session, function, args, [session.realize(gradient) for gradient in found])
 
+class _Call(NamedTuple):
+    """A call of a Function whose forward has been captured: its context, its arguments, what it returned and what it
+    saved, outside of the levels of vmap around it."""
+
+    function: Value
+    context: Value
+    args: list[Lowered]
+    parts: list[Lowered]
+    saved: list[Lowered]
+    levels: Sequence[Level]
+
+    def gradients(self, session: Session, tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
+        """What the backward makes of the tangents of the parts, by the id of these."""
+        with within(session, self.levels) as inside:
+            saved = [raised(session, value, dims, inside) for value, dims in self.saved]
+            given = [raised(session, tangents.get(id(part), NONE), dims, inside) for part, dims in self.parts]
+            known = [self.function, self.context, TupleValue(saved, tuple)]
+            made = session.unpacked(session.call(session.builtin(run_backward), [*known, *given], {}))
+            found = [session.realize(gradient) for gradient in made]
+            for k, argument in enumerate(self.args[: len(found)]):
+                found[k] = lowered_gradient(session, found[k], argument, self.levels)
+        return _of_tensors(session, self.function, [arg.value for arg in self.args], found)
+
+
+def _give_history(session: Session, call: _Call, cls: Any, apart: frozenset[int], with_zeros: bool) -> None:
+    """Captures the backward, and gives the results of a call the history that it is theirs. Those at the positions
+    `apart` have none; `with_zeros`: tangents that are not there are zeros."""
+    outputs = [value for value, _ in call.parts if isinstance(value, TensorValue)]
+    inputs = [value for value, _ in call.args if isinstance(value, TensorValue)]
     backwards: dict[tuple[bool, ...], Backward | Exception] = {}
     kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
-    with_zeros = session.truth(zeros)
-    what, modes = f"the backward of {function.describe()}", Modes.now()
+    what, modes = f"the backward of {call.function.describe()}", Modes.now()
     choices = choices_of_tangents(session, what, outputs, apart) if not with_zeros else [(True,) * len(outputs)]
     for given in choices:
         try:
             chosen = list(itertools.compress(outputs, given))
-            graph, reads = captured_backward(session, what, chosen, backward, modes)
+            graph, reads = captured_backward(session, what, chosen, partial(call.gradients, session), modes)
             backwards[given] = Backward(graph, tuple(kept.setdefault(node, len(kept)) for node in reads))
         except (Raised, EagerRaises) as error:
             if with_zeros:
@@ -161,7 +220,6 @@ def _with_gradients(session: Session, function: Value, cls: type, args: list[Val
             backwards[given] = eager_error(error)
     node = CustomGradient(cls.__name__, backwards, apart, _is_once(cls), with_zeros)
     session.graph.give_history(session, node, inputs, outputs, list(kept))
-    return result
 
 
 _MOST_OPTIONAL = 4

@@ -1,0 +1,225 @@
+"""torch.autograd.Function inside of torch.vmap.
+
+One with a `vmap` of its own is left to that, which runs outside of the level whose batches it is given. One for which
+torch makes the rule runs inside of the level, forward and backward; what has the history are the tensors that hold the
+whole batches, outside of all levels. There the level is left, and entered again behind it; in the backward it is
+entered as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._functorch import predispatch
+from torch._functorch.autograd_function import VmapInfo
+
+from ingot.capture.values.base import Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import SequenceValue, TupleValue
+from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.transforms import LevelValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_C: Any = torch._C._functorch
+_BASE: Any = torch.autograd.Function
+
+Dims = tuple[int | None, ...]
+"""Where a tensor has the batches of some levels, from the outermost to the innermost; None where it has none."""
+
+
+class Level(NamedTuple):
+    """A level of vmap."""
+
+    number: int
+    size: int
+    randomness: str
+
+
+class Lowered(NamedTuple):
+    """A tensor that holds the batches of all levels, and where; what is no tensor has none."""
+
+    value: Value
+    dims: Dims
+
+
+def levels_of(session: Session, what: str) -> list[Level]:
+    """The levels that are active, from the outermost to the innermost. Raises Unsupported for others than vmap's."""
+    levels = []
+    for interpreter in _C.get_interpreter_stack() or ():
+        if interpreter.key() != _C.TransformType.Vmap:
+            raise session.unsupported(f"{what} inside of a transform of torch.func that differentiates")
+        mapped = _C.CVmapInterpreterPtr(interpreter)
+        levels.append(Level(interpreter.level(), mapped.batchSize(), _RANDOMNESS[mapped.randomness()]))
+    return levels
+
+
+def is_mapped() -> bool:
+    """Whether a level of vmap is active."""
+    stack = _C.get_interpreter_stack() or ()
+    return any(interpreter.key() == _C.TransformType.Vmap for interpreter in stack)
+
+
+def innermost_batched(args: Sequence[Value]) -> int:
+    """The number of the innermost level that one of the arguments is batched at; 0 if there is none."""
+    fakes = [arg.fake for arg in args if isinstance(arg, TensorValue)]
+    return max([_C.maybe_get_level(fake) for fake in fakes if _C.is_batchedtensor(fake)], default=0)
+
+
+_RANDOMNESS = {
+    _C.RandomnessType.Error: "error",
+    _C.RandomnessType.Same: "same",
+    _C.RandomnessType.Different: "different",
+}
+
+
+def wants_gradient(value: Value) -> bool:
+    """Whether a tensor requires a gradient, inside or outside of the levels that it is batched at."""
+    if not isinstance(value, TensorValue):
+        return False
+    fake = value.fake
+    while not fake.requires_grad and _C.is_functorch_wrapped_tensor(fake):
+        fake = _C.get_unwrapped(fake)
+    return fake.requires_grad
+
+
+def refuse_unmapped(session: Session, cls: Any, what: str) -> None:
+    """Raises Unsupported for a Function that eager refuses in a transform."""
+    if cls.setup_context is _BASE.setup_context:
+        raise session.unsupported(f"{what} has no setup_context, inside of a transform of torch.func")
+    if cls.generate_vmap_rule == (cls.vmap is not _BASE.vmap):
+        raise session.unsupported(f"{what} has not one rule for vmap")
+
+
+# -- in and out of levels ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def outside(session: Session, levels: Sequence[Level]) -> Iterator[list[LevelValue]]:
+    """Leaves the levels, the innermost ones that there are, and enters them again: they are in the list then."""
+    inside: list[LevelValue] = []
+    for _ in levels:
+        _leave(session)
+    try:
+        yield inside
+    finally:
+        inside += [_enter(session, level) for level in levels]
+
+
+@contextmanager
+def within(session: Session, levels: Sequence[Level]) -> Iterator[list[LevelValue]]:
+    """Enters the levels."""
+    inside = [_enter(session, level) for level in levels]
+    try:
+        yield inside
+    finally:
+        for _ in levels:
+            _leave(session)
+
+
+def _enter(session: Session, level: Level) -> LevelValue:
+    number = _C._vmap_increment_nesting(level.size, level.randomness)
+    node = session.graph.switch(session, _C._vmap_increment_nesting, level.size, level.randomness)
+    return LevelValue(number, node)
+
+
+def _leave(session: Session) -> None:
+    _C._vmap_decrement_nesting()
+    session.graph.switch(session, _C._vmap_decrement_nesting)
+
+
+def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
+    """What is batched at some levels as a tensor outside of them."""
+    dims: list[int | None] = []
+    for level in reversed(levels):
+        dim = None
+        if isinstance(value, TensorValue) and _C.maybe_get_level(value.fake) == level.number:
+            dim = _C.maybe_get_bdim(value.fake)
+            value = session.graph.call(session, "call_function", _C.get_unwrapped, (value,), {})
+        elif isinstance(value, SequenceValue) and any(isinstance(v, TensorValue) for v in value.items):
+            raise session.unsupported("tensors in a container that an autograd.Function is given inside of vmap")
+        dims.append(dim)
+    return Lowered(value, tuple(reversed(dims)))
+
+
+def raised(session: Session, value: Value, dims: Dims, inside: Sequence[LevelValue]) -> Value:
+    """The reverse."""
+    if isinstance(value, TensorValue):
+        for dim, level in zip(dims, inside):
+            if dim is not None:
+                args = (value, ConstantValue(dim), level)
+                value = session.call(session.builtin(predispatch._add_batch_dim), list(args), {})
+    return session.realize(value)
+
+
+# -- a rule of its own -------------------------------------------------------------------------------------------------
+
+
+def run_vmap(cls: Any, size: Any, randomness: Any, dims: Any, *args: Any) -> Any:
+    """Inlined."""
+    return cls.vmap(VmapInfo(batch_size=size, randomness=randomness), dims, *args)
+
+
+def with_own_rule(session: Session, function: Value, args: Sequence[Value], number: int) -> Value:
+    """The call of a Function that has a `vmap`; the level with this number is the innermost that arguments are batched
+    at."""
+    levels = [level for level in levels_of(session, function.describe()) if level.number >= number]
+    level = levels[0]
+    given = [lowered(session, arg, [level]) for arg in args]
+    dims = TupleValue([ConstantValue(where[0]) for _, where in given], tuple)
+    with outside(session, levels) as inside:
+        known = [ConstantValue(level.size), ConstantValue(level.randomness), dims]
+        found = session.call(session.builtin(run_vmap), [function, *known, *(value for value, _ in given)], {})
+        result, of_result = _two(session, function, session.realize(found))
+    if not isinstance(result, TupleValue):
+        return raised(session, result, (_dim(session, of_result),), inside)
+    parts = [session.realize(part) for part in result.items]
+    places = [of_result] * len(parts)
+    if isinstance(of_result, SequenceValue):
+        places = [session.realize(place) for place in of_result.items]
+    if len(places) != len(parts):
+        raise session.unsupported(f"the vmap of {function.describe()} gives no dimension for each result")
+    return TupleValue([raised(session, p, (_dim(session, d),), inside) for p, d in zip(parts, places)], tuple)
+
+
+def _two(session: Session, function: Value, found: Value) -> list[Value]:
+    if not isinstance(found, SequenceValue) or len(found.items) != 2:
+        raise session.unsupported(f"the vmap of {function.describe()} gives no two results")
+    return [session.realize(item) for item in found.items]
+
+
+def _dim(session: Session, value: Value) -> int | None:
+    dim = session.known(value)
+    if dim is not None and type(dim) is not int:
+        raise session.unsupported("a vmap that says where its results have their batches by no integer")
+    return dim
+
+
+# -- the gradients of a rule that torch makes --------------------------------------------------------------------------
+
+
+def reduced(gradient: Any, dim: Any, of_argument: Any, size: Any) -> Any:
+    """Inlined: the gradient of an argument by that of all examples, which has these at a dimension, if at any; the
+    argument has them at another one."""
+    if gradient is None or dim == of_argument:
+        return gradient
+    if of_argument is None:
+        return gradient.sum(dim)
+    if dim is None:
+        sizes = list(gradient.shape)
+        sizes.insert(of_argument, size)
+        return gradient.unsqueeze(of_argument).expand(sizes)
+    return gradient.movedim(dim, of_argument)
+
+
+def lowered_gradient(session: Session, gradient: Value, argument: Lowered, levels: Sequence[Level]) -> Value:
+    """The gradient of an argument outside of the levels, inside of which it was computed."""
+    for level, of_argument in reversed([*zip(levels, argument.dims)]):
+        value, (dim,) = lowered(session, gradient, [level])
+        facts = [ConstantValue(dim), ConstantValue(of_argument), ConstantValue(level.size)]
+        gradient = session.realize(session.call(session.builtin(reduced), [value, *facts], {}))
+    return gradient
