@@ -51,9 +51,20 @@ def _called_by(
     def reduced(self: torch.nn.Module, protocol: Any) -> tuple[Any, ...]:
         return again, (module, how)
 
+    def hashed(self: torch.nn.Module) -> int:
+        """The hash of the original: tables that have it, as those of FSDP, find its state by either."""
+        return hash(module)
+
+    def equals(self: torch.nn.Module, other: Any) -> Any:
+        other = _original_of(other)
+        return True if other is module else type(module).__eq__(module, other)
+
     def get_class(self: torch.nn.Module) -> type:
         """The class of the original: what asks for it makes another instance, or shows its name."""
         return type(module)
+
+    def get_original(self: torch.nn.Module) -> torch.nn.Module:
+        return module
 
     def set_class(self: torch.nn.Module, cls: type) -> None:
         module.__class__ = cls  # type: ignore[assignment]
@@ -90,6 +101,9 @@ def _called_by(
             "__copy__": copied,
             "__deepcopy__": deeply_copied,
             "__reduce_ex__": reduced,
+            "__hash__": hashed,
+            "__eq__": equals,
+            "__ingot_original__": property(get_original),
             "__ingot_stands_for__": original,
             **extra,
         }
@@ -98,6 +112,11 @@ def _called_by(
     made = object.__new__(subclass())
     object.__setattr__(made, "__dict__", module.__dict__)
     return made
+
+
+def _original_of(module: Any) -> Any:
+    """What a compiled or disabled module was made of; else itself."""
+    return module.__ingot_original__ if hasattr(type(module), "__ingot_original__") else module
 
 
 _REAL_CLASS: Any = vars(object)["__class__"]

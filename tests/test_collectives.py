@@ -15,6 +15,7 @@ if dist.is_available():
     import torch.distributed._functional_collectives as fc
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
+RANKS = 2
 ops = torch.ops._c10d_functional
 
 
@@ -41,7 +42,7 @@ def _unused(x, group):
 
 def _on_some_ranks_results_are_unused(x, group):
     y = ops.wait_tensor(ops.all_reduce(x, "sum", group))
-    return x + y if dist.get_rank() else x.sin()
+    return x + y.detach() if dist.get_rank() else x.sin()
 
 
 def _overlapping(x, group):
@@ -51,17 +52,17 @@ def _overlapping(x, group):
 
 
 def _gathered(x, group):
-    y = ops.all_gather_into_tensor((x + 1) * 3, dist.get_world_size(), group)
+    y = ops.all_gather_into_tensor((x + 1) * 3, RANKS, group)
     z = (x - 1) * 3
     return ops.wait_tensor(y).sum() + z.sin()
 
 
 def _scattered(x, group):
-    return ops.wait_tensor(ops.reduce_scatter_tensor(x * 2, "sum", dist.get_world_size(), group)) + 1
+    return ops.wait_tensor(ops.reduce_scatter_tensor(x * 2, "sum", RANKS, group)) + 1
 
 
 def _exchanged(x, group):
-    half = [x.shape[0] // dist.get_world_size()] * dist.get_world_size()
+    half = [x.shape[0] // RANKS] * RANKS
     return ops.wait_tensor(ops.all_to_all_single(x * 2, half, half, group)) + 1
 
 
@@ -88,7 +89,7 @@ def _begun_and_awaited(x, group):
 
 
 def _into_lists(x, group):
-    outputs = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    outputs = [torch.empty_like(x) for _ in range(RANKS)]
     dist.all_gather(outputs, x.detach())
     return torch.cat(outputs) * x.sum()
 
@@ -107,7 +108,8 @@ def compare(name: str) -> dict[str, list[str]]:
     for gradients in (False, True):
         compiled = ingot.compile(program)
         for k in range(6):
-            x = (torch.arange(64.0).view(8, 8) / 50 + dist.get_rank() + k).requires_grad_(gradients)
+            x = torch.arange(64.0, dtype=torch.float64).view(8, 8) / 50 + dist.get_rank() + k
+            x.requires_grad_(gradients)
             expected, result = program(x, group), compiled(x, group)
             torch.testing.assert_close(result, expected)
             if gradients and expected.requires_grad:
@@ -121,6 +123,6 @@ def compare(name: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_two_ranks(name):
-    for breaks in on_ranks(2, "tests.test_collectives:compare", name):
+    for breaks in on_ranks(RANKS, "tests.test_collectives:compare", name):
         if "ops" in PROGRAMS[name].__code__.co_names:
             assert breaks == {"False": [], "True": []}

@@ -279,3 +279,41 @@ def test_members_of_a_larger_module(pair):
     duplicate["a"].linear.weight.zero_()
     assert_same(whole["a"](X), module(X))
     assert isinstance(duplicate["a"], Net) and ingot.explain(duplicate["a"])(X).graph_count == 1
+
+
+class Equal(Net):
+    """Whose objects say themselves what they are equal to."""
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 7
+
+
+@pytest.mark.parametrize("stand_in", [ingot.compile, ingot.disable], ids=["compiled", "disabled"])
+def test_tables_that_have_a_module_have_it_compiled(stand_in):
+    module, other = Net(), Net()
+    made, again = stand_in(module), stand_in(module)
+    weak = weakref.WeakKeyDictionary({module: 1})
+    assert weak[made] == 1 and made in {module} and module in {made} and made in [other, module]
+    assert module == made and made == again and hash(made) == hash(module) and not made != module
+    assert made != other and made not in {other} and weakref.WeakKeyDictionary({made: 2})[module] == 2
+    assert [other, made, module].index(module) == 1 and made != 3
+    whole = nn.ModuleList([made, module])
+    assert [name for name, _ in whole.named_modules()] == ["", "0", "0.linear"]
+    equal = stand_in(Equal())
+    assert equal == Equal() and hash(equal) == 7 and Equal() == equal
+
+
+def test_what_a_program_asks_of_compiled_modules_in_tables():
+    module = Net()
+    table = {module: 2.0}
+    inner = ingot.compile(module)
+
+    def program(x, m):
+        return x * table[m] + (m in table) + (m == module) + (m is module)
+
+    compiled = ingot.compile(program)
+    for m in (module, inner, module):
+        assert_same(compiled(X, m), program(X, m))

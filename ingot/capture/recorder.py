@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
+from ingot.capture.answers import is_believable, unbelievable
 from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.modes import ModeTracker
@@ -28,6 +30,7 @@ from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import apart
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.known_tensors import KnownTensors
+from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results, is_torchs
 from ingot.graph.schemas import node_name
 from ingot.graph.symbols import Bounds
@@ -200,6 +203,7 @@ class GraphRecorder:
         known, effects = len(unbacked.checks), self.context.effects
         unbacked.assumes = True  # the operation asks again when the graph is traced
         self.context.read.clear()
+        versions = _versions(fakes) if type(target) is FunctionType else None
         try:
             result = self._run(session, op, target, fakes, fakes_by_name)
         finally:
@@ -207,13 +211,15 @@ class GraphRecorder:
         if self._inside_opaque:
             _check_result(session, result)
         writes = self._inside_opaque or about.writes or bool(kwargs) and _is_to_write(kwargs)
+        writes = writes or versions is not None and versions != _versions(fakes)
         acting = self.context.effects > effects
         if acting:
             self._act(session, about.name, result)
-        if not writes and not acting and not _is_computed(result):
-            if len(unbacked.checks) > known:
-                raise session.unsupported(f"{unbacked.checks[-1]} is asked, which the data decide")
-            return result_value(session, result, None)
+        if not (writes or acting or self._inside_opaque):
+            if not is_believable(about.name, result, lambda: bool(tensors_in((fakes, fakes_by_name)))):
+                raise unbelievable(session, op, about.name, result)
+            if not _is_computed(result):
+                return self._known_answer(session, result, known)
         if writes and self.selections:
             self.refuse_selected(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)], written=True)
         if writes and args and torch.is_autocast_cache_enabled():
@@ -235,6 +241,13 @@ class GraphRecorder:
         if made is None:
             made = self.by_fake[id(result)] = TensorValue(result, node)
         return made
+
+    def _known_answer(self, session: Session, result: Any, checks: int) -> Value:
+        """The value of what needs no node. `checks` is how many there were before."""
+        found = self.context.shapes.unbacked.checks
+        if len(found) > checks:
+            raise session.unsupported(f"{found[-1]} is asked, which the data decide")
+        return result_value(session, result, None)
 
     def _act(self, session: Session, name: str, result: Any) -> None:
         """Before an operation is recorded that may do something beside its results: it does so where the program would
@@ -568,6 +581,11 @@ def _traits(target: Any, named: bool = False) -> Traits:
 @functools.cache
 def _traits_of_torchs(target: Any) -> Traits:
     return _traits(target, named=True)
+
+
+def _versions(fakes: Sequence[Any]) -> list[int]:
+    """How often each of these was written; an inference tensor does not count that."""
+    return [fake._version for fake in fakes if type(fake) is FakeTensor and not fake.is_inference()]
 
 
 def _is_to_write(kwargs: dict[str, Value]) -> bool:

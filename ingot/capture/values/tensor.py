@@ -47,6 +47,8 @@ _PROPERTIES |= frozenset(
 )
 """Attributes whose value follows from what TENSOR guards."""
 
+_WITHOUT_ARGUMENTS = frozenset({"is_inference", "__len__"})
+
 _OPERATIONS = frozenset(name for name in dir(torch.Tensor) if isroutine(getattr(torch.Tensor, name)))
 
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
@@ -282,20 +284,21 @@ class TensorValue(Value):
             return self.shape(session) if not args else self.shape(session).get_item(session, args[0])
         if name == "type":
             return self._type(session, args, kwargs)
-        if name == "is_inference" and self.source is not None:
-            return ConstantValue(session.graph.value_of(self).is_inference())
-        if name == "is_inference" and not session.graph.context.in_inference:
-            return ConstantValue(self.fake.is_inference())
-        if name == "is_inference":
-            raise session.unsupported(f"Tensor.is_inference of {self.describe()}")
-        if name == "__len__":
-            return session.wrap_constant(self.length(session))
+        if name in _WITHOUT_ARGUMENTS and not args and not kwargs:
+            return session.wrap_constant(self.length(session)) if name == "__len__" else self._is_inference(session)
         if not name.startswith("new_"):  # which look at the type of what they are given
             args = [a.as_operand(session) if _is_double(a) else a for a in args]  # type: ignore[attr-defined]
         try:
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
             raise session.unsupported(f"Tensor.{name} is given {unknown.args[0].describe()}") from None
+
+    def _is_inference(self, session: Session) -> Value:
+        if self.source is not None:
+            return ConstantValue(session.graph.value_of(self).is_inference())
+        if not session.graph.context.in_inference:
+            return ConstantValue(self.fake.is_inference())
+        raise session.unsupported(f"Tensor.is_inference of {self.describe()}")
 
     def _type(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         """Tensor.type: the name of the legacy type of its dtype, or a conversion to one."""

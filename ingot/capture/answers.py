@@ -1,0 +1,51 @@
+"""What an operation may give that is captured by running it on tensors without data: tensors, and answers that follow
+from how its arguments lie and of what type they are. Anything else it would make of the fakes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.errors import Unsupported
+from ingot.graph.fakes import FakeTensor
+from ingot.wrapped import is_wrapped
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_ABOUT_LOOKS = frozenset(
+    """
+    dim ndimension numel nelement size stride storage_offset element_size dim_order get_device is_complex
+    is_floating_point is_signed is_contiguous is_conj is_neg is_inference is_same_size is_distributed has_names
+    sparse_dim dense_dim is_non_overlapping_and_dense result_type can_cast promote_types _parse_to broadcast_shapes
+    eq ne
+    """.split()
+)
+"""The names of functions and methods that answer such a question; `==` and `!=` of a tensor and None among them."""
+_NUMBERS = frozenset(("item", "__int__", "__index__", "tolist"))
+"""Those that may give an integer that the data decide."""
+
+
+class NoTensors(Unsupported):
+    """An operation gives what cannot be told of tensors without data. A Python function may be captured line by line
+    all the same."""
+
+
+def unbelievable(session: Session, op: str, name: str, result: Any) -> NoTensors:
+    shown = f"Tensor.{name}" if op == "call_method" else name
+    error = NoTensors(f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture")
+    error.where = session.where
+    return error
+
+
+def is_believable(name: str, result: Any, is_given_tensors: Callable[[], bool]) -> bool:
+    """Whether what an operation of this name gives for fakes is what it would give for tensors."""
+    if isinstance(result, torch.Tensor):
+        return type(result) is FakeTensor or is_wrapped(result)
+    if name in _ABOUT_LOOKS or isinstance(result, torch.SymInt) and name in _NUMBERS:
+        return True
+    if type(result) in (tuple, list) or isinstance(result, tuple) and result:  # structseqs
+        return all(item is None or is_believable(name, item, is_given_tensors) for item in result)
+    return not is_given_tensors()
