@@ -71,8 +71,10 @@ def _is_about_compilation(function: FunctionType) -> bool:
 
 def _is_compiled_by_torch(function: FunctionType) -> bool:
     """Whether it is what torch.compile returns, which runs with torch's own frame hook in place."""
-    is_torchs = function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
-    return is_torchs and "_torchdynamo_orig_callable" in vars(function)
+    if function.__globals__.get("__name__") != "torch._dynamo.eval_frame":
+        return False
+    marks = vars(function)
+    return "_torchdynamo_orig_callable" in marks and not marks.get("_torchdynamo_disable")
 
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
