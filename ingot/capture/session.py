@@ -40,7 +40,7 @@ from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, 
 from ingot.capture.values.sequences import TypedKey
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
-from ingot.origins import is_of_standard_library, is_trusted
+from ingot.origins import is_trusted
 
 STEP_LIMIT = 2_000_000
 """Instructions after which a capture is given up: an endless loop, or a graph too large to be of use."""
@@ -210,8 +210,7 @@ class Session(Semantics, Reading):
             except AttributeError:
                 found = MISSING
             self._class_lookups[cls, name] = found
-            is_immutable = cls.__flags__ & (1 << 8)
-            if not (is_immutable or is_of_standard_library(cls)):
+            if not cls.__flags__ & (1 << 8):  # an immutable type stays as it is
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, found))
         return found
 
@@ -219,8 +218,9 @@ class Session(Semantics, Reading):
         """Whether instances of a class look attributes up as those of the class written in C that it derives from."""
         known = self._plain_lookups.get(cls)
         if known is None:
-            hooks = [find_in_class(owner, "__getattribute__") for owner in (cls, plain_base(cls))]
-            known = self._plain_lookups[cls] = hooks[0] is hooks[1]
+            hook = self.class_lookup(cls, "__getattribute__")
+            known = hook is find_in_class(plain_base(cls), "__getattribute__")
+            self._plain_lookups[cls] = known
         return known
 
     # -- outside objects -----------------------------------------------------------------------------------------------
@@ -302,6 +302,7 @@ class Session(Semantics, Reading):
         found = namespace[name]
         fixed_there = is_trusted(module) and module not in _REPLACEABLE
         if fixed_there and (callable(found) or isinstance(found, ModuleType)):
+            self.guard(GlobalSource(namespace, name), Kind.IDENTITY, found)
             made = self.wrap(found, ConstSource(found))
             self._fixed[id(namespace), name] = made, namespace
             return made

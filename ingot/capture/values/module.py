@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _TABLES = ("_parameters", "_buffers", "_modules")
+_GETATTR: Any = nn.Module.__getattr__  # as it is before anybody replaces it
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -52,13 +53,12 @@ class ModuleValue(ObjectValue):
             return written
         if written is None and name in namespace:
             return session.effects.found(namespace[name], AttrSource(self.source, name))
-        found = self.member(session, name)
-        if found is None and written is None:
+        if written is None:
             session.guard_absent(self.source, name)
-        return found
+        return self.member(session, name)
 
     def _has_plain_getattr(self, session: Session) -> bool:
-        return session.class_lookup(self.cls, "__getattr__") is nn.Module.__getattr__
+        return session.class_lookup(self.cls, "__getattr__") is _GETATTR
 
     def member(self, session: Session, name: str) -> Value | None:
         """The parameter, buffer or submodule of this name; None if there is none (guarded)."""
@@ -154,7 +154,8 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
 def _wrapped_call(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
     """What `Module.__call__` comes to. One that torch.compile has compiled in place is called as if it were not."""
     module = session.realize(args[0])
-    if session.class_lookup(module.python_type(), "_call_impl") is _CALL_IMPL:
+    is_replaced = isinstance(module, ModuleValue) and module.own_attribute(session, "_call_impl")
+    if not is_replaced and session.class_lookup(module.python_type(), "_call_impl") is _CALL_IMPL:
         return _forwarded(session, args, kwargs)
     return session.realize(module.get_attribute(session, "_call_impl")), args[1:], kwargs
 

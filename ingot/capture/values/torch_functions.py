@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.capture import polyfills
+from ingot.capture.bytecode import program_of
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.sources import ArgSource, AttrSource, ConstSource, FunctionFieldSource, ItemSource, Source
+from ingot.capture.sources import (
+    ArgSource,
+    AttrSource,
+    ConstSource,
+    FunctionFieldSource,
+    GlobalSource,
+    ItemSource,
+    Source,
+)
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -244,8 +255,53 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     is_whole = object_.__module__ in _WHOLE_MODULES and trusts_function(object_)
     if is_whole and object_ not in _INLINED:
         session.guard(source, Kind.IDENTITY, object_)
+        for namespace, name, held in _names_read(object_):
+            if namespace is None:
+                session.class_lookup(torch.Tensor, name)
+            else:
+                session.guard(GlobalSource(namespace, name), Kind.IDENTITY, held)
         return TorchFunction(object_, source, made)
     return made
+
+
+_Name = tuple[dict[str, Any] | None, str, Any]
+
+
+@functools.cache
+def _names_read(function: FunctionType) -> list[_Name]:
+    """What a function of torch's that is not inlined reads of modules' namespaces, in there and in
+    the functions that it reads: namespace (None: an attribute of tensors), name, what is found."""
+    found: dict[tuple[int, str], _Name] = {}
+    left = [function]
+    while left:
+        for namespace, name, held in _names_in(left.pop()):
+            if (id(namespace), name) not in found:
+                found[id(namespace), name] = namespace, name, held
+                left += [held] if isinstance(held, FunctionType) and _is_part(held) else []
+    return list(found.values())
+
+
+def _is_part(function: FunctionType) -> bool:
+    """Whether a function of torch's is a part of others: what handles overrides runs with none."""
+    return function.__module__ in _WHOLE_MODULES and trusts_function(function)
+
+
+def _names_in(function: FunctionType) -> Iterator[_Name]:
+    module: Any = None  # what the last instruction has read, where that is a module
+    for instruction in program_of(function.__code__).instructions:
+        if instruction.op == "PUSH_NULL_BELOW":
+            continue
+        is_global = instruction.op == "LOAD_GLOBAL"
+        if not is_global and (module is None or instruction.op != "LOAD_ATTR"):
+            if instruction.op == "LOAD_ATTR" and hasattr(torch.Tensor, instruction.arg):
+                yield None, instruction.arg, None
+            module = None
+            continue
+        namespace = function.__globals__ if is_global else vars(module)
+        held = namespace.get(instruction.arg)
+        module = held if isinstance(held, ModuleType) else None
+        if callable(held) or module is not None:
+            yield namespace, instruction.arg, held
 
 
 @wraps(BuiltinFunctionType)
