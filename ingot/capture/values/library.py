@@ -21,10 +21,11 @@ from ingot.capture.values.base import Arguments, Keywords, Value, find_missing
 from ingot.capture.values.builtins import call_pure, rule
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
-from ingot.capture.values.containers import DictValue, OutsideDict
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import SPECIAL_CODES, BoundMethod, FunctionValue, PartialValue
 from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.outside_containers import OutsideDict
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from ingot.capture.effects import dict_base
 from ingot.capture.sources import AttrSource, InstanceDictSource, Source
 from ingot.capture.values.base import NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, OutsideDict
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.objects import ObjectValue, instance_dict
+from ingot.capture.values.outside_containers import OutsideDict
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session

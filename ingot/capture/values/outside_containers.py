@@ -1,0 +1,198 @@
+"""Dicts and sets that existed before the call. What is done to them is recorded in `Session.effects`;
+their keys are guarded when all of them are first asked for, so that a dict that is only asked for one
+key may hold any others."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.effects import Operation, dict_base
+from ingot.capture.guards import Kind
+from ingot.capture.sources import DerivedSource, ItemSource, dict_keys
+from ingot.capture.values.base import NULL, LazyValue, Value
+from ingot.capture.values.containers import (
+    PLAIN_KEYS,
+    DictValue,
+    SetValue,
+    is_plain_key,
+    outside_key,
+)
+from ingot.capture.values.objects import IdentityKey, ObjectValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.sources import Source
+
+
+def held_key(session: Session, key: Any) -> Any:
+    """The key in `DictValue.entries` of a key that a guard holds."""
+    if type(key) in PLAIN_KEYS:
+        return key
+    held = session.wrap_constant(key)
+    return session.identity_key(held) if type(held) is ObjectValue else held.key(session)
+
+
+class OutsideDict(DictValue):
+    """A dict that existed before the call. What is asked for one key is guarded for that key."""
+
+    __slots__ = ("_session",)
+    is_shared = True
+
+    def __init__(self, session: Session, source: Source, object: dict[Any, Any], cls: type) -> None:
+        super().__init__((), cls, source, object)
+        self._session = weakref.ref(session)
+
+    def item_source(self, key: Any) -> Source:
+        """Where the item of a key is loaded from."""
+        assert self.source is not None
+        return ItemSource(self.source, key)
+
+    def key_value(self, key: Any) -> Value:
+        """The value of a key."""
+        session = self._session()
+        assert session is not None
+        return session.wrap_key(key)
+
+    @property
+    def entries(self) -> dict[Any, Value]:
+        session = self._session()
+        assert session is not None and self.source is not None
+        fields = session.effects.fields(self.object)
+        if fields is not None and fields.entries is not None:
+            return fields.entries
+        if not self._entries:
+            keys = dict_keys(self.object)
+            session.guard(self.source, Kind.DICT_KEYS, keys)
+            for key in keys:
+                value = LazyValue(dict.__getitem__(self.object, key), self.item_source(key))
+                self._entries[held_key(session, key)] = value
+        return self._entries if fields is None else fields.fill(dict(self._entries))
+
+    def find(self, session: Session, key: Any) -> Value | None:
+        key = outside_key(session, key)
+        fields = session.effects.fields(self.object)
+        written = None if fields is None else fields.read(key)
+        if written is not None:
+            return None if written is NULL else written
+        if self._entries or not is_plain_key(key):
+            return self.entries.get(key)
+        if not dict.__contains__(self.object, key):
+            session.guard(self.source, Kind.ABSENT_KEY, key)
+            return None
+        return session.effects.found(dict.__getitem__(self.object, key), self.item_source(key))
+
+    def write(self, session: Session, key: Any, value: Value) -> None:
+        key = outside_key(session, key)
+        fields = session.effects.items_of(self)
+        session.effects.change(session, self, self.object, fields)
+        fields.write(key, value)
+
+    def clear(self, session: Session) -> None:
+        fields = session.effects.items_of(self)
+        session.effects.change(session, self, self.object, fields)
+        fields.clear(Operation(dict_base(type(self.object)).clear, (self,)))
+
+
+class OutsideSet(SetValue):
+    """A set that existed before the call. Whether one member is in it is guarded for that member."""
+
+    __slots__ = ("_in_order", "_session", "_whole")
+    is_shared = True
+
+    def __init__(self, session: Session, source: Source, object: Any) -> None:
+        super().__init__((), set, source, object)
+        self._session = weakref.ref(session)
+        self._whole = self._in_order = False
+
+    @property
+    def entries(self) -> dict[Any, Value]:
+        if not self._whole:
+            session = self._session()
+            assert session is not None and self.source is not None
+            members = tuple(self.object)
+            where = DerivedSource(self.source, tuple)
+            session.guard(where, Kind.LENGTH, len(members))
+            held = {}
+            for i, member in enumerate(members):
+                value = session.realize(session.wrap(member, ItemSource(where, i)))
+                held[held_key(session, member)] = value
+            self._take(session, held)
+        return self._entries
+
+    def _take(self, session: Session, held: dict[Any, Value]) -> None:
+        """Takes the members that the set had before the call, and then what was done to it since."""
+        self._whole, self._entries = True, held
+        self.hashed = (
+            set(iter(held))
+            if any(isinstance(key, IdentityKey) for key in held)
+            else set(self.object)
+        )
+        self._in_order = list(self.hashed) == list(held)
+        fields = session.effects.fields(self.object)
+        for key, member in fields.written.items() if fields is not None else ():
+            if key in fields.moved or member is NULL:  # type: ignore[union-attr]
+                SetValue.discard(self, session, key)
+            if member is not NULL:
+                SetValue.add(self, session, key, member)
+
+    def ordered(self, session: Session) -> list[Value]:
+        if session.effects.fields(self.object) is None:
+            return list(self.entries.values())
+        if self.entries and not self._in_order:
+            raise session.unsupported(f"the order of {self.describe()} after it was changed")
+        return super().ordered(session)
+
+    def holds(self, session: Session, key: Any) -> bool:
+        key = outside_key(session, key)
+        fields = session.effects.fields(self.object)
+        written = None if fields is None else fields.read(key)
+        if written is not None:
+            return written is not NULL
+        if self._whole or not is_plain_key(key):
+            return key in self.entries
+        answer = set.__contains__(self.object, key)
+        session.guard(DerivedSource(self.source, _membership(key)), Kind.EQUALS, answer)  # type: ignore[arg-type]
+        return answer
+
+    def add(self, session: Session, key: Any, member: Value) -> None:
+        key = outside_key(session, key)
+        self._write(session, key, member)
+        if self._whole:
+            super().add(session, key, member)
+
+    def discard(self, session: Session, key: Any) -> None:
+        key = outside_key(session, key)
+        self._write(session, key, NULL)
+        if self._whole:
+            super().discard(session, key)
+
+    def _write(self, session: Session, key: Any, member: Value) -> None:
+        fields = session.effects.members_of(self)
+        session.effects.change(session, self, self.object, fields)
+        fields.write(key, member)
+
+    def method_pop(self, session: Session) -> Value:
+        raise session.unsupported(f"pop() of {self.describe()}: which member it takes is not known")
+
+    def key_value(self, key: Any) -> Value:
+        """The value of a key."""
+        session = self._session()
+        assert session is not None
+        return session.wrap_key(key)
+
+
+_memberships: weakref.WeakValueDictionary[tuple[type, Any], Callable[[Any], bool]] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def _membership(member: Any) -> Callable[[Any], bool]:
+    """A function that says whether a set holds a member; the same one for the same member."""
+
+    def holds(members: Any) -> bool:
+        return set.__contains__(members, member)
+
+    holds.__name__ = f"{member!r} in "
+    return _memberships.setdefault((type(member), member), holds)
