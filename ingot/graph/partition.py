@@ -5,8 +5,9 @@ bytes is a minimum cut of a network in which each value of the forward is an edg
 twice (it draws random numbers, or a library computes it) cannot be on the far side of the cut, and one that is there
 costs a share of its size: of what takes about the same memory, what takes less work is chosen.
 
-In a region that the program checkpoints nothing is kept but what is read outside of it, and that is not computed again:
-the backward computes the region from there, right before it is needed. What it draws there is drawn again.
+In a region that the program checkpoints nothing is kept but what is read outside of it, and small
+reductions that comparisons depend on, which must be decided alike in both: the backward computes
+the region from there, right before it is needed. What it draws there is drawn again.
 """
 
 from __future__ import annotations
@@ -221,9 +222,12 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     after: dict[Node, int] = {}
     candidates = [n for n in whole.graph.nodes if n in wanted and n not in late and n.op != "get_attr"]
     stored = _stored(whole.graph, late)
+    compared = _ancestors(n for n in candidates if checkpoints and _compares(n))
     for node in candidates:
         before[node], after[node] = network.node(), network.node()
-        inside = _is_checkpointed(node) and not (node in varying and _leaves_region(node))
+        inside = _is_checkpointed(node) and not (
+            node in varying and (_leaves_region(node) or (node in compared and _is_statistic(node)))
+        )
         if inside or is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
             network.edge(before[node], after[node])
         else:
@@ -274,6 +278,25 @@ def _leaves_region(node: Node) -> bool:
         user.op == "output" or user.meta.get("region") not in (region, BEHIND) or is_view(user) and _leaves_region(user)
         for user in node.users
     )
+
+
+def _compares(node: Node) -> bool:
+    """Whether a value is a choice that floats decide: a comparison, a place, a count."""
+    return not _is_floating(node) and any(map(_is_floating, node.all_input_nodes))
+
+
+def _is_statistic(node: Node) -> bool:
+    """Whether a value is a small reduction, with many elements behind each of its own. Another
+    kernel may add them up in another order, and a comparison with it come out otherwise."""
+    source = node.args[0] if node.args else None
+    if _REDUCTION not in getattr(node.target, "tags", ()) or not isinstance(source, Node):
+        return False
+    return _is_floating(node) and _bytes(node) * STATISTIC <= _bytes(source)
+
+
+def _is_floating(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
 def _read_by(node: Node) -> list[Node]:
@@ -330,6 +353,7 @@ def _reads_memory(node: Node) -> bool:
     return _REDUCTION not in node.target.tags
 
 
+STATISTIC = 16  # elements that each element of a small reduction is made of, at least
 _REDUCTION = getattr(torch.Tag, "reduction", None)
 _PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default}
 _LOOKUPS = {aten.index.Tensor, aten.gather.default, aten.index_select.default}
