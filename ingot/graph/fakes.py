@@ -8,7 +8,7 @@ answers as eager's would.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +19,15 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.foreign import by_python_fake, gives_nothing, has_python_fake
-from ingot.graph.schemas import arguments_of, functional_form, is_composite, is_mutable, is_random, written
+from ingot.graph.schemas import (
+    arguments_of,
+    functional_form,
+    is_composite,
+    is_mutable,
+    is_random,
+    run_composite,
+    written,
+)
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 from ingot.loops.side_effects import acts
@@ -281,16 +289,29 @@ def run_fake(
 
 def numbers_as_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of an op that is given numbers alone in the places of tensors, as `torch.div(7, 2)`."""
-    places = [isinstance(p.type, torch.TensorType) for p in op._schema.arguments]
+    numbers = dict(numbers_in_place_of_tensors(op, args))
     return tuple([
-        torch.empty((), dtype=_DTYPES.get(type(a)) or torch.get_default_dtype(), device="meta")
-        if is_tensor and isinstance(a, (int, float, torch.SymInt))
-        else a
-        for a, is_tensor in zip(args, places)
+        torch.empty((), dtype=numbers[k], device="meta") if k in numbers else a
+        for k, a in enumerate(args)
     ])  # fmt: skip
 
 
+def numbers_in_place_of_tensors(
+    op: OpOverload, args: tuple[Any, ...]
+) -> Iterator[tuple[int, torch.dtype]]:
+    """Which arguments are numbers though the op takes tensors there, and the types of these."""
+    for k, (argument, value) in enumerate(zip(op._schema.arguments, args)):
+        if isinstance(argument.type, torch.TensorType) and type(value) in NUMBERS:
+            yield k, _DTYPES.get(type(value)) or _default_dtype(type(value))
+
+
 _DTYPES = {bool: torch.bool, int: torch.int64, torch.SymInt: torch.int64}
+NUMBERS = frozenset({*_DTYPES, float, complex})
+
+
+def _default_dtype(kind: type) -> torch.dtype:
+    dtype = torch.get_default_dtype()
+    return dtype.to_complex() if kind is complex else dtype
 
 
 def _flat(kwargs: Mapping[str, Any]) -> Iterable[Any]:
@@ -460,9 +481,9 @@ class FakeContext(Mode):
         if op in _ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
-        if not self.in_inference and torch.is_inference_mode_enabled() and is_composite(op):
-            with self:  # it comes here whole, and may show the memory of what it is given
-                return op.decompose(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and is_composite(op):
+            with self:  # it comes here whole, and may be, or show the memory of, what it is given
+                return run_composite(op, args, kwargs)
         if op is _NUMBER and id(args[0]) in self.known:
             self.read.append((args[0], self.known[id(args[0])][1].item()))
             return self.read[-1][1]

@@ -30,11 +30,13 @@ from ingot.graph.composites import apart
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fakes import (
+    NUMBERS,
     FakeContext,
     FakeTensor,
     Mode,
     fake_like,
     holds_real,
+    numbers_in_place_of_tensors,
     requires_grad,
     run_fake,
     storage_key,
@@ -62,6 +64,7 @@ from ingot.graph.schemas import (
     may_raise,
     name_of,
     node_name,
+    run_composite,
     written,
 )
 from ingot.graph.symbolic_views import from_start, slice_from_start
@@ -230,7 +233,7 @@ class Recorder(Mode):
         kwargs = kwargs or {}
         if is_composite(op):
             with self:
-                return op.decompose(*args, **kwargs)
+                return run_composite(op, args, kwargs)
         if op in _SELECT and (made := self._selected(op, args)) is not None:
             return made
         rule = DECOMPOSITIONS.get(op)
@@ -241,6 +244,8 @@ class Recorder(Mode):
                 return self._as_eager(op, args, kwargs, result)
         if holds_real((args, kwargs)):
             args, kwargs = self._with_literals((args, kwargs))
+        if args and type(args[0]) in NUMBERS and not meta.tensors_in((args, kwargs)):
+            args = self._with_tensors(op, args)
         if is_mutable(op):
             return self._write(op, args, kwargs)
         if op in _AT_INDEX:
@@ -292,6 +297,15 @@ class Recorder(Mode):
             if isinstance(result, torch.Tensor):
                 return one(expected, result)
             return tuple(None if e is None or r is None else one(e, r) for e, r in zip(expected, result))
+
+    def _with_tensors(self, op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of an op that is given nothing but numbers where it takes tensors, as vmap
+        converts those beside a tensor without dimensions: no rule has to know of it."""
+        made = list(args)
+        with self:
+            for k, dtype in numbers_in_place_of_tensors(op, args):
+                made[k] = aten.scalar_tensor.default(args[k], dtype=dtype, device="cpu")
+        return tuple(made)
 
     def _with_literals(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):

@@ -83,6 +83,12 @@ def is_composite(op: OpOverload) -> bool:
     return dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
+def run_composite(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What such an op gives, as in eager: torch's versions of some in Python, which
+    `OpOverload.decompose` prefers, give a copy where eager gives the very argument."""
+    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
 @cache
 def written(op: OpOverload) -> tuple[tuple[int, str], ...]:
     """(position, name) of the arguments that the op writes into."""

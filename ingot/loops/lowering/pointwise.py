@@ -52,7 +52,9 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
             ranks[0 if operand.sizes else 1].append(operand.dtype)
         else:
             kind = Expr if isinstance(operand, Expr) else type(operand)
-            number = _DTYPE_OF_NUMBER[kind]
+            number = _DTYPE_OF_NUMBER.get(kind)
+            if number is None:
+                raise NotLowered("complex numbers")
             ranks[2].append(torch.get_default_dtype() if number is torch.float64 else number)
     for rank in ranks:
         if not rank:
