@@ -62,7 +62,8 @@ def test_a_width_of_attention_is_compiled_for_and_nothing_else() -> None:
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-5)
     compiler = Compiler.of(compiled)
-    assert compiler is not None and len(compiler.compilations) == 2
+    kept = 1 if torch.__version__ >= "2.14" else 2  # where eager's kernel takes it, no width is compiled for
+    assert compiler is not None and len(compiler.compilations) == kept
 
 
 def test_channels_that_cannot_be_shuffled() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ingot.graph.einsum import einsum
 from ingot.graph.matmul import attention_written_out, folds, matmul
 from ingot.graph.meta import tensors_in
 from ingot.graph.recurrent import MODES, by_cudnn
-from ingot.torch_private import aten, native_linear, native_nn
+from ingot.torch_private import aten, disable_current_modes, native_linear, native_nn
 
 State = tuple[Tensor, ...]
 Cell = Callable[..., State]
@@ -211,6 +211,15 @@ for _product in (torch.matmul, torch.linalg.matmul, operator.matmul, Tensor.matm
     _instead_of(_product)(lambda input, other: matmul(input, other))
 
 
+@cache
+def _fuses_without_heads() -> bool:
+    """Whether eager's kernel on a CPU takes queries without heads, by one dimension more: since torch 2.14."""
+    with torch.inference_mode(False), torch.enable_grad(), disable_current_modes():
+        query = torch.zeros((1, 1, 1), device="cpu", requires_grad=True)
+        history = F.scaled_dot_product_attention(query, query, query).grad_fn
+    return history is not None and history.name().startswith("Squeeze")
+
+
 @_instead_of(F.scaled_dot_product_attention)
 def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -218,6 +227,10 @@ def attention(
 ) -> Tensor:  # fmt: skip
     """A mask that is one for all of a batch, or for all queries, is one for each: torch asks whether there is one."""
     mask = attn_mask
+    if query.dim() == key.dim() == value.dim() == 3 and query.device.type == "cpu" and _fuses_without_heads():
+        query, key, value = (t.unsqueeze(0) for t in (query, key, value))
+        mask = mask.unsqueeze(0) if mask is not None and mask.dim() == 3 else mask
+        return attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
     of_known_kind = query.dtype is key.dtype is value.dtype and not query.dim() == key.dim() == value.dim() == 4
     if (
         of_known_kind and query.dtype in (torch.float32, torch.float64) and min(query.dim(), key.dim(), value.dim()) > 1
