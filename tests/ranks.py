@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SECONDS = 240
+SECONDS = 600
 
 
 def on_ranks(count: int, place: str, *arguments: str) -> list[Any]:
@@ -49,7 +49,7 @@ def _main() -> None:
         init_method=f"file://{folder}/store",
         rank=int(rank),
         world_size=int(count),
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=SECONDS // 2),
     )
     module, _, name = place.partition(":")
     result = getattr(importlib.import_module(module), name)(*arguments)

@@ -9,6 +9,7 @@ import torch
 from torch._library.effects import EffectType
 
 import ingot
+from ingot.graph.foreign import _TRITON_KERNELS
 from ingot.loops.side_effects import has_effect
 from tests.effectful_ops import (
     KEPT,
@@ -390,3 +391,40 @@ def test_what_is_registered_as_effectful():
     assert has_effect(torch.ops.aten.sin.default)
     handle._destroy()
     assert not has_effect(torch.ops.aten.sin.default)
+
+
+def test_ops_made_of_triton_kernels(monkeypatch):
+    @torch.library.triton_op("ingot_tests::by_triton", mutates_args=())
+    def by_triton(x: torch.Tensor) -> torch.Tensor:
+        noted(x)
+        return x * 2
+
+    def program(x):
+        return by_triton(x + 1) * 3
+
+    x = torch.rand(3)
+    assert torch.equal(ingot.compile(program)(x), program(x))  # it launches none: its function is its fake
+    monkeypatch.setitem(_TRITON_KERNELS, "ingot_tests::by_triton", [object()])
+    compiled = ingot.compile(program)
+    LOG.clear()
+    assert torch.equal(compiled(x), program(x)) and len(LOG) == 2
+    (found,) = ingot.explain(program)(x).breaks
+    assert "Triton" in found.reason
+
+
+def test_an_op_that_reads_a_layout_it_did_not_predict():
+    """A fake may be wrong about strides: the next op is given what the fake says."""
+    seen = []
+
+    @torch.library.custom_op("ingot_tests::sees_strides", mutates_args=())
+    def sees_strides(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.stride())
+        return x.clone()
+
+    sees_strides.register_fake(torch.empty_like)
+
+    def program(x):
+        return sees_strides(turned(x))
+
+    assert torch.equal(ingot.compile(program)(torch.ones(2, 3)), program(torch.ones(2, 3)))
+    assert seen[0] == (3, 1)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ingot.graph.fakes import FakeContext
 
 
+_TRITON_KERNELS: dict[str, Any] = getattr(torch._library.triton, "triton_ops_to_kernels", {})
+
+
 def gives_nothing(op: OpOverload) -> bool:
     """Whether it is a foreign op that is called for what it does alone."""
     return is_foreign(op) and not op._schema.returns and not op._schema.is_mutable
@@ -38,6 +41,8 @@ def by_python_fake(context: FakeContext, op: OpOverload, args: tuple[Any, ...], 
     """What the function says that was registered with `register_fake`. It is given the fakes themselves."""
     function, unbacked = _registered(op), context.shapes.unbacked
     assert function is not None
+    if _TRITON_KERNELS.get(op._schema.name):  # its fake is the function that launches them
+        raise Unsupported(f"{op} launches Triton kernels")
     given = tensors_in((args, kwargs))
     on_cpu = all(t.device.type == "cpu" for t in given)
     before = len(unbacked.made)
