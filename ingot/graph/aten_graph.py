@@ -38,7 +38,7 @@ class OutputSpec:
     position: int | None = None  # of the input whose memory it lives in
     storage: int = 0  # which memory it lives in: equal for outputs that alias
     tracked: bool = False  # whether eager's output requires a gradient
-    alias: str = "view"  # what eager's output is of what it shares memory with, to autograd: "view", "detached", "same"
+    alias: str = "view"  # of what it shares memory with, to autograd: "view", "detached", "data" or "same"
 
     @property
     def whole(self) -> bool:
@@ -70,7 +70,8 @@ class AtenGraph:
     operator.getitem, each with `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]`
     (the user's line). The output node holds (output nodes, values of mutated inputs).
 
-    `lends` are the positions of inputs whose memory a result may be given.
+    `lends` are the positions of inputs whose memory a result may be given, `uncounted` those of inputs that are written
+    without autograd being told, as what is done to `data` is.
 
     `copies` are parts of the program that are not in the graph, since they are like one that is: a list for each of
     these. An output of a copy has the spec of what it is like.
@@ -90,6 +91,7 @@ class AtenGraph:
         self.seconds: dict[str, float] = {}  # by pass
         self.copies: list[list[Copy]] = []
         self.lends: frozenset[int] = frozenset()
+        self.uncounted: frozenset[int] = frozenset()
         self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
         self._mutated = [position for position, _ in mutations]

@@ -33,6 +33,7 @@ def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
         leaves[k] = FakeTensor(own.meta, own.device, requires_grad=True)
         with torch.enable_grad():
             _Begin.apply(own, leaves[k])
+        torch._C._autograd._unsafe_set_version_counter((own,), (0,))  # type: ignore[attr-defined]
         own.origin = own.grad_fn
     return leaves
 

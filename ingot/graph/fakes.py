@@ -60,6 +60,7 @@ class FakeTensor(torch.Tensor):
     origin: Any = None  # its history then
     look: int | None = None  # what `look_of` has said
     memory: int | None = None  # what `storage_key` has said
+    counts_alone = False  # whether it is what `data` gives: autograd does not count writes to it as its tensor's
     shown_in_inference = False  # whether inference mode has made this view of a tensor that is none of its own
 
     @staticmethod
@@ -98,6 +99,14 @@ def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = Fals
         return FakeTensor(meta, like.device, requires_grad)
     with torch.inference_mode(like.is_inference()):
         return FakeTensor(meta, like.device, requires_grad)
+
+
+def data_of(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor.data`, as a node of a graph: it shares memory, and autograd counts writes to it by themselves."""
+    data = tensor.data
+    if isinstance(data, FakeTensor):
+        data.counts_alone = True
+    return data
 
 
 def holds_real(tree: Any) -> bool:

@@ -459,7 +459,9 @@ def _forward(
     specs = [_moved(spec, copies) for spec in results] + [_whole(copies[node]) for node in kept]
     specs += [OutputSpec(value=whole.shapes.wrap(symbol)) for symbol in decided]
     mutations = [(position, copies[node]) for position, node in whole.mutations]
-    return _finished(whole, graph, specs, mutations)
+    made = _finished(whole, graph, specs, mutations)
+    made.uncounted = whole.uncounted
+    return made
 
 
 def _held(values: Sequence[Node], saved: Sequence[Saved]) -> list[torch.Tensor]:

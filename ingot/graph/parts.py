@@ -217,6 +217,7 @@ class _Joined:
         self.graph, self.inputs = graph, inputs
         self.outputs = [OutputSpec()] * outputs
         self.mutations: list[tuple[int, Node]] = []
+        self.uncounted: set[int] = set()
         self.constants: dict[str, torch.Tensor] = {}
         self.copies: list[list[Copy]] = []
         self.storages: dict[tuple[int, int, int], int] = {}
@@ -235,6 +236,7 @@ class _Joined:
                 values[node] = self.graph.create_node("get_attr", name, name=name)
                 values[node].meta.update(node.meta)
         self.mutations += [(places[k], values[node]) for k, node in part.mutations]
+        self.uncounted |= {places[k] for k in part.uncounted}
         for copy, one in enumerate([first, *others]):
             for k, spec in zip(one.outputs, part.outputs):
                 assert spec.node is not None
@@ -249,4 +251,5 @@ class _Joined:
     def finish(self, context: FakeContext) -> AtenGraph:
         made = AtenGraph(self.graph, self.outputs, self.mutations, self.constants, context.shapes)
         made.copies, made.rewrites, made.seconds = self.copies, self.rewrites, dict(self.seconds)
+        made.uncounted = frozenset(self.uncounted)
         return made

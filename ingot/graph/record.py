@@ -490,7 +490,16 @@ class Recorder(Mode):
         outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
         specs = [self.output(o) for o in outputs]
         mutations = [(position, self.node_of(t)) for position, t in self.written_inputs()]
-        return AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
+        made = AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
+        if mutations:
+            made.uncounted = self._uncounted()
+        return made
+
+    def _uncounted(self) -> frozenset[int]:
+        """The inputs that were written by way of `data` alone, of which autograd does not know."""
+        written = {id(t.storage): t for t in self._tracked.values() if t.fake.counts_alone and t.storage.version}
+        inputs = [t for t in self._inputs if id(t.storage) in written and not t.fake.is_inference()]
+        return frozenset(t.storage.position for t in inputs if not t.fake._version)  # type: ignore[misc]
 
     def written_inputs(self) -> list[tuple[int, Tracked]]:
         """The inputs that were written, by their position."""
@@ -517,8 +526,18 @@ class Recorder(Mode):
             position,
             id(base.storage),
             requires_grad(value),
-            "view" if value._is_view() else "detached",
+            _alias_of(tracked),
         )
+
+
+def _alias_of(tracked: Tracked) -> str:
+    """What a tensor is, to autograd, of what it shares memory with."""
+    cursor: Tracked | None = tracked
+    while cursor is not None:
+        if cursor.fake.counts_alone:
+            return "data"
+        cursor = cursor.parent
+    return "view" if tracked.fake._is_view() else "detached"
 
 
 def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:

@@ -380,6 +380,7 @@ class LoopGraph:
     `checks` are relations, (left, relation, right, place), that must hold once their symbols are bound.
     `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
     `mutated` names the inputs that the program writes, those among them that have no elements.
+    `uncounted` names those of them of whose writes autograd is not told.
     `lends` names the inputs whose memory may become that of a result once they have been read for the last time.
     `addressed` names the inputs of which elements are counted from where their storage begins, by as_strided: these may
     lie before or behind the input's own.
@@ -396,6 +397,7 @@ class LoopGraph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     mutated: set[str] = field(default_factory=set)
+    uncounted: set[str] = field(default_factory=set)
     lends: set[str] = field(default_factory=set)
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)

@@ -343,6 +343,7 @@ class Replayed:
         self.visible: int | None = None
         self.launches, self.tensors = launches_of(parts[0] if parts else program), len(program.plan.graph.inputs)
         self.written = sorted(program.written_inputs)
+        self.counted = sorted(program.counted_writes)
         self.scaled = _scaled_in_place(program)
         self.places = [(position, kind, dim) for _, position, kind, dim in program.plan.graph.symbols]
         self.known: dict[tuple[Hashable, ...], Sizes] = {}
@@ -390,8 +391,8 @@ class Replayed:
             if recording is None:
                 return None
             self.replays += 1
-            if self.written:
-                increment_version([inputs[k] for k in self.written])
+            if self.counted:
+                increment_version([inputs[k] for k in self.counted])
             visible = recording.count if self.visible is None else self.visible
             if self.beside is not None:
                 self.beside(*inputs)

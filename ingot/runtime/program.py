@@ -202,6 +202,11 @@ class Program:
         names = _mutated(self.plan)
         return {k for k, name in enumerate(self.plan.graph.inputs) if name in names}
 
+    @property
+    def counted_writes(self) -> set[int]:
+        """Those of whose writes autograd is told."""
+        return {k for k in self.written_inputs if self.plan.graph.inputs[k] not in self.plan.graph.uncounted}
+
     def _may_fail(self, step: KernelStep | LibraryStep) -> bool:
         return isinstance(step, LibraryStep) or bool(self._errors(step.kernel))
 
@@ -366,7 +371,10 @@ class _Description:
     def version_step(self) -> list[tuple[Any, ...]]:
         """Tell autograd of the inputs that are written, before the first of them is: what it saved of them no longer
         holds."""
-        items = tuple(("buffer", self.buffer(name)) for name in sorted(_mutated(self.plan)))
+        counted = _mutated(self.plan) - self.plan.graph.uncounted
+        if not counted:
+            return []
+        items = tuple(("buffer", self.buffer(name)) for name in sorted(counted))
         return [("call", increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[tuple[Any, ...]]:

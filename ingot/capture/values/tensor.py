@@ -17,7 +17,7 @@ from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.subclasses import BuiltinObject
-from ingot.graph.fakes import shows_the_same
+from ingot.graph.fakes import data_of, shows_the_same
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
 
@@ -119,7 +119,7 @@ class TensorValue(Value):
         if name in _VIEWS:
             return session.graph.call(session, "call_function", getattr, (self, ConstantValue(name)), {})
         if name == "data":
-            return session.graph.call(session, "call_method", "detach", (self,), {})
+            return session.graph.call(session, "call_function", data_of, (self,), {})
         if name in ("grad", "grad_fn"):
             return self._gradient(session, name)
         if name == "__class__":

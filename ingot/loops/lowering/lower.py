@@ -302,6 +302,7 @@ class _Walk:
             self.stand_beside(finals[0][1] if finals else None)
             self.write_back([(graph.inputs[position], self.values[node]) for position, node in finals])
         graph.mutated = {graph.inputs[position] for position, _ in self.aten.mutations}
+        graph.uncounted = {graph.inputs[position] for position in self.aten.uncounted}
         graph.lends = {graph.inputs[position] for position in self.aten.lends}
         graph.copies = [[self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies]
         graph.outputs = [outputs[k] for k in range(len(outputs))]
@@ -311,6 +312,7 @@ class _Walk:
         graph = self.lw.graph
         names = {graph.inputs[old]: graph.inputs[new] for old, new in copy.inputs.items()}
         graph.mutated |= {names[name] for name in graph.mutated & names.keys()}
+        graph.uncounted |= {names[name] for name in graph.uncounted & names.keys()}
         for old, new in copy.outputs.items():
             view = outputs[old]
             assert isinstance(view, View)
