@@ -148,6 +148,7 @@ if not TYPE_CHECKING:
     TorchDispatchMode = find("torch.utils._python_dispatch.TorchDispatchMode", ALL)
 DeviceContext = find("torch.utils._device.DeviceContext", ALL)
 AutoDispatchBelowAutograd = find("torch._C._AutoDispatchBelowAutograd")
+DispatchKey = find("torch._C.DispatchKey", ALL)
 DisableTorchDispatch = find("torch._C._DisableTorchDispatch", ALL)
 disable_current_modes = find("torch.utils._python_dispatch._disable_current_modes", ALL)
 disabled_torch_function_impl = find("torch._C._disabled_torch_function_impl", ALL)
@@ -200,12 +201,18 @@ def set_engine(run: Any) -> None:
 
 # -- transforms of torch.func ------------------------------------------------------------------------------------------
 
+CVmapInterpreterPtr = find("torch._C._functorch.CVmapInterpreterPtr")
+RandomnessType = find("torch._C._functorch.RandomnessType")
+TransformType = find("torch._C._functorch.TransformType")
+VmapInfo = find("torch._functorch.autograd_function.VmapInfo")
 add_batch_dim = find("torch._C._functorch._add_batch_dim")
 create_batched_inputs = find("torch._functorch.vmap._create_batched_inputs")
 flat_vmap = find("torch._functorch.vmap._flat_vmap")
 functional_jacrev = find("torch._functorch.eager_transforms.jacrev")
 get_dynamic_layer_stack_depth = find("torch._C._functorch.get_dynamic_layer_stack_depth", ALL)
 get_inplace_requires_grad_allowed = find("torch._C._functorch.get_inplace_requires_grad_allowed")
+get_interpreter_stack = find("torch._C._functorch.get_interpreter_stack")
+get_unwrapped = find("torch._C._functorch.get_unwrapped")
 grad_and_value_impl = find("torch._functorch.eager_transforms.grad_and_value_impl")
 grad_decrement_nesting = find("torch._C._functorch._grad_decrement_nesting")
 grad_increment_nesting = find("torch._C._functorch._grad_increment_nesting")
@@ -214,6 +221,8 @@ is_batchedtensor = find("torch._C._functorch.is_batchedtensor")
 is_functorch_wrapped_tensor = find("torch._C._functorch.is_functorch_wrapped_tensor", ALL)
 is_legacy_batchedtensor = find("torch._C._functorch.is_legacy_batchedtensor", ALL)
 lazy_load_decompositions = find("torch._functorch.predispatch.lazy_load_decompositions")
+maybe_get_bdim = find("torch._C._functorch.maybe_get_bdim")
+maybe_get_level = find("torch._C._functorch.maybe_get_level")
 peek_interpreter_stack = find("torch._C._functorch.peek_interpreter_stack", ALL)
 pop_dynamic_layer_stack_and_undo_to_depth = find(
     "torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth", ALL
@@ -269,6 +278,7 @@ masked_identity = find("torch.masked._ops._reduction_identity")
 masked_input_mask = find("torch.masked._ops._input_mask")
 masked_where = find("torch.masked._ops._where")
 library_registry = find("torch._library.simple_registry.singleton", ALL)
+triton_ops_to_kernels = find("torch._library.triton.triton_ops_to_kernels", optional=True)
 native_nn = find("torch._C._nn")
 native_linear = find("torch._C._nn.linear")
 native_one_hot = find("torch._C._nn.one_hot")
@@ -339,7 +349,7 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "torch.nn.modules.module": (ALL, torch.nn.modules.module, tuple([f"_global{name}" for name in _HOOKS])),
     "torch.nn.RNNBase": ("", torch.nn.RNN(1, 1, device="meta"), ("_flat_weights", "_flat_weights_names")),
     "torch.fx.Graph": (ALL, torch.fx.Graph(), ("_root", "_target_to_str")),
-    "an operator": (ALL, getattr(torch.ops.aten.sin, "default", None), ("_schema",)),
+    "an operator": (ALL, getattr(torch.ops.aten.sin, "default", None), ("_op_dk", "_schema")),
     "torch's registry of custom operators": (ALL, library_registry, ("_data",)),
     "torch.autograd.forward_ad": (ALL, torch.autograd.forward_ad, ("_current_level",)),
     "a node of autograd": (

@@ -13,6 +13,7 @@ import torch.fx
 from ingot.graph.ambient import Modes
 from ingot.graph.aten_graph import copied
 from ingot.graph.fakes import FakeTensor
+from ingot.torch_private import unsafe_set_version_counter
 
 
 def differentiates(gm: torch.fx.GraphModule) -> bool:
@@ -33,7 +34,7 @@ def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
         leaves[k] = FakeTensor(own.meta, own.device, requires_grad=True)
         with torch.enable_grad():
             _Begin.apply(own, leaves[k])
-        torch._C._autograd._unsafe_set_version_counter((own,), (0,))  # type: ignore[attr-defined]
+        unsafe_set_version_counter((own,), (0,))
         own.origin = own.grad_fn
     return leaves
 

@@ -13,13 +13,13 @@ from ingot.graph.data_dependent import LARGEST, bound_by
 from ingot.graph.meta import first_line, tensors_in
 from ingot.graph.meta.declared import HINT
 from ingot.loops.side_effects import is_foreign
-from ingot.torch_private import OpOverload, library_registry, set_ctx_getter
+from ingot.torch_private import OpOverload, library_registry, set_ctx_getter, triton_ops_to_kernels
 
 if TYPE_CHECKING:
     from ingot.graph.fakes import FakeContext
 
 
-_TRITON_KERNELS: dict[str, Any] = getattr(torch._library.triton, "triton_ops_to_kernels", {})
+_TRITON_KERNELS: dict[str, Any] = triton_ops_to_kernels if isinstance(triton_ops_to_kernels, dict) else {}
 
 
 def gives_nothing(op: OpOverload) -> bool:

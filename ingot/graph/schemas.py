@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ingot.torch_private import OpOverload, dispatch_has_kernel_for_dispatch_key
+from ingot.torch_private import DispatchKey, OpOverload, dispatch_has_kernel_for_dispatch_key
 
 
 @cache
@@ -86,7 +86,7 @@ def is_composite(op: OpOverload) -> bool:
 def run_composite(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What such an op gives, as in eager: torch's versions of some in Python, which
     `OpOverload.decompose` prefers, give a copy where eager gives the very argument."""
-    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @cache

@@ -13,19 +13,31 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._functorch import predispatch
-from torch._functorch.autograd_function import VmapInfo
 
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.transforms import LevelValue
+from ingot.torch_private import (
+    CVmapInterpreterPtr,
+    RandomnessType,
+    TransformType,
+    VmapInfo,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_bdim,
+    maybe_get_level,
+    predispatch_add_batch_dim,
+    vmap_decrement_nesting,
+    vmap_increment_nesting,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_C: Any = torch._C._functorch
 _BASE: Any = torch.autograd.Function
 
 Dims = tuple[int | None, ...]
@@ -50,30 +62,30 @@ class Lowered(NamedTuple):
 def levels_of(session: Session, what: str) -> list[Level]:
     """The levels that are active, from the outermost to the innermost. Raises Unsupported for others than vmap's."""
     levels = []
-    for interpreter in _C.get_interpreter_stack() or ():
-        if interpreter.key() != _C.TransformType.Vmap:
+    for interpreter in get_interpreter_stack() or ():
+        if interpreter.key() != TransformType.Vmap:
             raise session.unsupported(f"{what} inside of a transform of torch.func that differentiates")
-        mapped = _C.CVmapInterpreterPtr(interpreter)
+        mapped = CVmapInterpreterPtr(interpreter)
         levels.append(Level(interpreter.level(), mapped.batchSize(), _RANDOMNESS[mapped.randomness()]))
     return levels
 
 
 def is_mapped() -> bool:
     """Whether a level of vmap is active."""
-    stack = _C.get_interpreter_stack() or ()
-    return any(interpreter.key() == _C.TransformType.Vmap for interpreter in stack)
+    stack = get_interpreter_stack() or ()
+    return any(interpreter.key() == TransformType.Vmap for interpreter in stack)
 
 
 def innermost_batched(args: Sequence[Value]) -> int:
     """The number of the innermost level that one of the arguments is batched at; 0 if there is none."""
     fakes = [arg.fake for arg in args if isinstance(arg, TensorValue)]
-    return max([_C.maybe_get_level(fake) for fake in fakes if _C.is_batchedtensor(fake)], default=0)
+    return max([maybe_get_level(fake) for fake in fakes if is_batchedtensor(fake)], default=0)
 
 
 _RANDOMNESS = {
-    _C.RandomnessType.Error: "error",
-    _C.RandomnessType.Same: "same",
-    _C.RandomnessType.Different: "different",
+    RandomnessType.Error: "error",
+    RandomnessType.Same: "same",
+    RandomnessType.Different: "different",
 }
 
 
@@ -82,8 +94,8 @@ def wants_gradient(value: Value) -> bool:
     if not isinstance(value, TensorValue):
         return False
     fake = value.fake
-    while not fake.requires_grad and _C.is_functorch_wrapped_tensor(fake):
-        fake = _C.get_unwrapped(fake)
+    while not fake.requires_grad and is_functorch_wrapped_tensor(fake):
+        fake = get_unwrapped(fake)
     return fake.requires_grad
 
 
@@ -122,14 +134,14 @@ def within(session: Session, levels: Sequence[Level]) -> Iterator[list[LevelValu
 
 
 def _enter(session: Session, level: Level) -> LevelValue:
-    number = _C._vmap_increment_nesting(level.size, level.randomness)
-    node = session.graph.switch(session, _C._vmap_increment_nesting, level.size, level.randomness)
+    number = vmap_increment_nesting(level.size, level.randomness)
+    node = session.graph.switch(session, vmap_increment_nesting, level.size, level.randomness)
     return LevelValue(number, node)
 
 
 def _leave(session: Session) -> None:
-    _C._vmap_decrement_nesting()
-    session.graph.switch(session, _C._vmap_decrement_nesting)
+    vmap_decrement_nesting()
+    session.graph.switch(session, vmap_decrement_nesting)
 
 
 def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
@@ -137,9 +149,9 @@ def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
     dims: list[int | None] = []
     for level in reversed(levels):
         dim = None
-        if isinstance(value, TensorValue) and _C.maybe_get_level(value.fake) == level.number:
-            dim = _C.maybe_get_bdim(value.fake)
-            value = session.graph.call(session, "call_function", _C.get_unwrapped, (value,), {})
+        if isinstance(value, TensorValue) and maybe_get_level(value.fake) == level.number:
+            dim = maybe_get_bdim(value.fake)
+            value = session.graph.call(session, "call_function", get_unwrapped, (value,), {})
         elif isinstance(value, SequenceValue) and any(isinstance(v, TensorValue) for v in value.items):
             raise session.unsupported("tensors in a container that an autograd.Function is given inside of vmap")
         dims.append(dim)
@@ -152,7 +164,7 @@ def raised(session: Session, value: Value, dims: Dims, inside: Sequence[LevelVal
         for dim, level in zip(dims, inside):
             if dim is not None:
                 args = (value, ConstantValue(dim), level)
-                value = session.call(session.builtin(predispatch._add_batch_dim), list(args), {})
+                value = session.call(session.builtin(predispatch_add_batch_dim), list(args), {})
     return session.realize(value)
 
 
