@@ -32,6 +32,20 @@ def errors_of(acts, kinds=Exception):
 
 
 @whole
+def a_list_is_empty_while_it_is_sorted(x, y):
+    log, items, failing = [], [3, 1, 2], [5, 4]
+    items.sort(key=lambda i: (log.append(list(items)), i)[1])
+    outcomes = []
+    for key in (lambda i: (failing.append(9), i)[1], lambda i: 1 // 0, lambda i: -i):
+        try:
+            failing.sort(key=key)
+        except (ValueError, ZeroDivisionError) as error:
+            outcomes.append(repr(error))
+        outcomes.append(list(failing))
+    return log, items, outcomes, x + 1
+
+
+@whole
 def zips(x, y):
     return (
         x + 1, list(zip()), list(zip([1, 2])), list(zip("abc", (1, 2), itertools.count())), [a * b for a, b in zip(x, y)],

@@ -292,9 +292,19 @@ class ListValue(SequenceValue):
     def method_sort(self, session: Session, **options: Value) -> Value:
         if "reverse" in options:
             session.python([].sort, reverse=session.stand_in(options["reverse"]))
-        ordered = session.list_of(session.call(session.builtin(sorted), [self], options)).items
         self._writable(session)
-        self.items[:] = ordered
+        items = list(self.items)
+        self.items.clear()  # as who looks at it meanwhile finds it
+        ordered = items
+        try:
+            given = TupleValue(items, tuple)
+            ordered = session.list_of(session.call(session.builtin(sorted), [given], options)).items
+        finally:
+            is_changed = len(self.items) > 0
+            self._writable(session)
+            self.items[:] = ordered
+        if is_changed:
+            raise session.raised(ValueError, "list modified during sort")
         return NONE
 
 
