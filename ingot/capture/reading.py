@@ -12,6 +12,7 @@ from ingot.capture.values.base import Raised, Value, find_missing, type_name
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.subclasses import BuiltinObject
 from ingot.origins import is_trusted
 
 if TYPE_CHECKING:
@@ -117,7 +118,11 @@ class Reading:
     # -- members -----------------------------------------------------------------------------------
 
     def members_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
-        """The keys of the elements of an iterable and the elements, as its caller asks for them."""
+        """The keys of the elements of an iterable and the elements, as its caller asks for them. Of
+        a set the members are taken, whatever a subclass says of them."""
+        value = self.realize(value)
+        if isinstance(value, BuiltinObject) and isinstance(value.content, SetValue):
+            value = value.content
         for element in self.elements(value):
             member = self.realize(element)
             yield member.key(self), member
@@ -125,6 +130,8 @@ class Reading:
     def set_of(self: Session, value: Value, cls: type = set) -> SetValue:  # type: ignore[misc]
         """A new set of the elements of an iterable."""
         value = self.realize(value)
+        if isinstance(value, BuiltinObject) and isinstance(value.content, SetValue):
+            value = value.content
         members: dict[Any, Value] = {}
         for key, member in self.members_read(value):
             members.setdefault(key, member)
@@ -157,9 +164,7 @@ class Reading:
         """The entries of a mapping, as they are read. KeyTaken for a key that is `taken` already,
         AttributeError where it has no `keys`."""
         value = self.realize(value)
-        if isinstance(value, DictObject) and not value.overrides(
-            self, "__iter__", "keys", "__getitem__"
-        ):
+        if isinstance(value, DictObject) and value.is_read_as_dict(self):
             value = value.items(self)
         if not isinstance(value, DictValue):
             return self._items_read(value, self._keys_of(value), taken)

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import operator
 import reprlib
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import FunctionType, MappingProxyType
@@ -198,6 +199,14 @@ class Semantics:
             raise self.raised(TypeError, f"'{kind}' object cannot be interpreted as an integer")
         return self.known(value)
 
+    def index_sized(self: Session, value: Value, error: type) -> int:  # type: ignore[misc]
+        """The number of an instance as a length or position, or an error where it is too large."""
+        number = self.integer(value)
+        if not -sys.maxsize - 1 <= number <= sys.maxsize:
+            kind = type_name(self.realize(value).python_type())
+            raise self.raised(error, f"cannot fit '{kind}' into an index-sized integer")
+        return number
+
     def position(self: Session, value: Value) -> int:  # type: ignore[misc]
         """Where a method is to begin or end its search."""
         if find_missing(self.realize(value).python_type(), "__index__"):
@@ -208,7 +217,7 @@ class Semantics:
     def index(self: Session, key: Value) -> Any:  # type: ignore[misc]
         """A position in a list or tuple."""
         if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
-            return self.integer(key)
+            return self.index_sized(key, IndexError)
         is_number = isinstance(key, ConstantValue) or hasattr(key, "specialize")
         return self.known(key) if is_number or isinstance(key, SliceValue) else self.stand_in(key)
 
@@ -393,6 +402,8 @@ class Semantics:
         Python object, or an instance of a subclass that has the method anew."""
         if getattr(right, "decides_operators", False):
             return not getattr(left, "decides_operators", False) and not hasattr(left, "special")
+        if isinstance(right, DictValue) and function is operator.or_:
+            return issubclass(right.cls, left.python_type())
         if not hasattr(right, "special"):
             return False
         plain = self._plain(function)

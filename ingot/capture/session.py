@@ -58,6 +58,12 @@ FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords] | None]] =
 """Those of them that only call another value: handler(session, args, kwargs) gives the value and its arguments."""
 
 
+_OF_THE_PROGRAM = (
+    ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError
+)  # fmt: skip
+"""What a pure function raises for what the program gives it."""
+
+
 class Stop(Exception):
     """The instruction where capture was told to end is the next one."""
 
@@ -187,8 +193,9 @@ class Session(Semantics, Reading):
             return function(*args, **kwargs)
         except RecursionError:  # there is less stack than in the program itself
             raise
-        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise self.raising(ExceptionValue(type(error), [self.wrap_constant(a) for a in error.args])) from None
+        except _OF_THE_PROGRAM as error:
+            given = [self.wrap_constant(a) for a in error.args]
+            raise self.raising(ExceptionValue(type(error), given)) from None
 
     # -- guards --------------------------------------------------------------------------------------------------------
 
@@ -281,7 +288,7 @@ class Session(Semantics, Reading):
         if isinstance(key, IdentityKey):
             return key.value
         if isinstance(key, TypedKey):
-            return TupleValue([self.wrap_key(k) for k in key], key.cls)
+            return key.value
         return TupleValue([self.wrap_key(k) for k in key], tuple) if type(key) is tuple else self.wrap_constant(key)
 
     def wrap_class_member(self, raw: Any) -> Value:

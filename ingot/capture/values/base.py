@@ -148,8 +148,7 @@ class Value:
 
     def delete_item(self, session: Session, key: Value) -> None:
         if not hasattr(self.python_type(), "__delitem__"):
-            kind = type_name(self.python_type())
-            raise session.raised(TypeError, f"'{kind}' object doesn't support item deletion")
+            session.python(operator.delitem, session.refused(self), session.refused(key))
         raise session.unsupported(f"side effect: an item of {self.describe()} is deleted")
 
     def contains(self, session: Session, item: Value) -> bool:
@@ -220,7 +219,8 @@ NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (
 
 def type_name(cls: type) -> str:
     """What error messages call the type: those written in C are named with their module."""
-    return f"{cls.__module__}.{cls.__qualname__}" if is_c_class(cls) and cls.__module__ != "builtins" else cls.__name__
+    in_c = is_c_class(cls) or hasattr(cls, "n_sequence_fields")
+    return f"{cls.__module__}.{cls.__qualname__}" if in_c and cls.__module__ != "builtins" else cls.__name__
 
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_...

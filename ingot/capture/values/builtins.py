@@ -11,7 +11,7 @@ import operator
 import os
 import typing
 from collections.abc import Callable
-from types import FunctionType, UnionType
+from types import FunctionType, MethodDescriptorType, UnionType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import iterators, polyfills
@@ -55,7 +55,7 @@ PURE: set[Any] = {
 }
 """Called for real when all their arguments are known; none changes what it is given."""
 
-_UNASKED = frozenset({ord, os.fspath, str.maketrans, bytes.maketrans})
+_UNASKED = frozenset({ord, os.fspath, math.trunc, str.maketrans, bytes.maketrans})
 """Do not ask an instance for its number."""
 
 _OF_INTEGERS = frozenset({math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt})
@@ -145,7 +145,8 @@ class BuiltinValue(Value):
         return super().get_attribute(session, name)
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        if self.object in POLYFILLS and self.object not in RULES:
+        is_inlined = self.object in POLYFILLS and self.object not in RULES
+        if is_inlined and not _is_of_content(session, self.object, args):
             _check_arguments(session, self.object, args, kwargs)
             return session.builtin(POLYFILLS[self.object]).callee(session, args, kwargs)
         return None
@@ -171,7 +172,7 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
         except TypeError as error:
             model = function if isinstance(function, type) or function in _HARMLESS else None
             raise wrong_arguments(session, BuiltinValue(function), error, model, args, kwargs) from None
-    if function in POLYFILLS:
+    if function in POLYFILLS and not _is_of_content(session, function, args):
         _check_arguments(session, function, args, kwargs)
         return session.call(session.builtin(POLYFILLS[function]), args, kwargs)
     if function in _OPERATORS and len(args) == 2:
@@ -194,6 +195,16 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
     if function not in PURE:
         raise session.unsupported(f"{getattr(function, '__qualname__', function)}() is called, a C function")
     return call_pure(session, function, args, kwargs)
+
+
+def _is_of_content(session: Session, function: Any, args: Arguments) -> bool:
+    """Whether it is `__reversed__` of a built-in class, called on an instance of a subclass."""
+    return (
+        isinstance(function, MethodDescriptorType)
+        and function.__name__ == "__reversed__"
+        and bool(args)
+        and isinstance(session.realize(args[0]), ObjectValue)
+    )
 
 
 def _check_arguments(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> None:
@@ -349,9 +360,10 @@ def callable_(session: Session, value: Value) -> Value:
 
 
 def _name(session: Session, name: Value, function: Any) -> str:
+    if not issubclass(name.python_type(), str):
+        session.python(function, None, session.refused(name))
     found = session.known(name)
     if type(found) is not str:
-        session.python(function, None, found)
         raise session.unsupported(f"{function.__name__}() of a name that is no plain str")
     return found
 
@@ -512,7 +524,7 @@ def hash_(session: Session, value: Value) -> Value:
         raise session.raised(TypeError, f"unhashable type: '{type_name(value.python_type())}'")
     content = getattr(value, "content", None)  # of an instance of a subclass of a built-in class
     known = value if content is None or raw is object.__hash__ else content
-    return ConstantValue(session.python(hash, known.constant()))
+    return ConstantValue(session.python(hash, session.known(known)))
 
 
 class _Hashed:
@@ -603,7 +615,7 @@ def pow_(session: Session, base: Value, exp: Value, mod: Value = NONE) -> Value:
     found = special_first(session, base, "__pow__", exp, mod)
     if found is not None:
         return found
-    return session.wrap_constant(session.python(pow, *[session.known(v) for v in (base, exp, mod)]))
+    return session.wrap_constant(session.really(pow, [base, exp, mod], {}))
 
 
 @rule(builtins.divmod)

@@ -41,6 +41,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import CellValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
+from ingot.capture.values.sequences import is_struct_sequence
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.capture.values.tensor import SymIntValue
 
@@ -176,11 +177,18 @@ def _plain_content(base: type) -> Any:
 
 
 def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    items = session.unpacked(args[0]) if args else []
+    is_struct = is_struct_sequence(cls)
+    if args and is_struct:
+        items = session.items_of(args[0], "constructor requires a sequence")
+    else:
+        items = session.unpacked(args[0]) if args else []
     if hasattr(cls, "_fields") or cls.__name__ == "Size":
         return TupleValue(items, cls)
-    if cls.__module__.startswith("torch.return_types"):
-        raise session.unsupported(f"an instance of {cls.__qualname__} is made")
+    if is_struct:
+        session.python(cls, [None] * len(items))  # TypeError for too few or too many
+        if len(items) != cls.n_sequence_fields or len(args) > 1:  # type: ignore[attr-defined]
+            raise session.unsupported(f"an instance of {cls.__qualname__} is made")
+        return TupleValue(items, cls)
     return BuiltinObject(cls, TupleValue(items, tuple))
 
 
@@ -231,19 +239,21 @@ def _number(cls: type, *methods: str) -> Rule:
             for name in methods:
                 found = special_first(session, value, name)
                 if found is not None:
-                    return _checked(session, cls, name, session.realize(found))
+                    return _checked(session, cls, value, name, found)
         return session.wrap_constant(session.really(cls, args, kwargs))
 
     return convert
 
 
-def _checked(session: Session, cls: type, method: str, found: Value) -> Value:
-    """What `__int__` or a kin of it gave, as a plain number."""
+def _checked(session: Session, cls: type, owner: Value, method: str, found: Value) -> Value:
+    """What `__int__` or a kin of it gave, as a plain number, or the error for what is none."""
     number = session.known(found)
-    if cls is int and type(number) is not int or cls is float and type(number) not in (float, int):
-        what = "non-int" if cls is int else "non-float"
-        raise session.unsupported(f"{method} gives a {type(number).__name__}, {what}")
-    return ConstantValue(cls(number))
+    if type(number) is cls and method == f"__{cls.__name__}__":
+        return ConstantValue(number)
+    if isinstance(number, (int, float, complex)) and type(number) not in (int, float, complex):
+        raise session.unsupported(f"{method} gives a {type(number).__name__}, no {cls.__name__}")
+    model = type(owner.python_type().__name__, (), {method: lambda self: number})
+    return session.wrap_constant(session.python(cls, model()))
 
 
 RULES[int] = _number(int, "__int__", "__index__", "__trunc__")

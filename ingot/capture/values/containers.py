@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
-from ingot.capture.facts import is_plain_constant
 from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.keys import is_plain_key, matching_key, ordered_key_error
 from ingot.capture.values.objects import IdentityKey
 from ingot.capture.values.sequences import (
     Container,
@@ -81,13 +80,13 @@ class DictValue(Container):
     def find(self, session: Session, key: Any) -> Value | None:
         """What it holds for a key; None where it has no such key."""
         found = self._entries.get(key)
-        return found if found is not None else self._entries.get(_matching(session, key, self._entries))
+        return found if found is not None else self._entries.get(matching_key(session, key, self._entries))
 
     def write(self, session: Session, key: Any, value: Value) -> None:
         """Sets a key, or deletes it (NULL)."""
         self._writable(session)
         if key not in self._entries:
-            key = _matching(session, key, self._entries)
+            key = matching_key(session, key, self._entries)
         if value is NULL:
             del self._entries[key]
         else:
@@ -155,7 +154,7 @@ class DictValue(Container):
         return None
 
     def _union(self, left: DictValue, right: DictValue) -> DictValue:
-        kind = left if left.cls is not dict or self is left else self
+        kind = left if left.cls is not dict else self
         made = DictValue({**left.entries, **right.entries}.items(), kind.cls)
         made.factory = kind.factory
         return made
@@ -184,7 +183,7 @@ class DictValue(Container):
         found = self.remove(session, key.key(session)) or default
         if found is None:
             if self.cls is OrderedDict:
-                raise _key_error(session, key)
+                raise ordered_key_error(session, key)
             raise session.raised(KeyError, key)
         return found
 
@@ -230,7 +229,7 @@ class DictValue(Container):
         name = key.key(session)
         value = self.remove(session, name)
         if value is None:
-            raise _key_error(session, key)
+            raise ordered_key_error(session, key)
         others = [] if last is None or session.truth(last) else list(self.entries.items())
         self.write(session, name, value)
         for other, held in others:  # all that lay before it is put behind it
@@ -239,40 +238,6 @@ class DictValue(Container):
         return NONE
 
 
-def _key_error(session: Session, key: Value) -> Exception:
-    """What the methods of OrderedDict raise: a tuple gives all arguments of the error, None is
-    none."""
-    if isinstance(key, TupleValue):
-        return session.raising(ExceptionValue(KeyError, key.items))
-    return session.raising(ExceptionValue(KeyError, [] if key.identity() is None else [key]))
-
-
-PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
-
-
-def is_plain_key(key: Any) -> bool:
-    """Whether a key is looked up by value, without code of the user's."""
-    return type(key) in PLAIN_KEYS or is_plain_constant(key)
-
-
-def outside_key(session: Session, key: Any) -> Any:
-    """What a container that existed before the call holds in the place of a key."""
-    if isinstance(key, IdentityKey):
-        return key.outside(session)
-    return tuple([outside_key(session, part) for part in key]) if type(key) is tuple else key
-
-
-def _matching(session: Session, key: Any, keys: Iterable[Any]) -> Any:
-    """What may be held in the place of a key that is not among those held: numbers, and what id() gives, are told
-    apart only where one of them is known."""
-    if isinstance(key, IdentityKey) and key.is_number:
-        return key.outside(session) if any(type(other) is int for other in keys) else key
-    if type(key) is int and key > _LEAST_ID and any(isinstance(k, IdentityKey) and k.is_number for k in keys):
-        raise session.unsupported("a number is looked for among those of id()")
-    return key
-
-
-_LEAST_ID = 1 << 16  # no object lies below it
 
 
 class DictIterator(Value):
@@ -444,18 +409,18 @@ class SetValue(Container):
 
     def holds(self, session: Session, key: Any) -> bool:
         """Whether a key is a member."""
-        return key in self._entries or _matching(session, key, self._entries) in self._entries
+        return key in self._entries or matching_key(session, key, self._entries) in self._entries
 
     def add(self, session: Session, key: Any, member: Value) -> None:
         """set.add."""
-        key = _matching(session, key, self._entries)
+        key = matching_key(session, key, self._entries)
         if key not in self._entries:
             self._entries[key] = member
             self.hashed.add(key)
 
     def discard(self, session: Session, key: Any) -> None:
         """set.discard."""
-        key = _matching(session, key, self._entries)
+        key = matching_key(session, key, self._entries)
         self._entries.pop(key, None)
         self.hashed.discard(key)
 

@@ -124,9 +124,11 @@ class DequeValue(Container):
         return result
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
+        session.python(operator.setitem, deque([None] * len(self.held)), session.index(key), None)
         self.change(session, "__setitem__", key, value)
 
     def delete_item(self, session: Session, key: Value) -> None:
+        session.python(operator.delitem, deque([None] * len(self.held)), session.index(key))
         self.change(session, "__delitem__", key)
 
     def method_remove(self, session: Session, item: Value) -> Value:

@@ -97,6 +97,13 @@ class DictObject(ObjectValue):
             raise session.unsupported(f"method {name!r} of {self.describe()}")
         return super().bind(session, raw, name)
 
+    def is_read_as_dict(self, session: Session) -> bool:
+        """Whether C code that is given it for a mapping reads the items themselves: of a dict it
+        asks whether the class iterates in its own way, and of an OrderedDict it asks the methods."""
+        if dict_base(self.cls) is dict:
+            return not self.overrides(session, "__iter__")
+        return not self.overrides(session, "keys", "__iter__", "__getitem__")
+
     def overrides(self, session: Session, *names: str) -> bool:
         """Whether the class defines one of these methods in Python."""
         return any(isinstance(session.class_lookup(self.cls, name), FunctionType) for name in names)

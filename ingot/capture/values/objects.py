@@ -281,7 +281,7 @@ class ObjectValue(Value):
         raw = session.class_lookup(self.cls, name)
         if raw is MISSING or raw is None or getattr(raw, "__objclass__", None) is object:
             return None
-        return session.call(self.bind(session, raw, name), args, {})
+        return session.realize(session.call(self.bind(session, raw, name), args, {}))
 
     def truth(self, session: Session) -> bool:
         answer = self.special(session, "__bool__")
@@ -301,7 +301,7 @@ class ObjectValue(Value):
         answer = self.special(session, "__len__")
         if answer is None:
             return None
-        length = session.integer(answer)
+        length = int(session.index_sized(answer, OverflowError))
         if length < 0:
             raise session.raised(ValueError, "__len__() should return >= 0")
         return length
@@ -316,8 +316,7 @@ class ObjectValue(Value):
 
     def delete_item(self, session: Session, key: Value) -> None:
         if self.special(session, "__delitem__", key) is None:
-            kind = type_name(self.python_type())
-            raise session.raised(TypeError, f"'{kind}' object doesn't support item deletion")
+            session.python(operator.delitem, session.refused(self), session.refused(key))
 
     def contains(self, session: Session, item: Value) -> bool:
         raw = session.class_lookup(self.cls, "__contains__")

@@ -12,26 +12,13 @@ from ingot.capture.effects import Operation, dict_base
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_keys
 from ingot.capture.values.base import NULL, LazyValue, Value
-from ingot.capture.values.containers import (
-    PLAIN_KEYS,
-    DictValue,
-    SetValue,
-    is_plain_key,
-    outside_key,
-)
-from ingot.capture.values.objects import IdentityKey, ObjectValue
+from ingot.capture.values.containers import DictValue, SetValue
+from ingot.capture.values.keys import held_key, is_plain_key, outside_key
+from ingot.capture.values.objects import IdentityKey
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
     from ingot.capture.sources import Source
-
-
-def held_key(session: Session, key: Any) -> Any:
-    """The key in `DictValue.entries` of a key that a guard holds."""
-    if type(key) in PLAIN_KEYS:
-        return key
-    held = session.wrap_constant(key)
-    return session.identity_key(held) if type(held) is ObjectValue else held.key(session)
 
 
 class OutsideDict(DictValue):

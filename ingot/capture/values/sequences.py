@@ -10,14 +10,15 @@ import itertools
 import operator
 import weakref
 from collections.abc import Callable, Iterable
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
-from ingot.capture.sources import ItemSource
-from ingot.capture.values.base import LazyValue, Value
+from ingot.capture.sources import AttrSource, ItemSource
+from ingot.capture.values.base import LazyValue, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
@@ -88,7 +89,16 @@ class SequenceValue(Container):
         return self._build(items) if hasattr(self.cls, "_fields") else tuple(items)
 
     def _build(self, objects: list[Any]) -> Any:
-        return self.cls(*objects) if hasattr(self.cls, "_fields") else self.cls(objects)
+        """The real one of these objects. A class of the user's is not asked: `__new__` may take
+        something else. NotConstant where nobody can make one, as of sys.version_info."""
+        if self.cls in (list, tuple) or self.cls.__name__ == "Size":
+            return self.cls(objects)
+        if not is_struct_sequence(self.cls):
+            return tuple.__new__(self.cls, objects)
+        try:
+            return self.cls(objects)
+        except TypeError:
+            raise NotConstant(self) from None
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
@@ -97,7 +107,8 @@ class SequenceValue(Container):
             if isinstance(self, ListValue) == isinstance(other, ListValue):
                 return self._like(self.items + other.items)
         if function in (operator.mul, operator.imul) and hasattr(other.python_type(), "__index__"):
-            return self._like(self.items * session.integer(other))
+            times = session.index_sized(other, OverflowError)
+            return self._like(session.python(operator.mul, self.items, times))
         if not isinstance(other, SequenceValue):
             return None
         if isinstance(self, ListValue) != isinstance(other, ListValue):
@@ -109,9 +120,18 @@ class SequenceValue(Container):
             )
             return ConstantValue(same == (function is operator.eq))
         if function in (operator.lt, operator.le, operator.gt, operator.ge):
-            pair = (session.known(self), session.known(other))
-            return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
+            return self._ordered(session, function, *((other, self) if reflected else (self, other)))
         return None
+
+    @staticmethod
+    def _ordered(
+        session: Session, function: Any, left: SequenceValue, right: SequenceValue
+    ) -> Value:
+        """The order of the first elements that are not equal."""
+        for a, b in zip(left.items, right.items):
+            if not session.equal(session.realize(a), session.realize(b)):
+                return session.binary(function, a, b)
+        return ConstantValue(function(len(left.items), len(right.items)))
 
     def method_index(
         self, session: Session, item: Value, start: Value | None = None, stop: Value | None = None
@@ -133,11 +153,17 @@ class TypedKey(tuple[Any, ...]):
     """A torch.Size or named tuple as a key of a captured dict."""
 
     cls: type
+    value: Value
 
-    def __new__(cls, kind: type, keys: list[Any]) -> TypedKey:
+    def __new__(cls, value: TupleValue, keys: list[Any]) -> TypedKey:
         made = super().__new__(cls, keys)
-        made.cls = kind
+        made.cls, made.value = value.cls, value
         return made
+
+
+def is_struct_sequence(cls: type) -> bool:
+    """Whether it is a tuple with names that is written in C: sys.version_info, torch.return_types.max."""
+    return hasattr(cls, "n_sequence_fields")
 
 
 class TupleValue(SequenceValue):
@@ -157,9 +183,14 @@ class TupleValue(SequenceValue):
     def constant(self) -> Any:
         return self._build([item.constant() for item in self.items])
 
+    def _build(self, objects: list[Any]) -> Any:
+        if self.source is not None and is_struct_sequence(self.cls):
+            return self.object  # which the objects are of, so that nothing else is known of it
+        return super()._build(objects)
+
     def key(self, session: Session) -> Any:
         keys = [session.realize(item).key(session) for item in self.items]
-        return tuple(keys) if self.cls is tuple else TypedKey(self.cls, keys)
+        return tuple(keys) if self.cls is tuple else TypedKey(self, keys)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if name in getattr(self.cls, "_fields", ()):
@@ -170,7 +201,12 @@ class TupleValue(SequenceValue):
         fields = getattr(self.cls, "__match_args__", ())  # of named tuples, and of torch.return_types
         if name in fields:
             return self.items[fields.index(name)]
-        if not hasattr(TupleValue, f"method_{name}") and self.cls is not tuple and hasattr(self.cls, name):
+        if self.source is not None and is_struct_sequence(self.cls):
+            if isinstance(getattr(self.cls, name, None), MemberDescriptorType):  # no element of it
+                where = AttrSource(self.source, name, "slot")
+                return session.wrap(getattr(self.object, name), where)
+        own = getattr(self.cls, name, None) is not getattr(tuple, name, None)
+        if not hasattr(TupleValue, f"method_{name}") and own and name != "__class__":
             return session.class_attribute(self.cls, name, self)
         return super().get_attribute(session, name)
 
@@ -206,7 +242,8 @@ class ListValue(SequenceValue):
             self.method_extend(session, other)
             return self
         if function is operator.imul and not reflected and hasattr(other.python_type(), "__index__"):
-            items = self.items * session.integer(other)
+            times = session.index_sized(other, OverflowError)
+            items = session.python(operator.mul, self.items, times)
             self._writable(session)
             self.items[:] = items
             return self
@@ -240,7 +277,7 @@ class ListValue(SequenceValue):
 
     def delete_item(self, session: Session, key: Value) -> None:
         self._writable(session)
-        session.python(operator.delitem, self.items, session.known(key))
+        session.python(operator.delitem, self.items, session.index(key))
 
     def append(self, session: Session, items: list[Value]) -> None:
         """Puts items behind the last."""

@@ -49,6 +49,8 @@ class BuiltinObject(ObjectValue):
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of the built-in class works on the content."""
         is_native = isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
+        if name == "__reduce__" and (native := session.native_method(self, raw)) is not None:
+            return native
         if not is_native or raw.__objclass__ is object or not issubclass(plain_base(self.cls), raw.__objclass__):
             return super().bind(session, raw, name)
         return NativeMethod(self, name, _OnContent(name))
@@ -57,6 +59,10 @@ class BuiltinObject(ObjectValue):
         """What str() or repr() of the built-in class gives."""
         if make is repr and isinstance(session.class_lookup(self.cls, "__repr__"), FunctionType):
             return session.text_of(self, repr)
+        base: Any = plain_base(self.cls)
+        if make is repr and base in (set, frozenset, deque):  # which tell the name of the class
+            named = type(self.cls.__name__, (base,), {})
+            return session.python(base.__repr__, named(session.textual(self.content)))
         return session.text_of(self.content, make)
 
     def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:

@@ -1,0 +1,59 @@
+"""The keys of captured dicts and the members of captured sets, as `Value.key` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.facts import is_plain_constant
+from ingot.capture.values.base import Value
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.objects import IdentityKey, ObjectValue
+from ingot.capture.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+def ordered_key_error(session: Session, key: Value) -> Exception:
+    """What the methods of OrderedDict raise: a tuple gives all arguments of the error, None is
+    none."""
+    if isinstance(key, TupleValue):
+        return session.raising(ExceptionValue(KeyError, key.items))
+    return session.raising(ExceptionValue(KeyError, [] if key.identity() is None else [key]))
+
+
+_PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
+
+
+def is_plain_key(key: Any) -> bool:
+    """Whether a key is looked up by value, without code of the user's."""
+    return type(key) in _PLAIN_KEYS or is_plain_constant(key)
+
+
+def outside_key(session: Session, key: Any) -> Any:
+    """What a container that existed before the call holds in the place of a key."""
+    if isinstance(key, IdentityKey):
+        return key.outside(session)
+    return tuple([outside_key(session, part) for part in key]) if type(key) is tuple else key
+
+
+def matching_key(session: Session, key: Any, keys: Iterable[Any]) -> Any:
+    """What may be held in the place of a key that is not among those held: numbers, and what id() gives, are told
+    apart only where one of them is known."""
+    if isinstance(key, IdentityKey) and key.is_number:
+        return key.outside(session) if any(type(other) is int for other in keys) else key
+    if type(key) is int and key > _LEAST_ID and any(isinstance(k, IdentityKey) and k.is_number for k in keys):
+        raise session.unsupported("a number is looked for among those of id()")
+    return key
+
+
+_LEAST_ID = 1 << 16  # no object lies below it
+
+
+def held_key(session: Session, key: Any) -> Any:
+    """The key in `DictValue.entries` of a key that a guard holds."""
+    if type(key) in _PLAIN_KEYS:
+        return key
+    held = session.wrap_constant(key)
+    return session.identity_key(held) if type(held) is ObjectValue else held.key(session)
