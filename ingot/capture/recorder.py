@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import functools
 import itertools
 import operator
@@ -487,9 +488,27 @@ class GraphRecorder:
             elif node in self.integers:  # they come after the tensors
                 first.prepend(node)
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
+        if self.autograd:
+            _write_out_numbers(self.graph)
         # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would run global hooks.
         make = fx.GraphModule if self.autograd else LazyGraphModule
         return make(torch.nn.Module(), self.graph), used
+
+
+def _write_out_numbers(graph: fx.Graph) -> None:
+    """Complex numbers that are not finite become calls: torch.fx writes them as names, `infj`."""
+    for node in list(graph.nodes):
+
+        def written(argument: Any, node: fx.Node = node) -> Any:
+            if not isinstance(argument, complex) or cmath.isfinite(argument):
+                return argument
+            with graph.inserting_before(node):
+                made = graph.call_function(complex, (argument.real, argument.imag))
+            made.meta.update(val=argument, where=node.meta.get("where", ""))
+            return made
+
+        node.args = fx.node.map_aggregate(node.args, written)
+        node.kwargs = fx.node.map_aggregate(node.kwargs, written)
 
 
 class Selection(NamedTuple):

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import ConstSource, Source
 from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value, type_name
@@ -23,6 +25,15 @@ from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
+
+
+_TYPES_OF_ELEMENTS: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+"""What classes of numbers mean as arguments of torch's functions; a graph has no text for them."""
 
 
 class ClassValue(Value):
@@ -42,6 +53,9 @@ class ClassValue(Value):
 
     def constant(self) -> Any:
         return self.object
+
+    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+        return _TYPES_OF_ELEMENTS.get(self.object, self.object)
 
     def identity(self) -> Any:
         return self.object

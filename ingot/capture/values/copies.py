@@ -1,4 +1,5 @@
-"""copy.deepcopy of a tensor: a copy of all the memory behind it, of which the copy shows what the tensor shows."""
+"""copy.deepcopy of a tensor: a copy of all the memory behind it, of which the copy shows what the
+tensor shows. `as_subclass`: another object for the same elements."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 from ingot.capture.guards import Kind
 from ingot.capture.sources import InstanceDictSource
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.tensor import METHODS, TensorValue
@@ -78,3 +80,18 @@ def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> Tenso
 
 
 METHODS["__deepcopy__"] = _deepcopy
+
+
+def _as_subclass(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
+    """An alias of a tensor, as one of torch.Tensor; None for another class."""
+    if len(args) + len(kwargs) != 1:
+        return None
+    cls = session.realize([*args, *kwargs.values()][0])
+    if not isinstance(cls, ClassValue) or cls.object is not torch.Tensor:
+        return None
+    return session.graph.call(session, "call_function", torch.ops.aten.alias.default, (tensor,), {})
+
+
+METHODS["as_subclass"] = _as_subclass

@@ -35,6 +35,7 @@ _REFUSED = frozenset(
     swapaxes_ swapdims_
     detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
     __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
+    as_subclass
     """.split()
 )
 """Methods that change the tensor object itself, or that have no place in a graph."""
