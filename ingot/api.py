@@ -50,7 +50,7 @@ def compile(  # noqa: A001 - the field's name for it
     in eager; `BackendError` is raised where a backend that you named fails.
     """
     if not isinstance(disable, bool):
-        raise TypeError(f"ingot.compile: disable must be a bool, not {disable!r}")
+        raise TypeError(f"ingot.compile: disable must be a bool, not {shown(disable)}")
     chosen = fitted(Options.checked(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options))
     if fn is None:
         return functools.partial(_compile, options=chosen, disable=disable)
@@ -92,6 +92,7 @@ def explain(fn: Any) -> Callable[..., Report]:
     `fn` may be compiled already (its own options and entries are then reported) or not. Raises what `fn` compiled with
     `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
+    _check_callable("explain", fn)
     compiled = fn if Compiler.of(fn) is not None else compile(fn)
     compiler = Compiler.of(compiled)
     assert compiler is not None
@@ -157,6 +158,9 @@ def mark_dynamic(
     Raises TypeError for what is no tensor, IndexError for a dimension that it does not have, and ValueError where its
     size is not from `min` to `max`.
     """
+    for name, bound in (("min", min), ("max", max)):
+        if bound is not None and not isinstance(bound, int):
+            raise TypeError(f"ingot.mark_dynamic: {name} must be an int or None, not {shown(bound)}")
     low, high = size_marks.ANY_SIZE.lower if min is None else min, max
     for d in _dimensions("mark_dynamic", tensor, dim):
         size = tensor.shape[d]
@@ -169,15 +173,21 @@ def mark_dynamic(
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
     """Have a tensor's size along `dim` (or several; None: all) be compiled for, also where it is seen to vary, and
     under `dynamic=True`. Raises as `mark_dynamic` does."""
-    for d in _dimensions("mark_static", tensor, range(tensor.dim()) if dim is None else dim):
+    for d in _dimensions("mark_static", tensor, dim, all_by_default=True):
         size_marks.mark(tensor, d, None)
 
 
-def _dimensions(what: str, tensor: Any, dim: Any) -> list[int]:
+def _dimensions(what: str, tensor: Any, dim: Any, all_by_default: bool = False) -> list[int]:
     """The dimensions meant, counted from the front."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"ingot.{what}: expected a tensor, not {shown(tensor)}")
-    dims = [operator.index(d) for d in (dim if isinstance(dim, Iterable) else [dim])]
+    if dim is None and all_by_default:
+        return list(range(tensor.dim()))
+    is_one = isinstance(dim, (str, bytes, torch.Tensor)) or not isinstance(dim, Iterable)
+    try:
+        dims = [operator.index(d) for d in ([dim] if is_one else dim)]
+    except TypeError:
+        raise TypeError(f"ingot.{what}: expected dimensions, not {shown(dim)}") from None
     for d in dims:
         if not -tensor.dim() <= d < tensor.dim():
             raise IndexError(f"ingot.{what}: a tensor of {tensor.dim()} dimensions has no dimension {d}")

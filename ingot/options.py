@@ -73,23 +73,24 @@ class Options:
                 f"ingot.compile: backend must be a name or a callable (gm, example_inputs), not {shown(backend)}"
             )
         mode = "default" if mode is None else mode
-        if mode not in MODES:
+        if not (isinstance(mode, str) and mode in MODES):
             raise ValueError(f"ingot.compile: unknown mode {unknown(mode, MODES)}")
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"ingot.compile: options must be a dict, not {shown(options)}")
-        if backend != NATIVE:  # which options there are is the backend's affair
+        if not (isinstance(backend, str) and backend == NATIVE):
+            # which options there are is the backend's affair
             return Options(fullgraph, dynamic, backend, mode, backend_options=options)
         for name, value in (options or {}).items():
-            if name not in KNOWN_OPTIONS:
+            if not (isinstance(name, str) and name in KNOWN_OPTIONS):
                 raise ValueError(f"ingot.compile: unknown option {unknown(name, KNOWN_OPTIONS)}")
-            if value not in KNOWN_OPTIONS[name]:
+            if not (isinstance(value, (str, int)) and value in KNOWN_OPTIONS[name]):
                 raise ValueError(f"ingot.compile: option {name} may not be {unknown(value, KNOWN_OPTIONS[name])}")
         return Options(fullgraph, dynamic, backend, mode, **(options or {}))
 
 
-def unknown(name: Any, known: Iterable[str]) -> str:
+def unknown(name: Any, known: Iterable[Any]) -> str:
     """The name and what it may be instead, nearest first, for an error message."""
-    names = list(known)
+    names = list(map(str, known))
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     choice = f"one of {', '.join(names)}"
     return f"{shown(name)}; did you mean {near[0]!r}? ({choice})" if near else f"{shown(name)}; {choice}"
@@ -97,5 +98,8 @@ def unknown(name: Any, known: Iterable[str]) -> str:
 
 def shown(value: Any) -> str:
     """A value in an error message: its repr, or its type where that would fill the screen."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # which is the user's code
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

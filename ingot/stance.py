@@ -40,7 +40,7 @@ class set_stance:  # noqa: N801 - it is called like a function
     """
 
     def __init__(self, stance: str = DEFAULT) -> None:
-        if stance not in STANCES:
+        if not (isinstance(stance, str) and stance in STANCES):
             raise ValueError(f"ingot.set_stance: unknown stance {unknown(stance, STANCES)}")
         self.stance = stance
         self._before = _take(stance)
