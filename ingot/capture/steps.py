@@ -216,12 +216,17 @@ def user_function(
     """A function of one line that seems to be the user's: file, name and line of `code`, and its globals. The names in
     `helpers` are bound in the function alone. Recursion aside, its body sees nothing of ours."""
     header = f"def made({', '.join(helpers)}):\n"
-    # The inner function stands on the user's line; the outer one only binds the helpers, as closure variables.
-    source = "\n" * max(line - 2, 0) + header + f" def step({', '.join(parameters)}): {body}\n return step"
+    # The outer function only binds the helpers, as closure variables.
+    source = header + f" def step({', '.join(parameters)}): {body}\n return step"
     scope: dict[str, Any] = {}
-    exec(compile(source, code.co_filename, "exec"), scope)
+    exec(compile(source, "<ingot step>", "exec"), scope)
     made: FunctionType = scope["made"](*helpers.values())
-    shown = made.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    shown = made.__code__.replace(
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,  # which no file may be called: compile() would refuse it
+        co_firstlineno=line,
+    )
     function = FunctionType(shown, namespace, code.co_name, None, made.__closure__)
     _made.add(shown)
     return function

@@ -361,7 +361,11 @@ def short_places(text: str) -> str:
 def code_at(where: str) -> str:
     """The user's line of code at "file:line", stripped; "" where it cannot be read."""
     file, line = split_where(where)
-    return linecache.getline(file, line).strip() if file else ""
+    try:
+        is_readable = os.path.isfile(file) or not os.path.exists(file)  # and no endless device
+        return linecache.getline(file, line).strip() if file and is_readable else ""
+    except ValueError:  # no file can have this name
+        return ""
 
 
 def size_text(count: int) -> str:

@@ -1,0 +1,118 @@
+"""Names of files, functions and lines that no file and no function written by hand has."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+import torch
+
+import ingot
+
+SOURCE = """
+def called(x):
+    y = x + 1
+    print(end="")
+    try:
+        z = helper(y)
+    except ValueError:
+        z = y * 3
+    return z.sin() if z.sum() > 0 else z.cos()
+
+def helper(y):
+    w = y * 2
+    w.tolist()
+    if y.sum() > 1e9:
+        raise ValueError
+    return w + [number for number in map(float, [1, 2])][0]
+"""
+FILES = ["a\0b.py", "a\nb.py", "\udcff.py", "\ud800.py", "x" * 5000, "", "<string>", "a(b.py:3"]
+FILES += [
+    "a b.py:1",
+    "/nowhere/[bold]x.py",
+    "%s%d.py",
+    "{0}.py",
+    "\x1b[31m.py",
+    "a:b:c.py",
+    "\\x.py",
+]
+FILES += ["/dev/zero", "/", ".", "é.py"]
+NAMES = [
+    "class",
+    "a b",
+    "",
+    "\0",
+    "é",
+    "1",
+    "<lambda>",
+    "None",
+    "x" * 3000,
+    "f\ng",
+    "residual",
+    "self",
+]
+
+
+def renamed(code: CodeType, lines: int = 0, **names: Any) -> CodeType:
+    inner = tuple(
+        renamed(c, lines, **names) if isinstance(c, CodeType) else c for c in code.co_consts
+    )
+    first = code.co_firstlineno + lines
+    return code.replace(co_consts=inner, co_firstlineno=first, **names)
+
+
+def program(lines: int = 0, **names: Any) -> FunctionType:
+    namespace: dict[str, Any] = {}
+    exec(SOURCE, namespace)
+    for name in ("called", "helper"):
+        function = namespace[name]
+        function.__code__ = renamed(function.__code__, lines, **names)
+    made: FunctionType = namespace["called"]
+    return made
+
+
+def runs_as_in_eager(function: FunctionType, caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(ingot.compile(function)(x), function(x))
+    report = ingot.explain(function)(x)
+    assert str(report) and report.break_count
+    for stage in ("capture", "guards", "aten", "loops", "schedule", "llvm"):
+        report.stage(stage)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_files(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    runs_as_in_eager(program(co_filename=FILES[number]), caplog)
+
+
+@pytest.mark.parametrize("number", range(len(NAMES)))
+def test_functions(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    name = NAMES[number]
+    runs_as_in_eager(program(co_name=name, co_qualname=name), caplog)
+    function = program()
+    function.__name__ = function.__qualname__ = name
+    runs_as_in_eager(function, caplog)
+
+
+@pytest.mark.parametrize("lines", [10**6, 2**30])
+def test_lines(lines: int, caplog: pytest.LogCaptureFixture) -> None:
+    runs_as_in_eager(program(lines), caplog)
+
+
+def test_the_line_of_an_error_behind_a_break(caplog: pytest.LogCaptureFixture) -> None:
+    """Steps stand on the user's line, also where it is the first of its file."""
+    namespace: dict[str, Any] = {}
+    exec(
+        compile("def fails(x): y = x + 1; y.tolist().nothing; return y", "one.py", "exec"),
+        namespace,
+    )
+    with pytest.raises(AttributeError) as caught:
+        ingot.compile(namespace["fails"])(torch.ones(2))
+    places = []
+    traceback = caught.value.__traceback__
+    while traceback is not None:
+        places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    assert places[-1] == ("one.py", 1)
