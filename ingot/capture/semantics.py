@@ -218,8 +218,10 @@ class Semantics:
         """A position in a list or tuple."""
         if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
             return self.index_sized(key, IndexError)
-        is_number = isinstance(key, ConstantValue) or hasattr(key, "specialize")
-        return self.known(key) if is_number or isinstance(key, SliceValue) else self.stand_in(key)
+        has_number = not find_missing(key.python_type(), "__index__")
+        if isinstance(key, (ConstantValue, SliceValue)) or has_number and not isinstance(key, BuiltinObject):
+            return self.known(key)
+        return self.stand_in(key)
 
     def function_text(self: Session, function: Value) -> str:  # type: ignore[misc]
         """What an error of a call calls the function."""
