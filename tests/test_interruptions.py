@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 
 import pytest
@@ -432,6 +433,20 @@ def test_while_llvm_works(monkeypatch):
     go_on.set()
     monkeypatch.undo()
     assert is_right(compiled)
+
+
+def test_weak_references_are_forgotten_in_c():
+    """What a signal's handler raises in a callback that is written in Python is lost."""
+    table = {"other": None}
+    callback = _native.forgetting(table)
+    one, another = type("One", (), {})(), type("Another", (), {})()
+    table["a"] = weakref.KeyedRef(one, callback, "a")
+    replaced = table["b"] = weakref.KeyedRef(another, callback, "b")
+    table["b"] = weakref.KeyedRef(one, callback, "b")
+    del another
+    assert replaced() is None and table.keys() == {"other", "a", "b"}  # "b" is another's by now
+    del one
+    assert table.keys() == {"other"} and not hasattr(callback, "__code__")
 
 
 # -- forks -------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from weakref import KeyedRef
 
 import torch
 
+from ingot.native import _native
+
 # Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the user's runs here.
 _VALUE_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 
@@ -35,9 +37,7 @@ def _token(field: Any) -> Any:
     return field if isinstance(field, Source) else id(field)
 
 
-def _forget(reference: KeyedRef[tuple[Any, ...], Source]) -> None:
-    if _interned.get(reference.key) is reference:
-        del _interned[reference.key]
+_forget = _native.forgetting(_interned)
 
 
 class _Interning(type):

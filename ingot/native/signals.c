@@ -578,6 +578,26 @@ static PyTypeObject LibraryLock_Type = {
     .tp_methods = library_lock_methods,
 };
 
+/* -- forgetting: the callback of weak references. What a signal's handler raises in one written in Python is lost. --
+ */
+
+static PyObject *forget_reference(PyObject *table, PyObject *reference) {
+    PyObject *key = PyObject_GetAttrString(reference, "key");
+    PyObject *known = key == NULL ? NULL : PyDict_GetItemWithError(table, key);
+    int status = PyErr_Occurred() ? -1 : known == reference ? PyDict_DelItem(table, key) : 0;
+    Py_XDECREF(key);
+    return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyMethodDef forget_function = {"forget", forget_reference, METH_O,
+                                      "forget(reference): takes it from its table."};
+
+static PyObject *forgetting(PyObject *Py_UNUSED(module), PyObject *table) {
+    if (!PyDict_Check(table))
+        return PyErr_Format(PyExc_TypeError, "forgetting: a dict, not %R", table);
+    return PyCFunction_New(&forget_function, table);
+}
+
 /* -- the module -----------------------------------------------------------------------------------------------------
  */
 
@@ -589,6 +609,8 @@ static PyMethodDef functions[] = {
     {"run_handled", run_handled, METH_VARARGS,
      "run_handled(function, args, kwargs): calls it from within `run_whole`, with signals handled as outside."},
     {"safe_point", safe_point, METH_NOARGS, "Raises Interrupted where a signal waits to be handled."},
+    {"forgetting", forgetting, METH_O,
+     "forgetting(table): a callback of weak references that have a `key`, which takes them from the table."},
     {"renew_after_fork", renew_after_fork, METH_NOARGS, "Is called in the child of a fork."},
     {0},
 };
