@@ -77,6 +77,8 @@ def parser() -> argparse.ArgumentParser:
 
     trial = command("try", run_try, "compile your function; compare it with eager: results, times, memory")
     trial.add_argument("--rounds", type=positive, default=30, help="rounds in which the two take turns (%(default)s)")
+    with_gradients = "record gradients, and take those of the results"
+    trial.add_argument("--train", action="store_true", help=with_gradients)
     command("explain", run_explain, "print what Ingot makes of your function, on one screen")
     stages = command("stages", run_stages, "print what each stage of the compiler makes of your function")
     stages.add_argument("--stage", choices=list(STAGES), help="only this one")
@@ -125,10 +127,16 @@ def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
             bar.update(task, description=what, advance=1)
 
         def call() -> Trial:
-            return try_target(target, tools.compile, tools.explain, arguments.rounds, step)
+            rounds, train = arguments.rounds, arguments.train
+            return try_target(target, tools.compile, tools.explain, rounds, step, train)
 
-        trial = run_user_code(call, "the call")
-    print_trial(trial, tools.console)
+        try:
+            trial = run_user_code(call, "the call")
+        except UserError as error:
+            if arguments.train or "does not require grad" not in str(error):
+                raise
+            raise UserError(f"{error}\nto have gradients recorded, add --train") from error
+    print_trial(trial, tools.console, "with" if arguments.train else "without")
     return 1 if trial.comparison.problems else 0
 
 
@@ -170,11 +178,11 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
 
 
-def print_trial(trial: Trial, console: Console) -> None:
+def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     """The table of one trial, then breaks, problems and the verdict."""
     report, comparison = trial.report, trial.comparison
     low, middle, high = trial.speedup
-    table = Table("", title=f"{trial.target.spec}, without gradients", title_justify="left")
+    table = Table("", title=f"{trial.target.spec}, {how} gradients", title_justify="left")
     for heading in ("eager", "ingot"):
         table.add_column(heading, justify="right")
     medians = (milliseconds(float(np.median(seconds))) for seconds in (trial.eager_seconds, trial.ingot_seconds))

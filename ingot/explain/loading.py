@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 import itertools
 import os
+import random
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ingot.errors import IngotError
@@ -36,6 +41,19 @@ class Target:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    make: Callable[[], Target] | None = None
+
+    def fresh(self) -> Target:
+        """One that shares nothing with this one that a call may change.
+
+        `make()` is called again, in a module of its own, under the same seed: a copy would leave
+        closures, global variables and iterators shared. What is not made by a file is copied.
+        """
+        if self.make is not None:
+            with suppress(UserError):  # a file may not bear to be run twice
+                return self.make()
+        function, args, kwargs = own_copy((self.function, self.args, self.kwargs))
+        return Target(self.spec, function, args, kwargs)
 
     def to(self, device: str) -> Target:
         """The same on another device: the module's weights, and every tensor among the arguments."""
@@ -44,7 +62,9 @@ class Target:
             return leaf.to(device) if isinstance(leaf, (torch.Tensor, torch.nn.Module)) else leaf
 
         args, kwargs = tree_map(moved, (self.args, self.kwargs))
-        return Target(self.spec, moved(self.function), args, kwargs)
+        make = self.make
+        again = None if make is None else lambda: make().to(device)
+        return Target(self.spec, moved(self.function), args, kwargs, again)
 
 
 def load(spec: str) -> Target:
@@ -53,10 +73,19 @@ def load(spec: str) -> Target:
     if not colon:
         file, name = spec, "make"
     path = Path(file)
+    if "\0" in file:
+        raise UserError(f"there is no file {file!r}")
     if path.suffix != ".py" or not name.isidentifier():
         raise UserError(f"{spec!r} does not name a function in a file: write FILE.py:make")
     if not path.is_file():
         raise UserError(f"there is no file {file}")
+    return _made(path, name, spec)
+
+
+def _made(path: Path, name: str, spec: str) -> Target:
+    """What a function of a file returns, the file being run anew, with random numbers as ever."""
+    file = str(path)
+    seed()
     module = import_file(path)
     make = getattr(module, name, None)
     if make is None:
@@ -66,7 +95,24 @@ def load(spec: str) -> Target:
     if not callable(make):
         raise UserError(f"{name} in {file} is no function but {described(make)}")
     made = run_user_code(make, f"{name}() in {file}")
-    return checked(made, spec, f"{name}() in {file}")
+    target = checked(made, spec, f"{name}() in {file}")
+    target.make = functools.partial(_made, path, name, spec)
+    return target
+
+
+def seed() -> None:
+    """Have all usual generators of random numbers begin anew."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+
+
+def own_copy(tree: Any) -> Any:
+    """A deep copy, in which tensors share storage as they did; the thing itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(tree)
+    except Exception:  # deepcopy runs the user's code; tensors inside an autograd graph refuse it
+        return tree
 
 
 def import_file(path: Path) -> ModuleType:
@@ -76,7 +122,8 @@ def import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     loader = spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
+    if sys.path[:1] != [str(path.resolve().parent)]:
+        sys.path.insert(0, str(path.resolve().parent))
     displaced = sys.modules.get(name)
     sys.modules[name] = module
     try:

@@ -125,7 +125,7 @@ def error(result: Any, reference: Any) -> float:
 def largest_difference(result: Any, reference: Any) -> float:
     """The largest absolute difference between the tensors of two trees of equal shape."""
     pairs = zip(tensors(result), tensors(reference), strict=True)
-    differences = ((a.double() - b.double()).abs().nan_to_num(0.0) for a, b in pairs if a.numel())
+    differences = ((a.detach().double() - b.detach().double()).abs().nan_to_num(0.0) for a, b in pairs if a.numel())
     return max((float(difference.max()) for difference in differences), default=0.0)
 
 

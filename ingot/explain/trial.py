@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from ingot.explain import measure
-from ingot.explain.loading import Target
+from ingot.explain.loading import Target, seed
 from ingot.explain.report import Report
+from ingot.explain.state import state_of
 from ingot.torch_private import tree_flatten
 
 EPSILONS = 4  # the floor of the tolerance, in units of the result type's epsilon
@@ -61,45 +61,117 @@ def device_of(tree: Any) -> torch.device:
     return next((t.device for t in measure.tensors(tree)), torch.device("cpu"))
 
 
-@torch.no_grad()
+@dataclass
+class Side:
+    """One of those that are compared: a target of its own, and what was seen of its first call."""
+
+    target: Target
+    call: Callable[[], Any]
+    result: Any = None
+    state: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def run(self, device: torch.device) -> None:
+        """The first call, from the random numbers that all sides begin with."""
+        seed()
+        self.result, self.seconds = measure.timed(self.call, device)
+        own = self.target
+        self.state = state_of(function=own.function, args=own.args, kwargs=own.kwargs)
+
+
 def try_target(
     target: Target,
     compile: Compile,
     explain: Explain,
     rounds: int = 30,
     step: Callable[[str], object] = lambda what: None,
+    train: bool = False,
 ) -> Trial:
-    """Run the target in eager and compiled, without gradients, and compare.
+    """Run the target in eager and compiled, and compare: results, and what the call changes.
 
-    `step` is told what begins: `STEPS` things and each round. Both get copies of the arguments for the comparison,
-    since a function may write to them, and the same random seed. Exceptions pass through.
+    `step` is told what begins: `STEPS` things and each round. Each side has a target of its own,
+    since a call may change what it is given, and the same random seed. With `train` gradients are
+    recorded, and those of the results are taken in each call. Exceptions pass through.
     """
-    function, args, kwargs = target.function, target.args, target.kwargs
-    parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
-    device = device_of((args, kwargs, parameters))
-    compiled = compile(function)
+    with torch.set_grad_enabled(train):
+        return _tried(target, compile, explain, rounds, step, train)
 
-    def run(callee: Callable[..., Any], what: str) -> tuple[Any, float]:
-        """((result, arguments as they are afterwards), seconds) of one call on copies of the arguments."""
-        step(what)
-        own_args, own_kwargs = own_copy((args, kwargs))
-        torch.manual_seed(0)
-        result, seconds = measure.timed(lambda: callee(*own_args, **own_kwargs), device)
-        return (result, own_args, own_kwargs), seconds
 
-    eager, _ = run(function, "eager")
-    ingot, first_call = run(compiled, "first call")
-    exact, _ = run(lambda *a, **k: measure.reference64(function, a, k), "float64")
-    comparison = compare(ingot, eager, exact[0])
+def _tried(
+    target: Target,
+    compile: Compile,
+    explain: Explain,
+    rounds: int,
+    step: Callable[[str], object],
+    train: bool,
+) -> Trial:
+    eager = _side(target.fresh(), lambda function: function, train)
+    inputs = eager.target.args, eager.target.kwargs, _parameters(eager.target.function)
+    device = device_of(inputs)
+    step("eager")
+    eager.run(device)
+    step("first call")
+    compiled: list[Callable[..., Any]] = []
+
+    def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled.append(compile(function))
+        return compiled[-1]
+
+    ingot = _side(target.fresh(), compiled_function, train)
+    ingot.run(device)
+    step("float64")
+    comparison = compare_sides(ingot, eager, _exact(target, train))
     step("report")
-    report = explain(compiled)(*args, **kwargs)
-    calls = {"eager": lambda: function(*args, **kwargs), "ingot": lambda: compiled(*args, **kwargs)}
+    report = explain(compiled[0])(*ingot.target.args, **ingot.target.kwargs)
+    calls = {"eager": eager.call, "ingot": ingot.call}
     seconds = measure.interleave(calls, rounds, device, lambda: step("taking turns"))
     step("each step")
     report.measure(calls["ingot"])
     step("peak memory")
-    peak = measure.peak_bytes(calls["eager"], (args, kwargs, parameters), device)
+    peak = measure.peak_bytes(calls["eager"], inputs, device)
+    first_call = ingot.seconds
     return Trial(target, comparison, seconds["eager"], seconds["ingot"], first_call, peak, report)
+
+
+def _side(target: Target, made: Compile, train: bool) -> Side:
+    function = made(target.function)
+
+    def call() -> Any:
+        result = function(*target.args, **target.kwargs)
+        if train:
+            take_gradients(result)
+        return result
+
+    return Side(target, call)
+
+
+def take_gradients(result: Any) -> None:
+    """The backward of all results that have a history, with random tangents, always the same."""
+    outputs = [t for t in measure.tensors(result) if t.grad_fn is not None]
+    random = torch.Generator().manual_seed(0)
+    tangents = [torch.randn(t.shape, generator=random, dtype=torch.float64).to(t) for t in outputs]
+    if outputs:
+        torch.autograd.backward(outputs, tangents)
+
+
+def _exact(target: Target, train: bool) -> Side | None:
+    """The side that computes in float64; None where there is no such result."""
+    own = target.fresh()
+    args, kwargs = measure.in_float64((own.args, own.kwargs))
+    function = own.function
+    try:
+        if isinstance(function, torch.nn.Module):
+            function = function.double()
+        side = _side(Target(own.spec, function, args, kwargs), lambda f: f, train)
+        side.run(device_of(args))
+    except Exception:  # the user's program may refuse float64 in any way it likes
+        return None
+    found = [t for t in measure.tensors(side.result) if t.is_floating_point()]
+    return None if any(t.dtype != torch.float64 for t in found) else side
+
+
+def _parameters(function: Any) -> list[torch.nn.Parameter]:
+    return list(function.parameters()) if isinstance(function, torch.nn.Module) else []
 
 
 STEPS = 6
@@ -121,19 +193,51 @@ def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:
     return Comparison(problems, error, eager_error, allowed, measure.largest_difference(ingot[0], eager[0]))
 
 
-def own_copy(tree: Any) -> Any:
-    """A deep copy, in which tensors share storage as they did; the thing itself where it cannot be copied."""
+def compare_sides(ingot: Side, eager: Side, exact: Side | None) -> Comparison:
+    """Compare two sides: what a call gave, and all that it may have changed."""
+    exact_state = {} if exact is None else exact.state
+    exact_result = None if exact is None else exact.result
+    comparison = compare((ingot.result,), (eager.result,), exact_result)
+    for place in sorted(eager.state.keys() | ingot.state.keys()):
+        mine, its = ingot.state.get(place), eager.state.get(place)
+        if comparison.eager_error is not None and is_noise(its, exact_state.get(place)):
+            continue
+        problem = state_problem(mine, its, exact_state.get(place), comparison.allowed)
+        if problem:
+            comparison.problems.append(f"{place} {problem} after the call")
+    comparison.problems[MOST_PROBLEMS:] = []
+    return comparison
+
+
+MOST_PROBLEMS = 8
+
+
+def is_noise(eager: Any, exact: Any) -> bool:
+    """Whether eager itself is far from float64: a gradient that is zero but for rounding, say."""
     try:
-        return copy.deepcopy(tree)
-    except Exception:  # deepcopy runs the user's code; tensors inside an autograd graph refuse it
-        return tree
+        tensors = isinstance(eager, torch.Tensor) and isinstance(exact, torch.Tensor)
+        return tensors and eager.is_floating_point() and measure.error(eager, exact) > UNRELATED
+    except ValueError:
+        return False
+
+
+def state_problem(mine: Any, its: Any, exact: Any, allowed: float) -> str:
+    """How what is left in one place differs from what eager leaves there; "" if it does not."""
+    found = differences(mine, its)
+    if found:
+        return f"differs: {found[0]}"
+    if not isinstance(mine, torch.Tensor):
+        return ""
+    error, eager_error = errors(mine, its, exact)
+    allowed = max(tolerance(eager_error, its), allowed)
+    return "" if error <= allowed else f"holds other values, by {error:.2e},"
 
 
 def differences(result: Any, expected: Any) -> list[str]:
     """Where the structure of two results differs: containers, and each tensor's dtype, shape, strides and device."""
     leaves, tree = tree_flatten(result)
     expected_leaves, expected_tree = tree_flatten(expected)
-    if tree != expected_tree:
+    if str(tree) != str(expected_tree):  # classes of the user's are made once for each side
         return [f"the result is built as {tree}, eager's as {expected_tree}"]
     problems = []
     for number, (leaf, other) in enumerate(zip(leaves, expected_leaves, strict=True)):
@@ -150,7 +254,7 @@ def tensor_fact(read: Callable[[torch.Tensor], Any]) -> Callable[[Any], Any]:
 
 
 FACTS: dict[str, Callable[[Any], Any]] = {
-    "type": type,
+    "type": lambda leaf: f"{type(leaf).__module__}.{type(leaf).__qualname__}",
     "dtype": tensor_fact(lambda t: t.dtype),
     "shape": tensor_fact(lambda t: tuple(t.shape)),
     "strides": tensor_fact(lambda t: t.stride()),
