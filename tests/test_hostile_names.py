@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import keyword
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -116,3 +118,85 @@ def test_the_line_of_an_error_behind_a_break(caplog: pytest.LogCaptureFixture) -
         places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
         traceback = traceback.tb_next
     assert places[-1] == ("one.py", 1)
+
+
+PLACES = [
+    "self",
+    "torch",
+    "device",
+    "inf",
+    "nan",
+    "print",
+    "int",
+    "getattr",
+    "ingot",
+    "L",
+    "x",
+    "pytree",
+]
+PLACES += ["NoneType", "outputs", "slots", "residual", "forward", "add", "operator", "é", "_", "__"]
+KEYS = [
+    "class",
+    "lambda",
+    "a b",
+    "a\nb",
+    "1",
+    "'",
+    '"',
+    "\\",
+    "\0",
+    "{x}",
+    "%s",
+    "🙂",
+    "x" * 300,
+    "",
+]
+
+
+class Named(torch.nn.Module):
+    """A module whose buffer, parameter and submodule are named so, where torch allows it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.inner = torch.nn.ModuleDict()
+        with contextlib.suppress(KeyError):
+            self.register_buffer(name, torch.ones(4))
+        with contextlib.suppress(KeyError):
+            self.register_parameter(f"{name}_", torch.nn.Parameter(torch.ones(4)))
+        with contextlib.suppress(KeyError, TypeError):
+            self.inner[name] = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for module in self.inner.values():
+            x = module(x)
+        for tensor in (*self.buffers(), *self.parameters()):
+            x = torch.add(x, tensor.sum()).clamp(max=float("inf")).to(torch.device("cpu"))
+        return x
+
+
+def graph_of(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    return graph
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("backend", ["ingot", graph_of], ids=["ingot", "another"])
+@pytest.mark.parametrize("number", range(len(PLACES + KEYS)))
+def test_names_of_what_is_given(
+    number: int, backend: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, x = (PLACES + KEYS)[number], torch.randn(3, 4)
+    module = Named(name)
+
+    def doubled(**named: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {key: torch.mul(value, 2).clamp(max=float("inf")) for key, value in named.items()}
+
+    compiled = ingot.compile(doubled, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(**{name: x}), doubled(**{name: x}))
+    torch.testing.assert_close(ingot.compile(module, backend=backend)(x), module(x))
+    if name.isidentifier():
+        namespace: dict[str, Any] = {"plus_": torch.add, "number": float}
+        text = f"def called({name}):\n    return plus_({name}, {name}).clamp(max=number('inf'))"
+        exec(text, namespace) if not keyword.iskeyword(name) else exec("called = abs", namespace)
+        called = namespace["called"]
+        torch.testing.assert_close(ingot.compile(called, backend=backend)(x), called(x))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import cmath
 import functools
 import itertools
+import keyword
 import operator
 import re
 import warnings
@@ -560,8 +562,13 @@ def _tangent() -> None:
 
 
 def _identifier(name: str) -> str:
-    return _NO_LETTER.sub("_", name).strip("_") or "input"
+    made = _NO_LETTER.sub("_", name).strip("_") or "input"
+    return f"{made}_" if made in _RESERVED else made if made.isidentifier() else f"input_{made}"
 
+
+_RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
+_RESERVED |= {*dir(builtins), *keyword.kwlist}
+"""Names that mean something else in the code of a graph."""
 
 _NO_LETTER = re.compile(r"\W")
 
