@@ -771,7 +771,7 @@ def test_of_sizes_that_fix_one_another_the_report_names_the_line_that_made_them_
         (lambda x: ingot.mark_static(x, -3), IndexError, "has no dimension -3"),
         (lambda x: ingot.mark_dynamic(x, 0, min=5), ValueError, "dimension 0 is 4, which is not from 5 to any size"),
         (lambda x: ingot.mark_dynamic(x, 0, max=3), ValueError, "dimension 0 is 4, which is not from 0 to 3"),
-        (lambda x: ingot.mark_dynamic(x, "0"), TypeError, "str"),
+        (lambda x: ingot.mark_dynamic(x, "0"), TypeError, "expected dimensions, not '0'"),
     ],
 )
 def test_errors_of_marks(call, error, message):
