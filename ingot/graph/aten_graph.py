@@ -38,7 +38,7 @@ class OutputSpec:
     position: int | None = None  # of the input whose memory it lives in
     storage: int = 0  # which memory it lives in: equal for outputs that alias
     tracked: bool = False  # whether eager's output requires a gradient
-    alias: str = "view"  # of what it shares memory with, to autograd: "view", "detached", "data" or "same"
+    alias: str = "view"  # to autograd, of what it shares memory with: see `Window`
 
     @property
     def whole(self) -> bool:

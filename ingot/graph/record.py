@@ -535,7 +535,7 @@ def _alias_of(tracked: Tracked) -> str:
     cursor: Tracked | None = tracked
     while cursor is not None:
         if cursor.fake.counts_alone:
-            return "data"
+            return "view of data" if tracked.fake._is_view() else "data"
         cursor = cursor.parent
     return "view" if tracked.fake._is_view() else "detached"
 

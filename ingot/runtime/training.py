@@ -88,7 +88,7 @@ def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: st
 class Window:
     """An output that shares the memory of an input or of another output, `base` ("input" | "output", position): a
     window on it, `offset` elements from its first, with a history if `tracked`. To autograd it is a "view" of it,
-    "detached", its "data", or the "same" tensor: `alias`."""
+    "detached", its "data", a "view of data", or the "same" tensor: `alias`."""
 
     output: int
     base: tuple[str, int]
@@ -110,10 +110,8 @@ class Window:
         base = (inputs if kind == "input" else outputs)[position]
         if self.alias == "same":
             return base
-        if self.alias == "data":
-            return self._shown(base.data)
-        shown = self._shown(base)
-        return shown.detach() if self.alias == "detached" and shown._is_view() else shown
+        shown = self._shown(base.data if self.alias in ("data", "view of data") else base)
+        return shown.detach() if self.alias in ("data", "detached") and shown._is_view() else shown
 
     def _shown(self, base: Tensor) -> Tensor:
         if not self.tracked and base.requires_grad:
