@@ -6,6 +6,7 @@
 #   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
 #   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
+#   make test-matrix   a smoke on each supported Python and torch, in environments of its own
 #
 # PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
 
@@ -15,11 +16,14 @@ VENV_FLAGS ?=
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 JOBS ?= 2
 
+# Another torch than the pinned one chooses its triton.
+OTHER_TORCH := $(if $(filter $(TORCH),$(shell grep '^torch==' constraints.txt)),,-e '/^triton==/d')
+
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
+.PHONY: demo test test-matrix test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
@@ -29,6 +33,11 @@ test: lint
 
 test-long: $(STAMP)
 	$(RUN) -m tests.interruptions --interruptions 1000 --forks 200
+
+# MATRIX="python3.12:torch==2.11.0 /some/bin/python" chooses environments: see tests/matrix.py.
+MATRIX ?=
+test-matrix:
+	$(PYTHON) -m tests.matrix $(MATRIX)
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .
@@ -62,7 +71,7 @@ bench-gpu: $(STAMP)
 # install does not: where Python may write none, each process would compile what it imports.
 $(STAMP): constraints.txt pyproject.toml setup.py $(BUILT_FROM)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
-	sed 's/^torch==.*/$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
+	sed -e 's/^torch==.*/$(TORCH)/' $(OTHER_TORCH) constraints.txt > $(VENV)/constraints.txt
 	$(RUN) -m pip install -q -c $(VENV)/constraints.txt '$(TORCH)'
 	$(RUN) -m pip install -q -c $(VENV)/constraints.txt setuptools
 	$(RUN) -m pip install -q -c $(VENV)/constraints.txt --no-build-isolation -e '.[test]'
