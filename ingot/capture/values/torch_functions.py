@@ -45,6 +45,7 @@ from ingot.torch_private import (
     is_autocast_available,
     is_torch_function_enabled,
     is_torch_function_mode_enabled,
+    is_tracing,
     lazy_property_and_property,
     len_torch_dispatch_stack,
     len_torch_function_stack,
@@ -85,6 +86,7 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
     torch.compiler.is_dynamo_compiling: False,
     torch.compiler.is_exporting: False,
     get_tracing_state: None,
+    is_tracing: False,  # asked by torch.nn.Module since torch 2.15
     torch.cuda.is_current_stream_capturing: False,
     log_api_usage_once: None,
 }
