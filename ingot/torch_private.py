@@ -85,7 +85,7 @@ def _unsupported(path: str, feature: str) -> Unsupported:
 
 def find(path: str, feature: str = "", *, optional: bool = False) -> Any:
     """What torch has of that name. Its absence turns a whole `feature` off, or only what uses the name; it is as usual
-    where it is `optional`, as in a torch that is built without CUDA."""
+    where it is `optional`, as in a torch that is built without CUDA, or before it had that."""
     found: Any = torch
     walked = "torch"
     for part in path.split(".")[1:]:
@@ -300,6 +300,7 @@ maybe_opt_step = find("torch.amp.GradScaler._maybe_opt_step")
 multi_tensor_asgd = find("torch.optim.asgd._multi_tensor_asgd")
 multi_tensor_radam = find("torch.optim.radam._multi_tensor_radam")
 rnn_weights_have_changed = find("torch.nn.RNNBase._weights_have_changed")
+set_stack_frame_name = find("torch.utils._contextlib._set_stack_frame_name", optional=True)  # since torch 2.15
 single_tensor_asgd = find("torch.optim.asgd._single_tensor_asgd")
 single_tensor_radam = find("torch.optim.radam._single_tensor_radam")
 wrapped_call_impl = find("torch.nn.Module._wrapped_call_impl", ALL)

@@ -13,7 +13,7 @@ import torch
 from ingot import torch_private
 from ingot.native import _native
 from ingot.torch_private import ALL, ATTRIBUTES, BACKWARDS, GRADIENTS, Missing, Unsupported
-from tests.private_names import operators, paths
+from tests.private_names import operators, optional, paths
 
 SUPPORTED = torch.__version__ < "2.16"
 GROUPS = 16
@@ -31,8 +31,7 @@ def test_names_have_what_torch_has() -> None:
     assert len(found) > 120
     for name, (path, _) in found.items():
         assert any(part.startswith("_") for part in path.split(".")), path
-        optional = "cuda" in path.lower() or not SUPPORTED
-        assert not isinstance(getattr(torch_private, name), Missing) or optional
+        assert not isinstance(getattr(torch_private, name), Missing) or path in optional() or not SUPPORTED
 
 
 class TestMissing:

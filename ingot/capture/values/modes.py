@@ -7,9 +7,10 @@ that the operations behind them are captured under it, and `ModeTracker` tells t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,15 +18,21 @@ from torch.autograd.profiler import record_function
 
 from ingot.capture.guards import Kind
 from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.sources import Source
+from ingot.capture.sources import ConstSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import CONSTRUCTORS, RULES
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.functions import BoundMethod
+from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.wrap import wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
-from ingot.torch_private import DecoratorContextManager, InferenceMode, NoParamDecoratorContextManager, set_grad_enabled
+from ingot.torch_private import (
+    DecoratorContextManager,
+    InferenceMode,
+    NoParamDecoratorContextManager,
+    set_grad_enabled,
+    set_stack_frame_name,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -178,6 +185,24 @@ def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 SPECIAL_FUNCTIONS[record_function.__init__] = _make_label  # type: ignore[index]
 SPECIAL_FUNCTIONS[record_function.__enter__] = _enter_label  # type: ignore[index]
+
+
+@functools.lru_cache(1024)
+def _renamed(code: CodeType, name: str) -> CodeType:
+    return code.replace(co_name=name, co_qualname=name)
+
+
+def _set_frame_name(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """A mode's decorator names what it makes as the mode: by a code object that is the same each time."""
+    function = session.realize(args[0]) if len(args) == 2 and not kwargs else None
+    if isinstance(function, FunctionValue) and function.object is None:
+        function.code = _renamed(function.code, session.known(args[1]))
+        return NONE
+    own: Any = set_stack_frame_name
+    return session.inline(FunctionValue.outside(session, own, ConstSource(own)), args, kwargs)
+
+
+SPECIAL_FUNCTIONS[set_stack_frame_name] = _set_frame_name
 
 
 def _no_flags(session: Session, args: Arguments, kwargs: Keywords) -> Value:
