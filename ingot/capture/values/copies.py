@@ -15,6 +15,7 @@ from ingot.capture.values.containers import DictValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.tensor import METHODS, TensorValue
 from ingot.graph.fakes import FakeTensor, storage_key
+from ingot.torch_private import aten
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -91,7 +92,7 @@ def _as_subclass(
     cls = session.realize([*args, *kwargs.values()][0])
     if not isinstance(cls, ClassValue) or cls.object is not torch.Tensor:
         return None
-    return session.graph.call(session, "call_function", torch.ops.aten.alias.default, (tensor,), {})
+    return session.graph.call(session, "call_function", aten.alias.default, (tensor,), {})
 
 
 METHODS["as_subclass"] = _as_subclass
