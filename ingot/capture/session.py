@@ -37,7 +37,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, plain_base
-from ingot.capture.values.sequences import TypedKey
+from ingot.capture.values.sequences import TypedKey, is_struct_sequence
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 from ingot.origins import is_trusted
@@ -288,7 +288,9 @@ class Session(Semantics, Reading):
         if isinstance(key, IdentityKey):
             return key.value
         if isinstance(key, TypedKey):
-            return key.value
+            if is_struct_sequence(key.cls):
+                return key.value  # nobody can make another
+            return TupleValue([self.wrap_key(k) for k in key], key.cls)
         return TupleValue([self.wrap_key(k) for k in key], tuple) if type(key) is tuple else self.wrap_constant(key)
 
     def wrap_class_member(self, raw: Any) -> Value:

@@ -23,9 +23,9 @@ pytestmark = [
 
 PROGRAM = """
 import ctypes, torch, weakref
+torch._C._cuda_getCurrentRawStream = lambda device: 0
 from ingot.native import _native
 
-torch._C._cuda_getCurrentRawStream = lambda device: 0
 fake = ctypes.CDLL("libcuda.so.1")
 kernel = _native.load_cuda(b"image", "kernel", 0, 0)
 F32, cuda = torch.float32, torch.device("cuda:0")
@@ -163,9 +163,9 @@ print("launched")
 
 WITHOUT_KERNELS = """
 import torch
+torch._C._cuda_getCurrentRawStream = lambda device: 0
 from ingot.native import _native
 
-torch._C._cuda_getCurrentRawStream = lambda device: 0
 F32, cuda = torch.float32, torch.device("cuda:0")
 one, vector = (("const", 1),), ("input", F32, (0,), (0,), 0)
 program = _native.Program((1, (), (one,), (), (vector,), (), (), (("buffer", 0),), 0, torch.uint8, None, cuda))

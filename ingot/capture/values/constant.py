@@ -23,6 +23,10 @@ LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(..
 _NUMBERS = frozenset({int, float, complex, bool})
 
 
+_WITHOUT_REFLECTED = frozenset({tuple, list, dict, set, frozenset, slice})
+"""What no constant's reflected operator takes: the operand on the left has been asked before."""
+
+
 class ConstantValue(Value):
     """One immutable object."""
 
@@ -80,6 +84,8 @@ class ConstantValue(Value):
                 return session.wrap_constant(self.object * session.integer(other))
         if getattr(other, "decides_operators", False):
             return None
+        if reflected and other.python_type() in _WITHOUT_REFLECTED:
+            return None  # an in-place operator's error names it, which is not known here
         content = getattr(other, "content", None)
         if type(self.object) in _NUMBERS and isinstance(content, ConstantValue):
             return self._with_number(session, function, content.object, reflected)

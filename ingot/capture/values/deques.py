@@ -131,6 +131,12 @@ class DequeValue(Container):
         session.python(operator.delitem, deque([None] * len(self.held)), session.index(key))
         self.change(session, "__delitem__", key)
 
+    def method___delitem__(self, session: Session, key: Value) -> Value:
+        """Unlike `del`, the method has the error of what cannot be made an integer."""
+        session.python(deque.__delitem__, deque([None] * len(self.held)), session.index(key))
+        self.change(session, "__delitem__", key)
+        return NONE
+
     def method_remove(self, session: Session, item: Value) -> Value:
         for i, element in enumerate(self.held):
             if session.equal(session.realize(element), item):

@@ -443,6 +443,11 @@ class ConstantIterator(SequenceIterator):
         return self.cls
 
 
+_COMPARISONS = frozenset(
+    (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+)
+
+
 class SliceValue(Value):
     """A slice; its parts may be symbolic."""
 
@@ -472,7 +477,7 @@ class SliceValue(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        if not isinstance(other, SliceValue):
+        if not isinstance(other, SliceValue) or function not in _COMPARISONS:
             return None
         first, second = (other, self) if reflected else (self, other)
         return session.binary(function, TupleValue(first.parts, tuple), TupleValue(second.parts, tuple))

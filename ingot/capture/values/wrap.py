@@ -35,7 +35,7 @@ from ingot.capture.values.base import Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue, knows
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import OutsideList, RangeValue, SliceValue, TupleValue
+from ingot.capture.values.containers import OutsideList, RangeValue, SetValue, SliceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
@@ -175,7 +175,8 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
         session.guard(DerivedSource(source, tuple), Kind.EQUALS, tuple(object_))
     else:
         session.guard(source, Kind.IDENTITY, object_)
-    members = session.set_of(session.wrap_constant(tuple(object_)), frozenset)
+    elements = [session.realize(session.wrap_constant(member)) for member in object_]
+    members = SetValue([(member.key(session), member) for member in elements], frozenset)
     members.source, members.object = source, object_
     members.hashed = object_ if len(object_ & members.hashed) == len(object_) else members.hashed
     return members
