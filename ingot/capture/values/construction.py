@@ -274,7 +274,7 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     if found is not None:
         return found
     if len(args) == 1 and not args[0].is_constant():
-        if not hasattr(args[0].python_type(), "__iter__"):
+        if not session.is_iterable(args[0]):
             kind = type_name(args[0].python_type())
             raise session.raised(TypeError, f"cannot convert '{kind}' object to bytes")
         if len(args) == 1 and not kwargs and not issubclass(args[0].python_type(), str):
