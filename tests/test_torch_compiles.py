@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ingot
+from ingot.backends import torch_backend
 from tests.interruptions import differences, state
 
 PACKAGE = str(Path(ingot.__file__).parent)
@@ -60,7 +61,7 @@ def programs():
         "a call of one with a break": lambda x: torch_compiled(with_a_break)(x * 2),
         "a backward of Ingot's in it": torch_compiled(with_backward_inside),
         "gradients": torch.compile(f, backend="aot_eager"),
-        "Ingot as its backend": torch.compile(f, backend="ingot"),
+        "Ingot as its backend": torch.compile(f, backend=torch_backend),
         "an error in it": lambda x: caught(torch_compiled(lambda y: y.reshape(3) + y), x),
     }
 

@@ -157,7 +157,7 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
 def _has_handler(frame: InterpreterFrame) -> bool:
     """Whether a frame handles an exception where it stands."""
     waiting = frame is not frame.session.frames[-1]
-    return frame.program.handler_at(frame.index - waiting) is not None
+    return frame.program.written_handler_at(frame.index - waiting) is not None
 
 
 def handled_here(session: Session) -> bool:

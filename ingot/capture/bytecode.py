@@ -57,10 +57,25 @@ class Program:
         """The innermost exception handler that covers an instruction."""
         return next((h for h in self.handlers if h.start <= index < h.end), None)
 
+    def written_handler_at(self, index: int) -> Handler | None:
+        """The innermost handler in the program's own text that covers an instruction. An inlined comprehension (PEP
+        709) has one that the compiler adds: it puts a variable back and lets the exception go on."""
+        handler = self.handler_at(index)
+        while handler is not None:
+            end = handler.target
+            while self.instructions[end].op in _PUTS_BACK:
+                end += 1
+            if self.instructions[end].op != "RERAISE":
+                break
+            handler = self.handler_at(end)
+        return handler
+
     def text(self) -> str:
         """One line for each instruction."""
         return "\n".join(f"{i:4} {ins.line:5}  {ins.op:24} {ins.arg!r}" for i, ins in enumerate(self.instructions))
 
+
+_PUTS_BACK = frozenset({"SWAP", "POP_TOP", "STORE_FAST"})
 
 _programs: dict[CodeType, Program] = {}
 

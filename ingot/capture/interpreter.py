@@ -87,12 +87,14 @@ class InterpreterFrame:
 
     @property
     def handles_errors(self) -> bool:
-        """Whether an error of the instruction that runs would be handled here. Torch's context managers handle none."""
-        handler = self.program.handler_at(self.index - 1)
+        """Whether an error of the instruction that runs would be handled here. Torch's context managers
+        handle none, and what the compiler puts around a generator is for StopIteration."""
+        handler = self.program.written_handler_at(self.index - 1)
         if handler is None:
             return False
-        if all(i.op != "WITH_EXCEPT_START" for i in self.program.instructions[handler.target : handler.target + 2]):
-            return True
+        begin = {i.op for i in self.program.instructions[handler.target : handler.target + 2]}
+        if "WITH_EXCEPT_START" not in begin:
+            return "STOPITERATION_ERROR" not in begin
         exit_ = self.session.realize(self.stack[handler.depth - 1])
         function = self.session.realize(getattr(exit_, "function", exit_))
         return not getattr(function, "namespace", {}).get("__name__", "").startswith("torch.")

@@ -140,7 +140,7 @@ def _refusal(error: Raised | KeyTaken, other: Value) -> str:
 
 
 def _key_refusal(key: Value) -> str:
-    is_text = key.is_constant() and isinstance(key.constant(), str)
+    is_text = key.is_constant()
     return (
         f"got multiple values for keyword argument '{key.constant()}'"
         if is_text

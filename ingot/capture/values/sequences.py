@@ -6,10 +6,11 @@ first asked for, so that a list that is only appended to may be of any length.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -227,6 +228,23 @@ class TupleValue(SequenceValue):
         return total
 
 
+@functools.cache
+def _reads_first(adjacent: bool) -> bool:
+    """Whether CPython reads what is assigned to a slice of a list before it asks for the list's length. It did not
+    before 3.13, and patch releases differ."""
+    items = [0]
+
+    def growing() -> Iterator[int]:
+        items.extend([0, 0])
+        yield from (1, 1)
+
+    try:
+        items[0 : None : 1 if adjacent else 2] = growing()
+    except ValueError:  # the slice is of one element
+        return False
+    return len(items) == (2 if adjacent else 3)
+
+
 class ListValue(SequenceValue):
     """A list."""
 
@@ -258,14 +276,18 @@ class ListValue(SequenceValue):
         session.python(operator.setitem, self.items, index, value)
 
     def _set_slice(self, session: Session, bounds: slice, value: Value) -> None:
-        """The bounds are those of the list before the items are read."""
         places = range(*session.python(bounds.indices, len(self.items)))
-        if places.step == 1:
-            items = session.items_of(value, "can only assign an iterable")
+        adjacent = places.step == 1
+        reads_first = _reads_first(adjacent)
+        usual = adjacent and not reads_first
+        text = "can only assign an iterable" if usual else "must assign iterable to extended slice"
+        items = session.items_of(value, text)
+        if reads_first:
+            places = range(*bounds.indices(len(self.items)))
+        if adjacent:
             self._writable(session)
             self.items[places.start : max(places.start, places.stop)] = items
             return
-        items = session.items_of(value, "must assign iterable to extended slice")
         if len(items) != len(places):
             sizes = f"sequence of size {len(items)} to extended slice of size {len(places)}"
             raise session.raised(ValueError, f"attempt to assign {sizes}")
