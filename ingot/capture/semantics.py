@@ -183,8 +183,10 @@ class Semantics:
         return value
 
     def integer(self: Session, value: Value) -> int:  # type: ignore[misc]
-        """operator.index()."""
+        """operator.index(), which asks nothing of what is an int."""
         value = self.realize(value)
+        if isinstance(value, BuiltinObject) and issubclass(value.cls, int):
+            return self.known(value.content)
         if isinstance(value, ObjectValue):
             answer = value.special(self, "__index__")
             if answer is not None and not issubclass(answer.python_type(), int):

@@ -382,6 +382,12 @@ def dict_keys(value: Any) -> tuple[Any, ...]:
     return tuple((OrderedDict if isinstance(value, OrderedDict) else dict).__iter__(value))
 
 
+def set_members(value: Any) -> tuple[Any, ...]:
+    """The members of a set or frozenset in its own order, also of a subclass that overrides `__iter__`.
+    Raises TypeError for others."""
+    return tuple((frozenset if isinstance(value, frozenset) else set).__iter__(value))
+
+
 @_source
 class DictKeysSource(Source):
     """The keys of a dict, in order, as a tuple."""

@@ -33,6 +33,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import RangeIterator, TupleValue
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
+from ingot.capture.values.subclasses import BuiltinObject
 from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
@@ -238,14 +239,20 @@ def _of_a_varying_number(session: Session, function: Any, args: Arguments, kwarg
     return made
 
 
+_KINDS = {"__float__": float, "__index__": int}
+_ASKS = {"__float__": float, "__index__": operator.index}
+
+
 def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
-    """The Python object of an argument; an instance that has one of these methods is asked for its number."""
+    """The Python object of an argument; an instance that has one of these methods is asked for its
+    number, unless it is such a number."""
     value = session.realize(value)
     if isinstance(value, ObjectValue):
         for name in asked:
             if not find_missing(value.cls, name):
-                cls = float if name == "__float__" else operator.index
-                return session.known(session.call(session.builtin(cls), [value], {}))
+                if isinstance(value, BuiltinObject) and issubclass(value.cls, _KINDS[name]):
+                    return session.known(value.content)
+                return session.known(session.call(session.builtin(_ASKS[name]), [value], {}))
         return session.stand_in(value)
     return session.known(value)
 

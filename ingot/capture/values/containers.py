@@ -629,7 +629,10 @@ class SetValue(Container):
         if other is self:
             return ConstantValue(not self.entries)
         return ConstantValue(
-            not any(self.holds(session, key) for key, _ in session.members_read(other))
+            not any(
+                self.holds(session, session.realize(element).key(session))
+                for element in session.elements(other)  # of a subclass too, as its iterator gives them
+            )
         )
 
     def method_copy(self, session: Session) -> Value:

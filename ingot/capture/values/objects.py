@@ -311,12 +311,17 @@ class ObjectValue(Value):
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if self.special(session, "__setitem__", key, value) is None:
+            if isinstance(session.class_lookup(self.cls, "__delitem__"), FunctionType):  # as for `del`
+                raise session.raised(AttributeError, "__setitem__")
             kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
 
     def delete_item(self, session: Session, key: Value) -> None:
-        if self.special(session, "__delitem__", key) is None:
-            session.python(operator.delitem, session.refused(self), session.refused(key))
+        if self.special(session, "__delitem__", key) is not None:
+            return
+        if isinstance(session.class_lookup(self.cls, "__setitem__"), FunctionType):  # C has one slot for both
+            raise session.raised(AttributeError, "__delitem__")
+        session.python(operator.delitem, session.refused(self), session.refused(key))
 
     def contains(self, session: Session, item: Value) -> bool:
         raw = session.class_lookup(self.cls, "__contains__")

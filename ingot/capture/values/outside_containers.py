@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation, dict_base
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, ItemSource, dict_keys
+from ingot.capture.sources import DerivedSource, ItemSource, dict_keys, set_members
 from ingot.capture.values.base import NULL, LazyValue, Value
 from ingot.capture.values.containers import DictValue, SetValue
 from ingot.capture.values.keys import held_key, is_plain_key, outside_key
@@ -98,8 +98,8 @@ class OutsideSet(SetValue):
         if not self._whole:
             session = self._session()
             assert session is not None and self.source is not None
-            members = tuple(self.object)
-            where = DerivedSource(self.source, tuple)
+            members = set_members(self.object)
+            where = DerivedSource(self.source, set_members)
             session.guard(where, Kind.LENGTH, len(members))
             held = {}
             for i, member in enumerate(members):

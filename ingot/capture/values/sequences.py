@@ -386,8 +386,9 @@ class OutsideList(ListValue):
             assert self.source is not None
             session = self._session()
             assert session is not None
-            session.guard(self.source, Kind.LENGTH, len(self.object))
-            there: list[Value] = [LazyValue(item, ItemSource(self.source, i)) for i, item in enumerate(self.object)]
+            session.guard(self.source, Kind.LENGTH, list.__len__(self.object))
+            held = enumerate(list.__iter__(self.object))
+            there: list[Value] = [LazyValue(item, ItemSource(self.source, i)) for i, item in held]
             if self._before is not None:
                 self._before = [*there, *self._before]
             self._items = there + self._added

@@ -74,18 +74,21 @@ class BuiltinObject(ObjectValue):
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
         """Addition and multiplication as numbers know them are there only where the class defines
-        them; then the built-in class joins or repeats the content."""
+        them; then the built-in class joins or repeats the content. A list's own `+=` comes before a
+        `+` that the class defines."""
         name, plain = INPLACE_METHODS.get(function, ("", function))
         answer = None
         if name and self.overrides(session, name):
             answer = self._implemented(self.special(session, name, other))
+        elif name == "__iadd__" and hasattr(plain_base(self.cls), name):
+            self.content.binary(session, function, other, reflected)
+            return self
         if answer is None and self.overrides(session, *BINARY_METHODS[plain]):
             answer = self._implemented(self.special(session, BINARY_METHODS[plain][reflected], other))
         if answer is not None or reflected and plain is operator.add:
             return answer
         content = self.content
-        if function is not operator.iadd:  # of which a list takes the elements as it does from others
-            other = getattr(other, "content", other)
+        other = getattr(other, "content", other)
         if plain is operator.add and isinstance(content, ConstantValue):
             if content.python_type() is not other.python_type():
                 return None

@@ -30,7 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, ItemSource, Source
+from ingot.capture.sources import (
+    AttrSource,
+    DerivedSource,
+    InstanceDictSource,
+    ItemSource,
+    Source,
+    set_members,
+)
 from ingot.capture.values.base import Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue, knows
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
@@ -143,11 +150,19 @@ def wrap_list(session: Session, object_: Any, source: Source) -> Value:
 
 
 def _container(session: Session, object_: Any, source: Source, base: type, content: Value) -> Value:
-    """A list or set, or an instance of a subclass that the user wrote: its content and attributes."""
-    if type(object_) is not base and plain_base(type(object_)) is not base:
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}")
+    """A list or set, or an instance of a subclass that the user wrote."""
     session.guard(source, Kind.TYPE, type(object_))
-    return content if type(object_) is base else BuiltinObject(type(object_), content, source, object_)
+    return _of_class(session, object_, source, base, content)
+
+
+def _of_class(session: Session, object_: Any, source: Source, base: type, content: Value) -> Value:
+    """The content of an instance of `base`, or with the attributes of a subclass that the user wrote."""
+    cls = type(object_)
+    if cls is base:
+        return content
+    if plain_base(cls) is not base:
+        raise session.unsupported(f"{source.name}, a {cls.__name__}: a subclass of {base.__name__}")
+    return BuiltinObject(cls, content, source, object_)
 
 
 @wraps(dict)
@@ -169,17 +184,20 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
 def wrap_set(session: Session, object_: Any, source: Source) -> Value:
     if isinstance(object_, set):
         return _container(session, object_, source, set, OutsideSet(session, source, object_))
-    _refuse_subclass(session, object_, source, (frozenset,))
-    if is_plain_constant(tuple(object_)):
-        session.guard(source, Kind.TYPE, frozenset)
-        session.guard(DerivedSource(source, tuple), Kind.EQUALS, tuple(object_))
+    members = set_members(object_)
+    plain = frozenset(object_)
+    if is_plain_constant(members):
+        session.guard(source, Kind.TYPE, type(object_))
+        session.guard(DerivedSource(source, set_members), Kind.EQUALS, members)
     else:
         session.guard(source, Kind.IDENTITY, object_)
-    elements = [session.realize(session.wrap_constant(member)) for member in object_]
-    members = SetValue([(member.key(session), member) for member in elements], frozenset)
-    members.source, members.object = source, object_
-    members.hashed = object_ if len(object_ & members.hashed) == len(object_) else members.hashed
-    return members
+    elements = [session.realize(session.wrap_constant(member)) for member in members]
+    content = SetValue([(member.key(session), member) for member in elements], frozenset)
+    content.source, content.object = source, object_
+    content.hashed = plain if len(plain & content.hashed) == len(plain) else content.hashed
+    if tuple(plain) != members:
+        raise session.unsupported(f"the order of {source.name}, a {type(object_).__name__}")
+    return _of_class(session, object_, source, frozenset, content)
 
 
 @wraps(range)
