@@ -57,18 +57,6 @@ def trusts_function(function: Any) -> bool:
     )
 
 
-def is_of_standard_library(cls: type) -> bool:
-    """Whether a class is found in a module of Python's own: some functions there make classes for
-    the user."""
-    package = cls.__module__.partition(".")[0]
-    if package not in sys.stdlib_module_names or not is_trusted(cls.__module__):
-        return False
-    found: Any = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        found = vars(found).get(name) if isinstance(found, (type, ModuleType)) else None
-    return found is cls
-
-
 def _is_trusted(name: str, module: ModuleType | None) -> bool:
     package = name.partition(".")[0]
     if package in _PACKAGES:

@@ -16,7 +16,7 @@ from ingot.torch_private import ALL, ATTRIBUTES, BACKWARDS, GRADIENTS, Missing, 
 from tests.private_names import operators, optional, paths
 
 SUPPORTED = torch.__version__ < "2.16"
-GROUPS = 16
+GROUPS = 6
 
 
 def test_all_names_are_there() -> None:
