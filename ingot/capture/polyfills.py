@@ -8,6 +8,7 @@ import functools
 import heapq
 import math
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,6 +39,37 @@ def fails(function: Any, *args: Any, **kwargs: Any) -> None:
 def ranking(ranks: Any, reverse: Any) -> Any:
     """The positions of plain constants in sorted order; None if they are something else."""
     return None
+
+
+class _Unanswered(Exception):
+    """list.sort compares the elements at two positions."""
+
+
+class _Position:
+    """An element that is sorted: `<` gives the next of the answers that are known."""
+
+    __slots__ = ("answers", "index")
+
+    def __init__(self, index: int, answers: Iterator[str]) -> None:
+        self.index, self.answers = index, answers
+
+    def __lt__(self, other: _Position) -> bool:
+        answer = next(self.answers, "")
+        if not answer:
+            raise _Unanswered(self.index, other.index)
+        return answer == "1"
+
+
+def sorting(count: int, reverse: Any, answers: str) -> tuple[list[int] | None, int, int]:
+    """How list.sort goes on with `count` elements after "1" and "0" for its first comparisons: the sorted positions where
+    it is done, else the two positions that it compares next."""
+    left = iter(answers)
+    positions = [_Position(i, left) for i in range(count)]
+    try:
+        positions.sort(reverse=reverse)
+    except _Unanswered as question:
+        return None, *question.args
+    return [position.index for position in positions], 0, 0
 
 
 def is_number(value: Any) -> bool:
@@ -158,32 +190,12 @@ def min_(*args: Any, key: Any = None, default: Any = _MISSING) -> Any:
 def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = list(iterable)
     ranks = items if key is None else [key(item) for item in items]
-    order = ranking(ranks, reverse)
-    if order is None:
-        order = list(range(len(items)))
-        if reverse:
-            order.reverse()
-        order = _merged(order, ranks)
-        if reverse:
-            order.reverse()
+    order, answers = ranking(ranks, reverse), ""
+    while order is None:
+        order, first, second = sorting(len(ranks), reverse, answers)
+        if order is None:
+            answers += "1" if ranks[first] < ranks[second] else "0"
     return [items[i] for i in order]
-
-
-def _merged(order: list[int], ranks: list[Any]) -> list[int]:
-    """Merge sort: stable, and it asks `<` only, as list.sort does."""
-    if len(order) < 2:
-        return order
-    middle = len(order) // 2
-    left, right = _merged(order[:middle], ranks), _merged(order[middle:], ranks)
-    done, i, j = [], 0, 0
-    while i < len(left) and j < len(right):
-        if ranks[right[j]] < ranks[left[i]]:
-            done.append(right[j])
-            j += 1
-        else:
-            done.append(left[i])
-            i += 1
-    return done + left[i:] + right[j:]
 
 
 @_replaces(dict.fromkeys)

@@ -298,6 +298,12 @@ def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
     return session.wrap_constant(order)
 
 
+@rule(polyfills.sorting)
+def sorting(session: Session, count: Value, reverse: Value, answers: Value) -> Value:
+    known = session.known(count), session.truth(reverse), session.known(answers)
+    return session.wrap_constant(polyfills.sorting(*known))
+
+
 @rule(polyfills.is_number)
 def is_number(session: Session, value: Value) -> Value:
     return ConstantValue(value.is_constant() and type(value.constant()) in (int, float, bool))
