@@ -27,8 +27,13 @@ from typing import Any
 import torch
 
 from tests import random_python_grammar as grammar
+from tests import random_python_parts as parts
+from tests import random_python_shared as shared
 from tests import random_python_statements as statements
-from tests.random_python_parts import IMPORTS, PARTS, RESETS
+
+EXPRESSIONS = grammar.EXPRESSIONS | shared.EXPRESSIONS
+PARTS = parts.PARTS | shared.PARTS
+RESETS = parts.RESETS | shared.RESETS
 
 DEPTH = 3
 MOST_LINES_RUN, MOST_ITEMS = 4000, 400
@@ -174,6 +179,7 @@ def matches(type: str, has: str, assignable: bool) -> bool:
 PREFIXES = {"list[V]": "items", "list[int]": "ns", "list[str]": "log", "dict[V]": "table", "dict[int]": "counts"}
 PREFIXES |= {"int": "n", "float": "c", "bool": "flag", "str": "s", "counter": "i", "set": "seen", "deque": "queue"}
 PREFIXES |= {"V": "v", "M": "m", "S": "r", "N": "k", "W": "mask", "any": "o", "fn": "f", "genfn": "gen", "iter": "it"}
+PREFIXES |= shared.PREFIXES
 
 
 def options(table: dict[str, str], type: str) -> list[str]:
@@ -197,6 +203,7 @@ class Writer:
         self.rng = rng
         self.breaks = rng.choice([0.0, 0.02, 0.05, 0.12])
         self.opaque = self.breaks * 1.5
+        self.shares = rng.random() < 0.5
         self.fresh: dict[str, int] = {}
         self.helpers: list[Helper] = []
         self.state: dict[str, tuple[str, str]] = {}  # global variable -> its type and first value
@@ -232,9 +239,9 @@ class Writer:
         callable_ = [helper for helper in self.helpers if helper.returns == type]
         if callable_ and rng.random() < 0.2:
             return self._call(rng.choice(callable_))
-        if type not in grammar.EXPRESSIONS:
+        if type not in EXPRESSIONS:
             raise NothingFits
-        return rng.choice(options(grammar.EXPRESSIONS, type))
+        return rng.choice(options(EXPRESSIONS, type))
 
     def _call(self, helper: Helper) -> str:
         """A template of a call: some of the defaults left out, some arguments by keyword."""
@@ -331,6 +338,8 @@ class Writer:
         rng = self.rng
         self.budget -= 1
         chance = rng.random()
+        if self.shares and rng.random() < 0.25:
+            return self._shared(scope)
         if chance < 0.22 and scope.depth < DEPTH and self.budget > 0:
             return self._compound(rng.choice(statements.COMPOUND_STATEMENTS.strip().split("\n\n")), scope)
         if chance < 0.26 and scope.depth < 2:
@@ -344,6 +353,14 @@ class Writer:
         if rng.random() < self.opaque:
             return self._simple(rng.choice(statements.OPAQUE_STATEMENTS.strip().split("\n\n")), scope)
         return self._simple(rng.choice(statements.SIMPLE_STATEMENTS.strip().split("\n")), scope)
+
+    def _shared(self, scope: Scope) -> list[str]:
+        """A use of an instance of a subclass or of an iterator; a new one where there is none."""
+        rng, lines = self.rng, []
+        (type,) = rng.choices(list(shared.USES), [shared.WEIGHTS[type] for type in shared.USES])
+        if type in EXPRESSIONS and (not scope.names(type) or rng.random() < 0.3):
+            lines = self._simple(f"<new {type}> = <{type}>", scope)
+        return lines + self._compound(rng.choice(shared.USES[type]), scope)
 
     def _simple(self, template: str, scope: Scope) -> list[str]:
         names: dict[str, str] = {}
@@ -423,10 +440,10 @@ class Writer:
         main = self._net() if rng.random() < 0.3 else self._program()
         variables = [f"{name} = {first}" for name, (_, first) in self.state.items()]
         body = "\n".join([*variables, *helpers, main])
-        parts = "\n".join(_used_parts(body))
-        self.resets += [text for name, text in RESETS.items() if re.search(rf"\b{name}\b", parts + body)]
+        used = "\n".join(_used_parts(body))
+        self.resets += [text for name, text in RESETS.items() if re.search(rf"\b{name}\b", used + body)]
         reset = "def reset():\n" + textwrap.indent("\n".join(self.resets) or "pass", "    ").replace("; ", "\n    ")
-        return ast.unparse(ast.parse("\n".join([IMPORTS, parts, body, reset]))) + "\n"
+        return ast.unparse(ast.parse("\n".join([parts.IMPORTS, used, body, reset]))) + "\n"
 
     def _globals(self, scope: Scope) -> list[str]:
         """Makes the module's variables visible; an int may become assignable."""
@@ -628,11 +645,10 @@ def _used_parts(body: str) -> Iterator[str]:
     used: set[str] = set()
     texts = [body]
     while texts:
-        text = texts.pop()
-        for name in PARTS:
-            if name not in used and re.search(rf"\b{name}\b", text):
-                used.add(name)
-                texts.append(PARTS[name])
+        words = set(re.findall(r"\w+", texts.pop()))
+        new = [name for name in PARTS if name in words and name not in used]
+        used.update(new)
+        texts += [PARTS[name] for name in new]
     return (PARTS[name] for name in PARTS if name in used)
 
 
