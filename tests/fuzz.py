@@ -1,6 +1,6 @@
 """Random programs by the thousand, on all cores: `python -m tests.fuzz KIND COUNT [FIRST] [--jobs N]`.
 
-Kinds: python, programs and shapes, of the modules `tests.test_random_KIND`. A piece of the seeds is a
+Kinds: python, programs and shapes; `KINDS` has their modules. A piece of the seeds is a
 process of its own, so a crash or a hang is a failure of that piece alone. Prints each failure as it
 comes and the figures at the end; exits with 1 if there is any.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 KINDS = {
     "python": ("tests.test_random_python", "--backend", "ingot"),
-    "programs": ("tests.test_random_programs",),
+    "programs": ("tests.random_programs_mixed",),
     "shapes": ("tests.test_random_shapes",),
 }
 PIECE = 50  # seeds in a process

@@ -1,5 +1,5 @@
 """Random programs of custom autograd Functions, whose results share memory with arguments and with one another, of
-views, and of modules with hooks on their backward; eager is the oracle.
+views, of modules with hooks on their backward, and of ops with effects; eager is the oracle.
 
 `python -m tests.random_functions COUNT SEED` runs so many programs from that seed on.
 """
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import ingot
+from tests import effectful_ops
 from tests.aliasing_functions import FORMS, Scale, function_of, outside, tensors_in
 from tests.random_gradients import Asked
 
@@ -30,7 +31,36 @@ _OPERATIONS: dict[str, Callable[[Tensor], Any]] = {
     "scaled": lambda t: Scale.apply(t),
     "scaled flat": lambda t: Scale.apply(t.reshape(-1)),
     "unbound": lambda t: t.unbind() if t.dim() else t.clone(),
+    "written by a Function": lambda t: Written.apply(t * 1),
 }
+
+# Ops that write a line to a log; a result may be left unused, or be computed twice.
+_EFFECTS: dict[str, Callable[[Tensor], Any]] = {
+    "counted": effectful_ops.counted,
+    "counted twice": lambda t: (effectful_ops.counted(t), effectful_ops.counted(t)),
+    "kept": effectful_ops.kept,
+    "defined": effectful_ops.defined,
+    "composed": effectful_ops.composed,
+    "scaled op": lambda t: effectful_ops.scaled(t, 0.5),
+    "pair": effectful_ops.pair,
+    "listed": lambda t: effectful_ops.listed([t, t * 2], 2.0),
+    "noted": effectful_ops.noted,
+    "silent": effectful_ops.silent,
+    "counted, unused": lambda t: effectful_ops.counted(t) is None,
+}
+
+
+class Written(torch.autograd.Function):
+    """Writes its argument; the gradient is twice the right one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 6
 
 
 def _doubled(module: nn.Module, of_inputs: Any, of_outputs: Any) -> Any:
@@ -50,6 +80,9 @@ def _hooked(rng: random.Random) -> nn.Module:
     return module
 
 
+_WEIGHTS = {"operation": 4, "function": 5, "module": 1, "effect": 2, "break": 0.5}
+
+
 class RandomFunctions:
     """The program of a seed, which takes two tensors of 3 x 4."""
 
@@ -57,8 +90,13 @@ class RandomFunctions:
         rng = self.rng = random.Random(f"functions {seed}")
         self.steps: list[tuple[str, Any, int]] = []
         for _ in range(rng.randint(1, 6)):
-            kind = rng.choices(["operation", "function", "module", "break"], [4, 5, 1, 0.5])[0]
-            make = {"operation": self._operation, "function": self._function, "module": self._module}.get(kind)
+            kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+            make = {
+                "operation": self._operation,
+                "function": self._function,
+                "module": self._module,
+                "effect": self._effect,
+            }.get(kind)
             name, function = make() if make else ("break", None)
             self.steps.append((name, function, rng.randrange(1 << 16)))
         self.returned = [rng.randrange(1 << 16) for _ in range(rng.randint(1, 4))]
@@ -69,6 +107,9 @@ class RandomFunctions:
     def _function(self) -> tuple[str, Any]:
         name = self.rng.choice([*FORMS])
         return f"Function: {name}", function_of(FORMS[name])
+
+    def _effect(self) -> tuple[str, Any]:
+        return self.rng.choice([*_EFFECTS.items()])
 
     def _module(self) -> tuple[str, Any]:
         module = _hooked(self.rng)
@@ -97,7 +138,10 @@ def outcome(seed: int, wrap: Any) -> list[Any]:
     for call in range(3):
         torch.manual_seed(seed + call)
         given = [torch.randn(3, 4, dtype=torch.float64, requires_grad=k not in asked.frozen) for k in range(2)]
+        effectful_ops.LOG.clear()
+        effectful_ops.KEPT.clear()
         results = list(tensors_in(run(*given)))
+        found.append(list(effectful_ops.LOG))
         memory = [t.untyped_storage().data_ptr() for t in (*given, *results)]
         found.append([memory.index(m) for m in memory])
         found.append([t.detach().clone() for t in results])
@@ -105,7 +149,9 @@ def outcome(seed: int, wrap: Any) -> list[Any]:
         heads = [t for t in dict.fromkeys(results) if t.requires_grad and not t.is_leaf]
         leaves = [t for t in given if t.requires_grad]
         tangents = [torch.randn(h.shape, dtype=h.dtype) for h in heads]
+        effectful_ops.LOG.clear()
         found.append(asked.gradients(call, heads, leaves, tangents) if heads else [])
+        found.append([name for name, _ in effectful_ops.LOG])
     return found
 
 

@@ -49,7 +49,7 @@ _NUMBER = "__eq__ __lt__ __bool__ __hash__ __add__ __radd__ __mul__ __rmul__ __n
 METHODS = {
     "list": f"{_SEQUENCE} __iadd__ __setitem__ __reversed__ append extend",
     "tuple": f"{_SEQUENCE} __radd__ __hash__ __lt__",
-    "dict": "__len__ __iter__ __getitem__ __contains__ keys items values __missing__ __setitem__ update __or__ __bool__",
+    "dict": "__len__ __iter__ __getitem__ __contains__ keys items values __missing__ __setitem__ update __or__",
     "set": "__len__ __iter__ __contains__ __or__ add update __eq__ __bool__",
     "int": f"{_NUMBER} __index__ __float__",
     "float": f"{_NUMBER} __float__",
@@ -72,7 +72,8 @@ def _class(base: str, methods: tuple[str, ...]) -> tuple[str, str]:
     lines = [f"class {name}({base}):"]
     for method in methods:
         parameters, result = OVERRIDES[method]
-        lines += [f"    def {method}(self{parameters}):", f"        NOTES.append({method!r})", f"        return {result}"]
+        body = [f"NOTES.append({method!r})", f"return {result}"]
+        lines += [f"    def {method}(self{parameters}):", *(f"        {line}" for line in body)]
     if "__eq__" in methods and "__hash__" not in methods and base in ("tuple", "int", "float", "str"):
         lines.append(f"    __hash__ = {base}.__hash__")
     return name, "\n" + "\n".join(lines) + "\n"
@@ -109,7 +110,9 @@ _CHANGES = {
     "str": "<s> += 'c'|<s> *= 2",
 }
 _OF_OTHERS = "found.extend(<s>)|found += <s>|found[0:0] = <s>|found[:] = <s>|a, b = <s>|for k in <s>: found.append(k)"
-_OF_TENSORS = "found.append(<V> + <s> * <V>)|found.append(<V> * <s>)|found.append(<s> * <V>)|found.append(<V>[:len(<s>)])"
+_OF_TENSORS = """
+found.append(<V> + <s> * <V>)|found.append(<V> * <s>)|found.append(<s> * <V>)|found.append(<V>[:len(<s>)])
+"""
 
 
 def _named(template: str, mark: str, type: str) -> str:
@@ -120,7 +123,8 @@ def _named(template: str, mark: str, type: str) -> str:
 def _guarded(lines: list[str]) -> str:
     """A compound statement that notes the error of its lines."""
     body = "\n".join(f"    {line}" for line in lines)
-    return f"found = []\ntry:\n{body}\nexcept Exception as <new any as e>:\n    NOTES.append(type(<.e>).__name__)\nNOTES.append(found)"
+    handler = "except Exception as <new any as e>:\n    NOTES.append(type(<.e>).__name__)"
+    return f"found = []\ntry:\n{body}\n{handler}\nNOTES.append(found)"
 
 
 def _lines(table: str) -> list[str]:
@@ -166,15 +170,20 @@ Countdown(<small>, True)
 (k + 1 for k in failing(2))
 """
 _READS = """
-next(<i>, None)|next(<i>, None)|[*<i>]|(*<i>, 1)|list(<i>)|tuple(<i>)|<int> in <i>|1 in <i>|sum(<i>)|sum(itertools.islice(<i>, 2))
-list(zip(<i>, <i>))|list(zip(<i>, range(2)))|list(zip(range(2), <i>))|[a - b for a, b in zip(<i>, <i>)]|max(<i>, default=0)
-any(k > 1 for k in <i>)|all(k < 2 for k in <i>)|any(<i>)|all(<i>)|sorted(<i>)|set(<i>)|dict.fromkeys(<i>)|[next(<i>, 0) for _ in range(2)]
-{k: next(<i>, 0) for k in <i>}|{1, 2}.isdisjoint(<i>)|{1, 2}.issuperset(<i>)|{1, 2}.union(<i>)|{1, 2, 3}.difference(<i>)
-collections.deque(<i>, maxlen=1)|functools.reduce(operator.add, <i>, 0)|' '.join(map(str, <i>))|(lambda *ks: ks)(*<i>)
-list(map(operator.add, <i>, <i>))|list(enumerate(<i>))|list(itertools.takewhile(lambda k: k < 3, <i>))|list(itertools.pairwise(<i>))
-list(itertools.islice(<i>, 1, 3))|[(k, list(g)) for k, g in itertools.groupby(<i>)]|list(itertools.chain(<i>, [9], <i>))
-list(itertools.zip_longest(<i>, <i>))|operator.countOf(<i>, 1)|operator.contains(<i>, 2)|list(filter(None, <i>))|iter(<i>) is <i>
-dict(zip(<i>, <i>))|(next(<i>), next(<i>))|operator.length_hint(<i>)|len([*<i>, *<i>])|min(<i>)|{*<i>}|[k for k in <i> if k > 1][:1]
+next(<i>, None)|next(<i>, None)|[*<i>]|(*<i>, 1)|list(<i>)|tuple(<i>)|<int> in <i>|1 in <i>
+sum(<i>)|sum(itertools.islice(<i>, 2))|list(zip(<i>, <i>))|list(zip(<i>, range(2)))
+list(zip(range(2), <i>))|[a - b for a, b in zip(<i>, <i>)]|max(<i>, default=0)
+any(k > 1 for k in <i>)|all(k < 2 for k in <i>)|any(<i>)|all(<i>)|sorted(<i>)|set(<i>)
+dict.fromkeys(<i>)|[next(<i>, 0) for _ in range(2)]|{k: next(<i>, 0) for k in <i>}
+{1, 2}.isdisjoint(<i>)|{1, 2}.issuperset(<i>)|{1, 2}.union(<i>)|{1, 2, 3}.difference(<i>)
+collections.deque(<i>, maxlen=1)|functools.reduce(operator.add, <i>, 0)|' '.join(map(str, <i>))
+(lambda *ks: ks)(*<i>)|list(map(operator.add, <i>, <i>))|list(enumerate(<i>))
+list(itertools.takewhile(lambda k: k < 3, <i>))|list(itertools.pairwise(<i>))
+list(itertools.islice(<i>, 1, 3))|[(k, list(g)) for k, g in itertools.groupby(<i>)]
+list(itertools.chain(<i>, [9], <i>))|list(itertools.zip_longest(<i>, <i>))
+operator.countOf(<i>, 1)|operator.contains(<i>, 2)|list(filter(None, <i>))|iter(<i>) is <i>
+dict(zip(<i>, <i>))|(next(<i>), next(<i>))|operator.length_hint(<i>)|len([*<i>, *<i>])|min(<i>)
+{*<i>}|[k for k in <i> if k > 1][:1]
 """
 _FILLS = """
 found.extend(<i>)
