@@ -189,6 +189,9 @@ class OutsideDictIterator(OutsideIterator, DictIterator):
 
     def __init__(self, owner: DictValue, left: int, object_: Any, source: Source) -> None:
         DictIterator.__init__(self, owner, _DICT_ITERATORS[type(object_)])
+        size = len(_dict_under(object_))
+        if len(owner.entries) != size:  # it has grown or shrunk in this capture, before the iterator was looked at
+            left = -1
         self.position = len(owner.entries) - left
         self.object, self.source, self.taken = object_, source, 0
 

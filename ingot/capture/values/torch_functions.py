@@ -388,8 +388,10 @@ def _is_scheduled(source: Source) -> bool:
 
 @wraps(int)
 def wrap_int(session: Session, object_: Any, source: Source) -> Value:
-    """An int, compiled for its value unless that varies."""
-    varies = type(object_) is int and Quantity(source, "value") in session.varying
+    """An int, compiled for its value unless that varies. One of a subclass may override comparisons."""
+    if type(object_) is not int:
+        return wrap_literal(session, object_, source)
+    varies = Quantity(source, "value") in session.varying
     fits = INTEGERS[0] <= object_ <= INTEGERS[1]
     if varies and not fits:
         raise too_large()
