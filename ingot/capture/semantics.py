@@ -116,6 +116,9 @@ def _unknown_instance(value: Value) -> Any:
     return type(cls.__name__, (), {name: _stand_in_for(value) for name in names})()
 
 
+_SCALARS = frozenset({int, float, complex, str, bytes})
+
+
 class Semantics:
     """Mixed into Session."""
 
@@ -453,8 +456,13 @@ class Semantics:
             return EMPTY[cls]()
         if isinstance(value, BuiltinObject):
             base = plain_base(cls)
-            content = value.content.constant() if isinstance(value.content, ConstantValue) else ()
-            return type(cls.__name__, (base,), _refusing(value) if refusing else {})(content)
+            content = [value.content.constant()] if isinstance(value.content, ConstantValue) else []
+            if refusing and not content and base in _SCALARS:  # C code reads the number itself
+                specialize = getattr(value.content, "specialize", None)
+                if specialize is None:
+                    return _UNKNOWN
+                content = [specialize(self)]
+            return type(cls.__name__, (base,), _refusing(value) if refusing else {})(*content)
         if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
             return type(cls.__name__, (), _refusing(value) if refusing else {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN

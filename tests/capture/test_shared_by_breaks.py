@@ -1,14 +1,17 @@
-"""What a graph break hands over: an iterator over a dict that changes behind the break, and an int of a subclass whose
-comparisons tell when they are called."""
+"""What a graph break hands over: an iterator over a dict that changes behind the break; and numbers of a subclass: one
+whose comparisons tell when they are called, and one that holds a number which varies."""
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import pytest
 import torch
 
 import ingot
+from ingot.compiler import Compiler
 
 CHANGES = {
     "grows": lambda d, k: d.update({k * 2: 3}),
@@ -64,3 +67,70 @@ def test_capture_compares_no_int_of_a_subclass(number: int) -> None:
     results = ingot.compile(program, backend="eager")(torch.ones(3), Telling(number))
     assert NOTES == []
     assert results[1] == number + 1
+
+
+class Half(float):
+    def __mul__(self, other: object) -> str:
+        return "multiplied"
+
+
+class Whole(int):
+    def __mul__(self, other: object) -> str:
+        return "multiplied"
+
+
+USES = """
+list(zip(s, s))|sorted(s)|len(s)|s == 1.5|str(s)|hash(s)|math.floor(s)|math.gcd(s, 6)|s + 1|s < 2|s * 2|2 * s|round(s)
+int(s)|divmod(s, 2)|torch.full((2,), s).tolist()|[1, 2, 3, 4, 5, 6, 7, 8][s]|range(s)|max(s, 1)|sum([s, s])|reversed(s)
+operator.index(s)|set(s)|any(s)|[1, 2] * s|(lambda *a: a)(*s)|s ** 2|bool(s)|bytes(s)|dict(s)|' '.join(s)
+"""
+
+
+@pytest.mark.parametrize("use", USES.strip().replace("\n", "|").split("|"))
+@pytest.mark.parametrize("cls", [Half, Whole])
+def test_a_subclass_of_a_number_that_varies(cls: type, use: str) -> None:
+    space: dict[str, Any] = {"torch": torch, "math": math, "operator": operator, "cls": cls}
+    text = f"""
+def program(v, number):
+    s = cls(number)
+    try:
+        found = {use}
+    except Exception as error:
+        found = type(error).__name__, str(error)
+    return found, v * 2
+"""
+    exec(text, space)
+    compiled = ingot.compile(space["program"], backend="eager")
+    for number in (3, 4, 7):
+        given = number + (0.5 if cls is Half else 0)
+        assert repr(compiled(torch.ones(2), given)) == repr(space["program"](torch.ones(2), given))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    reasons = [c.skipped.reason for c in compiler.compilations if c.skipped is not None]
+    assert not [reason for reason in reasons if reason.startswith("internal error")]
+
+
+class Index:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+class Overridden(int):
+    def __index__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("make", [int, Index, Whole, Overridden, bool])
+def test_bytes_of_a_number_that_varies(make: Any) -> None:
+    def program(v: torch.Tensor, number: int) -> Any:
+        try:
+            return bytes(make(number)), v
+        except (TypeError, ValueError) as error:
+            return str(error), v
+
+    compiled = ingot.compile(program, backend="eager")
+    for number in (3, 4, 0, -1):
+        assert compiled(torch.ones(1), number)[0] == program(torch.ones(1), number)[0]

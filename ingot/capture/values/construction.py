@@ -274,6 +274,8 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     if found is not None:
         return found
     if len(args) == 1 and not args[0].is_constant():
+        if hasattr(args[0].python_type(), "__index__"):
+            return call_pure(session, bytes, (ConstantValue(session.integer(args[0])),), kwargs)
         if not session.is_iterable(args[0]):
             kind = type_name(args[0].python_type())
             raise session.raised(TypeError, f"cannot convert '{kind}' object to bytes")
