@@ -345,18 +345,28 @@ static PyObject *restore_generator(PyObject *Py_UNUSED(module), PyObject *args) 
     return done;
 }
 
-/* The unit of an instruction that returns; -1 if the code never does. */
-static int returning_unit(PyCodeObject *code) {
+/* The unit of an instruction that returns; if the code never does, that of RETURN_GENERATOR, in no try statement. */
+static int last_unit(PyCodeObject *code, bool *never_returns) {
     PyObject *bytes = PyCode_GetCode(code);
-    int found = -1;
-    if (bytes != NULL) {
-        const unsigned char *units = (const unsigned char *)PyBytes_AS_STRING(bytes);
-        for (int unit = 0; found < 0 && unit < (int)(PyBytes_GET_SIZE(bytes) / 2); unit++)
-            found = returns(units[2 * unit]) ? unit : -1;
-        Py_DECREF(bytes);
+    if (bytes == NULL)
+        return -1;
+    const unsigned char *units = (const unsigned char *)PyBytes_AS_STRING(bytes);
+    int found = -1, begin = -1;
+    for (int unit = 0; found < 0 && unit < (int)(PyBytes_GET_SIZE(bytes) / 2); unit++) {
+        found = returns(units[2 * unit]) ? unit : -1;
+        if (units[2 * unit] == RETURN_GENERATOR)
+            begin = unit;
     }
-    PyErr_Clear();
-    return found;
+    Py_DECREF(bytes);
+    *never_returns = found < 0;
+    return found < 0 ? begin : found;
+}
+
+/* Ends a generator that never returns by an exception where no statement of it can catch one. */
+static void end_by_exception(PyObject *generator) {
+    Py_XDECREF(PyObject_CallMethod(generator, "throw", "O", PyExc_GeneratorExit));
+    if (PyErr_ExceptionMatches(PyExc_GeneratorExit))
+        PyErr_Clear();
 }
 
 static PyObject *finish_generator(PyObject *Py_UNUSED(module), PyObject *object) {
@@ -364,12 +374,18 @@ static PyObject *finish_generator(PyObject *Py_UNUSED(module), PyObject *object)
     if (!PyGen_CheckExact(object) || !has_begun_or_not(generator))
         return PyErr_Format(PyExc_ValueError, "%R is no generator that can go on", object);
     Frame *frame = frame_of_generator(generator);
-    int unit = returning_unit(code_of(frame));
+    bool never_returns = false;
+    int unit = last_unit(code_of(frame), &never_returns);
     if (unit < 0)
-        return PyErr_Format(PyExc_ValueError, "%R never returns", object);
+        return NULL;
     drop_stack(frame);
-    set_suspended(generator, unit - 1, 0);
-    Py_XDECREF(PyIter_Next(object));
+    if (never_returns) {
+        set_suspended(generator, unit, 0);
+        end_by_exception(object);
+    } else {
+        set_suspended(generator, unit - 1, 0);
+        Py_XDECREF(PyIter_Next(object));
+    }
     if (PyErr_Occurred())
         return NULL;
     Py_RETURN_NONE;

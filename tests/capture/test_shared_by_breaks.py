@@ -3,8 +3,10 @@ whose comparisons tell when they are called, and one that holds a number which v
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -134,3 +136,70 @@ def test_bytes_of_a_number_that_varies(make: Any) -> None:
     compiled = ingot.compile(program, backend="eager")
     for number in (3, 4, 0, -1):
         assert compiled(torch.ones(1), number)[0] == program(torch.ones(1), number)[0]
+
+
+def failing(number: int) -> Iterator[int]:
+    yield number
+    raise KeyError(number)
+
+
+def endless(number: int) -> Iterator[int]:
+    while True:
+        yield number
+
+
+def guarded(number: int) -> Iterator[int]:
+    try:
+        while True:
+            yield number
+    finally:
+        NOTES.append("closed")
+
+
+def closed_over(number: int) -> Iterator[int]:
+    step = [number]
+
+    def advance() -> int:
+        step[0] += 1
+        return step[0]
+
+    while True:
+        try:
+            yield advance()
+        except ValueError:
+            raise KeyError(step[0]) from None
+
+
+ENDS: dict[str, Callable[[Any], Any]] = {
+    "read to its end": lambda g: [*itertools.islice(g, 3)],
+    "closed": lambda g: g.close(),
+    "closed when read": lambda g: (next(g), g.close()),
+    "thrown into": lambda g: (next(g), g.throw(ValueError)),
+    "ended by another error": lambda g: (next(g), g.throw(ZeroDivisionError)),
+}
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("make", [failing, endless, guarded, closed_over])
+def test_a_generator_that_never_returns_is_ended(make: Any, end: str, outside: bool) -> None:
+    def program(v: torch.Tensor, given: Any) -> Any:
+        generator = given if outside else make(1)
+        try:
+            found = ENDS[end](generator)
+        except (KeyError, ValueError, ZeroDivisionError) as error:
+            found = repr(error)
+        return found, generator, v * 2
+
+    def outcome(function: Any) -> Any:
+        NOTES.clear()
+        found, generator, _ = function(torch.ones(1), make(1))
+        notes = list(NOTES)
+        try:
+            left = [*itertools.islice(generator, 2)]
+        except KeyError as error:
+            left = [error.args]
+        generator.close()  # now, not in the course of another test
+        return found, notes, left
+
+    assert outcome(ingot.compile(program, backend="eager")) == outcome(program)
