@@ -61,9 +61,19 @@ class BuiltinObject(ObjectValue):
             return session.text_of(self, repr)
         base: Any = plain_base(self.cls)
         if make is repr and base in (set, frozenset, deque):  # which tell the name of the class
-            named = type(self.cls.__name__, (base,), {})
-            return session.python(base.__repr__, named(session.textual(self.content)))
+            content = session.textual(self.content)
+            if (content or base is deque) and self.overrides(session, "__iter__", "__len__"):
+                return self._text_of_elements(session, getattr(content, "maxlen", None))
+            most = [content.maxlen] if base is deque else []
+            return session.python(base.__repr__, type(self.cls.__name__, (base,), {})(content, *most))
         return session.text_of(self.content, make)
+
+    def _text_of_elements(self, session: Session, most: int | None) -> str:
+        """The repr() of a set or deque whose class says itself what it holds."""
+        elements = session.text_of(session.call(session.builtin(list), [self], {}), repr)
+        if plain_base(self.cls) is not deque:
+            return f"{self.cls.__name__}({{{elements[1:-1]}}})"
+        return f"{self.cls.__name__}({elements}{'' if most is None else f', maxlen={most}'})"
 
     def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
         if function in OF_SEQUENCES and plain_base(self.cls) in SEQUENCES:

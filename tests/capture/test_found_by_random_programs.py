@@ -1,8 +1,9 @@
-"""What a graph break hands over: an iterator over a dict that changes behind the break; and numbers of a subclass: one
-whose comparisons tell when they are called, and one that holds a number which varies."""
+"""Kinds of faults that random programs found, with CPython as the oracle: a dict that changes behind a graph break,
+numbers of a subclass that vary, generators that never return, and subclasses of containers as text."""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import operator
@@ -203,3 +204,62 @@ def test_a_generator_that_never_returns_is_ended(make: Any, end: str, outside: b
         return found, notes, left
 
     assert outcome(ingot.compile(program, backend="eager")) == outcome(program)
+
+
+CONTAINERS = {
+    "set": (set, ([1, 2],)),
+    "empty set": (set, ()),
+    "frozenset": (frozenset, ([1, 2],)),
+    "deque": (collections.deque, ([1, 2],)),
+    "empty deque": (collections.deque, ()),
+    "deque of at most three": (collections.deque, ([1, 2], 3)),
+    "list": (list, ([1, 2],)),
+    "tuple": (tuple, ([1, 2],)),
+    "dict": (dict, ([(1, 2)],)),
+}
+
+
+def _subclass(base: type, methods: tuple[str, ...]) -> type:
+    def elements(self: Any) -> Any:
+        NOTES.append("__iter__")
+        return iter((7, 8))
+
+    def size(self: Any) -> int:
+        NOTES.append("__len__")
+        return 1
+
+    all_methods = {"__iter__": elements, "__len__": size, "__length_hint__": size}
+    return type("Own", (base,), {name: all_methods[name] for name in methods})
+
+
+@pytest.mark.parametrize("text", ["str(s)", "repr(s)", "f'{s}'", "'%s' % (s,)", "'{!r}'.format(s)", "[str(s), s][0]"])
+@pytest.mark.parametrize("methods", [("__iter__",), ("__len__",), ("__iter__", "__len__"), ("__length_hint__",)])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_text_of_a_container_that_says_what_it_holds(container: str, methods: Any, text: str) -> None:
+    base, contents = CONTAINERS[container]
+    space: dict[str, Any] = {"cls": _subclass(base, methods), "contents": contents}
+    exec(f"def program(v):\n    s = cls(*contents)\n    return {text}, v * 2", space)
+
+    def outcome(function: Any) -> Any:
+        NOTES.clear()
+        return function(torch.ones(1))[0], list(NOTES)
+
+    assert outcome(ingot.compile(space["program"], backend="eager")) == outcome(space["program"])
+
+
+READS = "list(s)|[*s]|tuple(s)|sorted(s)|[0, *s]|(lambda *a: a)(*s)|[0] + list(s)|found.extend(s) or found"
+
+
+@pytest.mark.parametrize("read", READS.split("|"))
+@pytest.mark.parametrize("methods", [("__length_hint__",), ("__iter__", "__length_hint__"), ("__iter__", "__len__")])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_hint_of_a_length_is_asked_where_there_is_no_length(container: str, methods: Any, read: str) -> None:
+    base, contents = CONTAINERS[container]
+    space: dict[str, Any] = {"cls": _subclass(base, methods), "contents": contents}
+    exec(f"def program(v):\n    s, found = cls(*contents), []\n    return {read}, v * 2", space)
+
+    def outcome(function: Any) -> Any:
+        NOTES.clear()
+        return function(torch.ones(1))[0], list(NOTES)
+
+    assert outcome(ingot.compile(space["program"], backend="eager")) == outcome(space["program"])
