@@ -395,7 +395,8 @@ class repeat(Iterator):
     def __init__(self, object: Any, times: Any = _MISSING) -> None:
         if times is not _MISSING and not hasattr(type(times), "__index__"):
             fails(itertools.repeat, None, times)
-        self.object, self.times = object, None if times is _MISSING else times
+        self.object = object
+        self.times = None if times is _MISSING else operator.index(times)
 
     def __next__(self) -> Any:
         if self.times is not None:
@@ -419,8 +420,10 @@ class count(Iterator):
             cls = type(number)
             if not (hasattr(cls, "__index__") or hasattr(cls, "__float__") or hasattr(cls, "__complex__")):
                 fails(itertools.count, start, step)
-        by_one = isinstance(step, int) and step == 1  # then C counts, from a bool in plain integers
-        self.position, self.step = int(start) if by_one and isinstance(start, bool) else start, step
+        by_one = isinstance(step, int) and operator.index(step) == 1
+        if by_one and isinstance(start, int) and type(start) is not int:
+            start, step = operator.index(start), 1  # then C counts in plain integers
+        self.position, self.step = start, step
 
     def __next__(self) -> Any:
         item = self.position

@@ -79,10 +79,11 @@ class Reading:
         a method of the user's may refuse it, or do more than answer."""
         if not isinstance(value, ObjectValue):
             return
-        if not find_missing(value.cls, "__len__"):
-            own = self._is_own_method(value, "__len__")
-            if not own or self._unless_type_error(value.length) is not None:
+        if self._is_own_method(value, "__len__"):
+            if self._unless_type_error(value.length) is not None:
                 return
+        elif not find_missing(value.cls, "__len__"):
+            return  # C asks no further
         if self._is_own_method(value, "__length_hint__"):
             self._check_hint(
                 self._unless_type_error(lambda _: value.special(self, "__length_hint__"))

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing, type_name
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber, tell_apart
+from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import (
     BINARY_METHODS,
     INPLACE_METHODS,
     IdentityKey,
     ObjectValue,
     StandIn,
+    is_overridden,
     plain_base,
 )
 from ingot.capture.values.sequences import ConstantIterator, SliceValue
@@ -71,11 +73,16 @@ class MethodKey(IdentityKey):
         return isinstance(other, MethodKey) and other.object == self.object
 
 
+_SHOWN_BASES = frozenset({int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
+_ASKED_FOR_TEXT = ("__int__", "__index__", "__float__", "__getitem__", "__trunc__", "__bytes__")
+"""Methods that the % of a text may ask."""
+
+
 class _Shown:
     """Prints as a value does."""
 
-    def __init__(self, session: Session, value: Value) -> None:
-        self._session, self._value = session, value
+    _session: Session
+    _value: Value
 
     def __str__(self) -> str:
         return self._session.text_of(self._value, str)
@@ -298,8 +305,28 @@ class Semantics:
         return self.known(made)
 
     def shown(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """An object that prints as the value would."""
-        return _Shown(self, value) if isinstance(value, ObjectValue) else self.textual(value)
+        """An object that prints as the value would, and gives the number that the value gives."""
+        return self._shown_object(value) if isinstance(value, ObjectValue) else self.textual(value)
+
+    def _shown_object(self: Session, value: ObjectValue) -> Any:  # type: ignore[misc]
+        """An instance of a class of the same name and the same built-in base."""
+        base, content = plain_base(value.cls), getattr(value, "content", None)
+        if isinstance(value, DictObject):
+            content = value.items(self)
+        space = {"_session": self, "_value": value}
+        if content is None or base not in _SHOWN_BASES:
+            return type(value.cls.__name__, (_Shown,), space)()
+        asked = [name for name in _ASKED_FOR_TEXT if is_overridden(self, value.cls, name)]
+        space |= {name: self._shown_answer(value, name) for name in asked}
+        return type(value.cls.__name__, (_Shown, base), space)(self.textual(content))
+
+    def _shown_answer(self: Session, value: ObjectValue, name: str) -> Callable[..., Any]:  # type: ignore[misc]
+        """A method of an instance as a plain function."""
+
+        def answer(_: Any, *args: Any) -> Any:
+            return self.shown(value.special(self, name, *map(self.wrap_constant, args)) or NONE)
+
+        return answer
 
     def textual(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """A Python object of the value's own type, where it is a built-in one, that prints as the value would."""
@@ -316,6 +343,13 @@ class Semantics:
         if isinstance(value, DictView):
             return getattr(self.textual(value.owner), value.kind)()
         return self.shown(value) if isinstance(value, ObjectValue) else self.known(value)
+
+    def text_operand(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        """What stands right of the % of a text: of a tuple, the items are shown."""
+        value = self.realize(value)
+        if isinstance(value, BuiltinObject) and isinstance(value.content, TupleValue):
+            value = value.content
+        return self.textual(value)
 
     def _shown_key(self: Session, key: Any) -> Any:  # type: ignore[misc]
         return self.shown(self.realize(self.wrap_key(key)))
@@ -418,6 +452,8 @@ class Semantics:
             return True
         if not issubclass(right.python_type(), left.python_type()):
             return False
+        if plain is operator.mod and isinstance(right, BuiltinObject):
+            return right.overrides(self, *BINARY_METHODS[plain])
         if plain in _COMPARISONS or not hasattr(left, "special"):
             return True
         name = BINARY_METHODS[plain][1]
@@ -456,16 +492,24 @@ class Semantics:
             return EMPTY[cls]()
         if isinstance(value, BuiltinObject):
             base = plain_base(cls)
-            content = [value.content.constant()] if isinstance(value.content, ConstantValue) else []
-            if refusing and not content and base in _SCALARS:  # C code reads the number itself
+            content = self._content_of(value)
+            if refusing and not isinstance(value.content, ConstantValue) and base in _SCALARS:
                 specialize = getattr(value.content, "specialize", None)
                 if specialize is None:
                     return _UNKNOWN
-                content = [specialize(self)]
-            return type(cls.__name__, (base,), _refusing(value) if refusing else {})(*content)
+                content = specialize(self)  # C code reads the number itself
+            space = _refusing(value) if refusing else {}
+            return type(cls.__name__, (base,), space)(content)
         if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
             return type(cls.__name__, (), _refusing(value) if refusing else {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
+
+    def _content_of(self: Session, value: BuiltinObject) -> Any:  # type: ignore[misc]
+        """What an instance holds, nothing where that is not known."""
+        try:
+            return self.known(value.content)
+        except Unsupported:
+            return ()
 
     def really(self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:  # type: ignore[misc]
         """What a pure function gives for real. Where an argument is not known, it is only called to see whether it
@@ -475,7 +519,7 @@ class Semantics:
         for value in values:
             value = self.realize(value)
             try:
-                known.append(self.stand_in(value) if isinstance(value, BuiltinObject) else self.known(value))
+                known.append(self._known_argument(value))
             except Unsupported as reason:
                 known.append(self.stand_in(value))
                 unknown = reason
@@ -487,6 +531,12 @@ class Semantics:
         if unknown is not None:
             raise unknown
         return result
+
+    def _known_argument(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        if not isinstance(value, BuiltinObject):
+            return self.known(value)
+        self.known(value.content)
+        return self.stand_in(value)
 
     def refused(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """An object that a C function refuses as it does the value's, for one that it does refuse:

@@ -32,8 +32,14 @@ from ingot.capture.values.base import (
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import RangeIterator, TupleValue
 from ingot.capture.values.functions import GeneratorValue
-from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
-from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.objects import (
+    BINARY_METHODS,
+    INPLACE_METHODS,
+    ObjectValue,
+    is_overridden,
+    plain_base,
+)
+from ingot.capture.values.subclasses import SEQUENCES, BuiltinObject
 from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
@@ -609,9 +615,23 @@ def length_hint(session: Session, obj: Value, default: Value = NONE) -> Value:
 
 @rule(operator.concat)
 def concat(session: Session, a: Value, b: Value) -> Value:
-    if find_missing(a.python_type(), "__getitem__"):
-        return session.wrap_constant(session.really(operator.concat, [a, b], {}))
+    kind, name = plain_base(a.python_type()), "__add__"
+    if kind in SEQUENCES and not (isinstance(a, ObjectValue) and is_overridden(session, a.cls, name)):
+        contents = [getattr(value, "content", value) for value in (a, b)]
+        made = contents[0].binary(session, operator.add, contents[1], False)
+        if made is None:
+            session.python(operator.concat, session.refused(a), session.refused(b))
+            raise session.unsupported(f"operator.concat() of {a.describe()} and {b.describe()}")
+        return made
+    if not (_is_sequence(a.python_type()) and _is_sequence(b.python_type())):
+        named = type_name(a.python_type())
+        raise session.raised(TypeError, f"'{named}' object can't be concatenated")
     return session.binary(operator.add, a, b)
+
+
+def _is_sequence(cls: type) -> bool:
+    """PySequence_Check."""
+    return not issubclass(cls, dict) and not find_missing(cls, "__getitem__")
 
 
 if hasattr(operator, "call"):

@@ -79,7 +79,7 @@ class ConstantValue(Value):
     ) -> Value | None:
         if type(self.object) in (str, bytes):
             if function is operator.mod and not reflected:
-                return session.wrap_constant(session.python(function, self.object, session.textual(other)))
+                return session.wrap_constant(session.python(function, self.object, session.text_operand(other)))
             if function is operator.mul and hasattr(other.python_type(), "__index__"):
                 return session.wrap_constant(self.object * session.integer(other))
         if getattr(other, "decides_operators", False):
@@ -155,13 +155,21 @@ class ConstantMethod(Value):
         """The methods of str that are given other objects than text."""
         args, kwargs = [session.realize(a) for a in args], session.realize_all(kwargs)
         if self.name == "join" and len(args) == 1:
-            args = [session.tuple_of_values(session.items_of(args[0], "can only join an iterable"))]
+            items = session.items_of(args[0], "can only join an iterable")
+            return session.python(text.join, [_joined(session, item) for item in items])
         elif self.name == "format_map" and len(args) == 1 and not kwargs:
             return _format(session, text, None, args[0])
         elif self.name == "format" and not all(type(v) is ConstantValue for v in (*args, *kwargs.values())):
             return _format(session, text, args, session.dict_of_values(kwargs))
         known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
         return session.python(getattr(text, self.name), *known, **named)
+
+
+def _joined(session: Session, item: Value) -> Any:
+    """What str.join is given for an item: the text that it holds, or what is refused as it is."""
+    item = session.realize(item)
+    is_text = issubclass(item.python_type(), str)
+    return session.known(item) if is_text else session.refused(item)
 
 
 def _late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:

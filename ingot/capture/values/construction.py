@@ -13,7 +13,15 @@ from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING
-from ingot.capture.values.base import NULL, Arguments, Keywords, Value, find_missing, type_name
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Keywords,
+    Raised,
+    Value,
+    find_missing,
+    type_name,
+)
 from ingot.capture.values.builtins import (
     CONSTRUCTORS,
     CONTENTS,
@@ -235,7 +243,8 @@ def _number(cls: type, *methods: str) -> Rule:
         value = args[0] if len(args) == 1 and not kwargs else None
         if value is not None and hasattr(value, "convert"):
             return value.convert(session, cls)
-        if isinstance(value, ObjectValue):
+        is_text = cls is complex and value is not None and issubclass(value.python_type(), str)
+        if isinstance(value, ObjectValue) and not is_text:
             for name in methods:
                 found = special_first(session, value, name)
                 if found is not None:
@@ -273,6 +282,10 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     found = special_first(session, args[0], "__bytes__") if args else None
     if found is not None:
         return found
+    if len(args) == 1 and not kwargs and isinstance(args[0], ObjectValue):
+        made = _bytes_of_object(session, args[0])
+        if made is not None:
+            return ConstantValue(made)
     if len(args) == 1 and not args[0].is_constant():
         if hasattr(args[0].python_type(), "__index__"):
             return call_pure(session, bytes, (ConstantValue(session.integer(args[0])),), kwargs)
@@ -283,6 +296,19 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
             return ConstantValue(bytes(_bytes_read(session, args[0])))
         args = (session.list_of(args[0]), *args[1:])
     return call_pure(session, bytes, args, kwargs)
+
+
+def _bytes_of_object(session: Session, value: ObjectValue) -> bytes | None:
+    """bytes() of a number, text or bytes; None for what is read as an iterable."""
+    if issubclass(value.cls, str):
+        raise session.raised(TypeError, "string argument without an encoding")
+    if not find_missing(value.cls, "__index__"):
+        try:
+            return session.python(bytes, session.index_sized(value, OverflowError))
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(), TypeError):
+                raise
+    return bytes(session.known(value)) if issubclass(value.cls, bytes) else None
 
 
 def _bytes_read(session: Session, value: Value) -> Iterator[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
-from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.base import NULL, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import is_plain_key, matching_key, ordered_key_error
 from ingot.capture.values.objects import IdentityKey
@@ -430,8 +430,15 @@ class SetValue(Container):
     @staticmethod
     def _sought(session: Session, item: Value) -> Any:
         """The key of what is looked for: in the place of a set, a frozenset of its members."""
-        is_set = isinstance(item, SetValue) and item.cls is set
-        return (session.set_of(item, frozenset) if is_set else item).key(session)
+        if not issubclass(item.python_type(), set):
+            return item.key(session)
+        try:
+            return item.key(session)
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(), TypeError):
+                raise
+        content = session.realize(getattr(item, "content", item))
+        return session.set_of(content, frozenset).key(session)
 
     # -- all of them ---------------------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ class ObjectValue(Value):
     def plain_attribute(self, session: Session, name: str) -> Value | None:
         """What object.__getattribute__ finds; None where it finds nothing."""
         if name == "__class__":
-            return session.wrap_constant(self.cls)
+            return session.wrap_constant(self.python_type())
         if name == "__dict__" and self.cls.__dictoffset__:
             return self.all_attributes(session)
         raw = session.class_lookup(self.cls, name)
@@ -421,6 +421,11 @@ class StandIn(ObjectValue):
 def instance_of(cls: type) -> ObjectValue:
     """A new instance of a class written in Python."""
     return StandIn(cls) if getattr(cls, "replaces", None) is not None else ObjectValue(cls)
+
+
+def is_overridden(session: Session, cls: type, name: str) -> bool:
+    """Whether a class defines a method in Python."""
+    return isinstance(session.class_lookup(cls, name), FunctionType)
 
 
 def plain_base(cls: type) -> type:

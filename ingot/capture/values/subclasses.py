@@ -8,9 +8,15 @@ from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDe
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.sources import Source
-from ingot.capture.values.base import NativeMethod, Value
+from ingot.capture.values.base import NativeMethod, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue, plain_base
+from ingot.capture.values.objects import (
+    BINARY_METHODS,
+    INPLACE_METHODS,
+    ObjectValue,
+    is_overridden,
+    plain_base,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -21,6 +27,9 @@ SEQUENCES = frozenset({list, tuple, str, bytes, deque})
 OF_SEQUENCES = frozenset({operator.add, operator.mul, operator.iadd, operator.imul})
 
 _OPERATORS = {name for names in BINARY_METHODS.values() for name in names} | {n for n, _ in INPLACE_METHODS.values()}
+
+_IN_PLACE = frozenset(name for name, _ in INPLACE_METHODS.values())
+"""They give the instance itself; other methods of an immutable class give what the instance holds."""
 
 
 class BuiltinObject(ObjectValue):
@@ -98,6 +107,8 @@ class BuiltinObject(ObjectValue):
         if answer is not None or reflected and plain is operator.add:
             return answer
         content = self.content
+        if plain is operator.mul and find_missing(other.python_type(), "__index__"):
+            return None
         other = getattr(other, "content", other)
         if plain is operator.add and isinstance(content, ConstantValue):
             if content.python_type() is not other.python_type():
@@ -107,7 +118,7 @@ class BuiltinObject(ObjectValue):
 
     def overrides(self, session: Session, *names: str) -> bool:
         """Whether the class defines one of these methods in Python."""
-        return any(isinstance(session.class_lookup(self.cls, name), FunctionType) for name in names)
+        return any(is_overridden(session, self.cls, name) for name in names)
 
 
 class NamespaceObject(ObjectValue):
@@ -153,4 +164,4 @@ class _OnContent:
         if self.name in _OPERATORS - {"__iadd__"}:
             args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])
         made = session.call(method, args, kwargs)
-        return owner if made is owner.content and self.name not in ("__getitem__", "pop") else made
+        return owner if made is owner.content and self.name in _IN_PLACE else made
