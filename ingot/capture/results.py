@@ -52,6 +52,7 @@ from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.keys import plain_key
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.subclasses import BuiltinObject
@@ -209,7 +210,7 @@ class Results:
         return made
 
     def _set(self, value: SetValue) -> Recipe:
-        if not all(map(is_plain_key, value.entries)):
+        if not all(is_plain_key(plain_key(key)) for key in value.entries):
             return residual.Collection(value.cls, self._items(list(value.entries.values())))
         members = [value.entries[key] for key in _building_order(value)]
         return Call(value.cls, (residual.Collection(tuple, self._items(members)),))

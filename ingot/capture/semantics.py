@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing, type_name
+from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing, find_owner, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber, tell_apart
+from ingot.capture.values.keys import plain_key
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -158,7 +159,7 @@ class Semantics:
             if isinstance(value, SequenceValue):
                 return value._build([self.known(item) for item in value.items])
             if isinstance(value, DictValue):
-                entries = {key: self.known(item) for key, item in value.entries.items()}
+                entries = {plain_key(key): self.known(item) for key, item in value.entries.items()}
                 if value.cls is defaultdict:
                     return defaultdict(self.known(value.factory), entries)
                 return OrderedDict(entries) if value.cls is OrderedDict else entries
@@ -419,6 +420,10 @@ class Semantics:
             if of_tensor is not None:
                 return of_tensor
         first = right.python_type() is not left.python_type() and self.comes_first(function, right, left)
+        if first and self._has_in_place(function, left):
+            made = left.binary(self, function, right, False)
+            if made is not None:
+                return made
         if first and (made := right.binary(self, self._plain(function), left, True)) is not None:
             return made
         wanted = function
@@ -433,6 +438,16 @@ class Semantics:
         if function in (operator.eq, operator.ne):
             return ConstantValue(self.same(left, right) == (function is operator.eq))
         return self._no_operator(wanted, left, right)
+
+    @staticmethod
+    def _has_in_place(function: Callable[[Any, Any], Any], left: Value) -> bool:
+        """Whether an in-place operator has a method of its own, which is asked before the right
+        operand: `+=` and `*=` of a list come after it."""
+        if function not in INPLACE_METHODS:
+            return False
+        name, plain = INPLACE_METHODS[function]
+        owner = find_owner(left.python_type(), name)
+        return owner is not None and not (plain in OF_SEQUENCES and owner in SEQUENCES)
 
     @staticmethod
     def _plain(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Keywords, Value
+from ingot.capture.values.keys import plain_key
 
 
 def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> InterpreterFrame | None:
@@ -53,7 +54,8 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
 @handles("CALL_FUNCTION_EX")
 def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
     kwargs = frame.session.entries_of(frame.pop()) if has_keywords else {}
+    kwargs = {plain_key(name): value for name, value in kwargs.items()}
     args = _unpacked(frame, frame.pop())
     if not all(isinstance(name, str) for name in kwargs):
         raise frame.session.raised(TypeError, "keywords must be strings")
-    return _call(frame, args, dict(kwargs))
+    return _call(frame, args, kwargs)

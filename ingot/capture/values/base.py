@@ -241,6 +241,11 @@ def find_missing(cls: type, name: str) -> bool:
     return all(name not in vars(owner) for owner in cls.__mro__)
 
 
+def find_owner(cls: type, name: str) -> type | None:
+    """The first class along the resolution order that has the name."""
+    return next((owner for owner in cls.__mro__ if name in vars(owner)), None)
+
+
 class NativeMethod(Value):
     """A method of a built-in type, carried out by the value itself (`method_append` of ListValue and the like)."""
 

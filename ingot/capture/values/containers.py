@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import dict_base
 from ingot.capture.values.base import NULL, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import is_plain_key, matching_key, ordered_key_error
-from ingot.capture.values.objects import IdentityKey
+from ingot.capture.values.keys import is_plain_key, matching_key, ordered_key_error, plain_key
+from ingot.capture.values.objects import ContentKey, IdentityKey
 from ingot.capture.values.sequences import (
     Container,
     ListValue,
@@ -123,7 +123,7 @@ class DictValue(Container):
     # -- all of it -----------------------------------------------------------------------------------------------------
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        return {k: v.argument(leaf) for k, v in self.entries.items()}
+        return {plain_key(k): v.argument(leaf) for k, v in self.entries.items()}
 
     def length(self, session: Session) -> int:
         return len(self.entries)
@@ -458,6 +458,8 @@ class SetValue(Container):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
+        if function in _SET_UPDATES and not reflected:
+            other = getattr(other, "content", other)  # of a subclass, whatever it overrides
         if not isinstance(other, SetValue):
             return None
         if function in _SET_UPDATES and not reflected and self.cls is set:
@@ -679,6 +681,8 @@ def _set_like(hashed: Any, members: dict[int, Value]) -> SetValue:
 
 def _hashes_alike(key: Any) -> bool:
     """Whether a key has the same hash at every call: it is a constant, or an outside object that is guarded itself."""
+    if isinstance(key, ContentKey):
+        return _hashes_alike(key.content)
     if isinstance(key, IdentityKey):
         return key.value.source is not None and not getattr(key.value, "decides_operators", False)
     return all(map(_hashes_alike, key)) if isinstance(key, (tuple, frozenset)) else True

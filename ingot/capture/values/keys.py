@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.values.base import Value
 from ingot.capture.values.exceptions import ExceptionValue
-from ingot.capture.values.objects import IdentityKey, ObjectValue
+from ingot.capture.values.objects import ContentKey, IdentityKey, ObjectValue
 from ingot.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ _PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 def is_plain_key(key: Any) -> bool:
     """Whether a key is looked up by value, without code of the user's."""
     return type(key) in _PLAIN_KEYS or is_plain_constant(key)
+
+
+def plain_key(key: Any) -> Any:
+    """The key of what an instance of a subclass holds in place of that of the instance."""
+    if isinstance(key, ContentKey):
+        return plain_key(key.content)
+    return tuple(map(plain_key, key)) if type(key) is tuple else key
 
 
 def outside_key(session: Session, key: Any) -> Any:

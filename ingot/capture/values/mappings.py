@@ -13,6 +13,7 @@ from ingot.capture.sources import AttrSource, InstanceDictSource, Source
 from ingot.capture.values.base import NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
+from ingot.capture.values.keys import plain_key
 from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.outside_containers import OutsideDict
 
@@ -39,7 +40,7 @@ class InstanceDict(OutsideDict):
     def write(self, session: Session, key: Any, value: Value) -> None:
         fields = session.effects.attributes_of(self.owner, self.object)
         session.effects.change(session, self.owner, self.owner.object, fields)
-        fields.write(key, value)
+        fields.write(plain_key(key), value)
 
 
 class AttributesDict(DictValue):
@@ -53,6 +54,9 @@ class AttributesDict(DictValue):
 
     def identity(self) -> Any:
         return self.owner.attributes
+
+    def write(self, session: Session, key: Any, value: Value) -> None:
+        super().write(session, plain_key(key), value)
 
 
 class OwnItems(DictValue):

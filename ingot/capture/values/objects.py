@@ -60,6 +60,26 @@ class IdentityKey:
         return self
 
 
+class ContentKey(IdentityKey):
+    """An instance of a subclass that hashes and compares as the built-in class does, as a key of a
+    captured dict: `content` is the key of what it holds."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, value: Value, content: Any) -> None:
+        super().__init__(value.identity(), value)
+        self.content = content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return self.content == (other.content if isinstance(other, ContentKey) else other)
+
+    def outside(self, session: Session) -> Any:
+        return self.content
+
+
 class HashedKey(IdentityKey):
     """An object whose class says how it hashes and compares, as a key of a captured dict."""
 

@@ -14,7 +14,7 @@ from ingot.capture.sources import DerivedSource, ItemSource, dict_keys, set_memb
 from ingot.capture.values.base import NULL, LazyValue, Value
 from ingot.capture.values.containers import DictValue, SetValue
 from ingot.capture.values.keys import held_key, is_plain_key, outside_key
-from ingot.capture.values.objects import IdentityKey
+from ingot.capture.values.objects import ContentKey, IdentityKey
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -71,7 +71,8 @@ class OutsideDict(DictValue):
         return session.effects.found(dict.__getitem__(self.object, key), self.item_source(key))
 
     def write(self, session: Session, key: Any, value: Value) -> None:
-        key = outside_key(session, key)
+        if not isinstance(key, ContentKey):  # which becomes the key where there is none yet
+            key = outside_key(session, key)
         fields = session.effects.items_of(self)
         session.effects.change(session, self, self.object, fields)
         fields.write(key, value)
@@ -144,7 +145,8 @@ class OutsideSet(SetValue):
         return answer
 
     def add(self, session: Session, key: Any, member: Value) -> None:
-        key = outside_key(session, key)
+        if not isinstance(key, ContentKey):
+            key = outside_key(session, key)
         self._write(session, key, member)
         if self._whole:
             super().add(session, key, member)

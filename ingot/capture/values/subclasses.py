@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
+from collections.abc import Iterable, Iterator
 from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
     INPLACE_METHODS,
+    ContentKey,
     ObjectValue,
     is_overridden,
     plain_base,
@@ -50,7 +52,7 @@ class BuiltinObject(ObjectValue):
     def key(self, session: Session) -> Any:
         if not self.hashes_plainly() or self.cls.__hash__ is None:
             return super().key(session)
-        return self.content.key(session)
+        return ContentKey(self, self.content.key(session))
 
     def argument(self, leaf: Any) -> Any:
         return self.content.argument(leaf)
@@ -119,6 +121,43 @@ class BuiltinObject(ObjectValue):
     def overrides(self, session: Session, *names: str) -> bool:
         """Whether the class defines one of these methods in Python."""
         return any(is_overridden(session, self.cls, name) for name in names)
+
+
+_HOOKS = ("__getattr__", "__getattribute__")
+_WITHOUT_HOOKS = frozenset("full view sum expand".split())
+"""Functions of torch that look up no attribute of a number."""
+
+_READS_DATA = frozenset("tensor new_tensor as_tensor asarray".split())
+_READ_AS_SEQUENCE = ("__len__", "__iter__", "__getitem__")
+
+
+def refuse_overrides(
+    session: Session, name: str, args: Iterable[Value], kwargs: dict[str, Value]
+) -> None:
+    """Ends the graph before a function of torch that would ask a method which the class of an
+    argument overrides: only torch knows which, and how often."""
+    for arg in (*args, *kwargs.values()):
+        held = getattr(arg, "items", None)
+        if isinstance(held, list):
+            refuse_overrides(session, name, held, {})
+        if isinstance(arg, BuiltinObject):
+            asked = [n for n in _asked_by_torch(arg, name, kwargs) if arg.overrides(session, n)]
+            if asked:
+                raise session.unsupported(f"{name} may ask {asked[0]} of {arg.describe()}")
+
+
+def _asked_by_torch(value: BuiltinObject, name: str, kwargs: dict[str, Value]) -> Iterator[str]:
+    base = plain_base(value.cls)
+    is_list = base in (list, tuple)
+    is_index = name in ("__getitem__", "getitem", "__setitem__", "setitem")
+    if not (name in _WITHOUT_HOOKS or is_index and base is not list):
+        yield from _HOOKS
+    if name in _READS_DATA or is_list and is_index:
+        yield from _READ_AS_SEQUENCE if is_list else ("__getitem__",)
+    if base is int and name in _READS_DATA and (name == "new_tensor" or kwargs):
+        yield "__float__"
+    if is_list:
+        yield "__index__"
 
 
 class NamespaceObject(ObjectValue):

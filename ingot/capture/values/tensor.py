@@ -16,7 +16,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
-from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
 from ingot.graph.fakes import data_of, shows_the_same
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
@@ -219,6 +219,7 @@ class TensorValue(Value):
         made = METHODS["__getitem__"](session, self, [key], {})
         if made is not None:
             return made
+        refuse_overrides(session, "getitem", [key], {})
         return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
@@ -227,6 +228,7 @@ class TensorValue(Value):
             value = value.element(session, self.fake.dtype) or value
         if METHODS["__setitem__"](session, self, [key, value], {}) is None:
             pair = session.deep(key), session.realize(value)
+            refuse_overrides(session, "setitem", pair, {})
             session.graph.call(session, "call_function", operator.setitem, (self, *pair), {})
 
     def contains(self, session: Session, item: Value) -> bool:
@@ -250,6 +252,8 @@ class TensorValue(Value):
         if hasattr(other, "as_operand"):
             other = other.as_operand(session)
         if isinstance(other, BuiltinObject):
+            if not reflected:
+                refuse_overrides(session, function.__name__, [other], {})
             other = other.content
         if isinstance(other, EnumValue) and isinstance(other.object, int):
             other = ConstantValue(int(other.object))
@@ -287,6 +291,7 @@ class TensorValue(Value):
             return self._type(session, args, kwargs)
         if name in _WITHOUT_ARGUMENTS and not args and not kwargs:
             return session.wrap_constant(self.length(session)) if name == "__len__" else self._is_inference(session)
+        refuse_overrides(session, name, args, kwargs)
         if not name.startswith("new_"):  # which look at the type of what they are given
             args = [a.as_operand(session) if _is_double(a) else a for a in args]  # type: ignore[attr-defined]
         try:

@@ -28,6 +28,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
+from ingot.capture.values.subclasses import refuse_overrides
 from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
 from ingot.graph.symbols import INTEGERS, too_large
@@ -135,6 +136,7 @@ class TorchFunction(Value):
         if made is not None:
             return made
         values, named = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
+        refuse_overrides(session, getattr(self.object, "__name__", ""), values, named)
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
         except NotConstant as unknown:
