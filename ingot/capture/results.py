@@ -48,11 +48,11 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
+from ingot.capture.values.keys import plain_key
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
-from ingot.capture.values.keys import plain_key
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.subclasses import BuiltinObject

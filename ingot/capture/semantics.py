@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Raised, Value, find_missing, find_owner, type_name
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Keywords,
+    NotConstant,
+    Raised,
+    Value,
+    find_missing,
+    find_owner,
+    type_name,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue

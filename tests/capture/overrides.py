@@ -1,5 +1,8 @@
 """Subclasses of built-in types that override a method, in operations that may or may not ask for it:
-CPython's C code decides which override counts, and where the content is used instead."""
+CPython's C code decides which override counts, and where the content is used instead.
+
+`python -m tests.capture.overrides [base ...]` compares all of the table, test_overrides.py a part.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,7 +102,7 @@ s - p | s * 2 | 2 * s | s * 1.5 | 1.5 * s | s + None | operator.or_(s, o) | x * 
 s < x | x < s | x - s | list(itertools.chain(s, [5])) | isinstance(s, int) | type(s) | callable(s)
 -s | abs(s) | operator.truth(s) | next(iter(s)) | {1}.union(s) | {1, 5}.difference(s)
 {1, 5}.intersection(s) | {1, 5}.issubset(s) | {1}.issuperset(s) | {5}.isdisjoint(s)
-s >= o | s > p | p >= s | s / 2 | 2 / s | s | o | p | s | s & o | p & s | s ^ o | s - o | o - p | s // 2 | s % 2
+s >= o | s > p | p >= s | s / 2 | 2 / s | operator.or_(p, s) | s & o | p & s | s ^ o | s - o | o - p | s // 2 | s % 2
 s ** 2 | divmod(s, 2) | ~s | +s | complex(s) | str(s) | repr(s) | f'{s}' | f'{s!r:>9}' | '%s' % (s,) | '%d' % s
 format(s, '') | hash(s) | {s: 1}[p] | {p: 1}[s] | {s} == {p} | len({s, p}) | s is s | s[-1] | s.copy() | s.__len__()
 reversed(s).__class__ | bin(s) | chr(s) | bytes(s) | slice(s).indices(9) | 'abc'[s] | 'abc' * s | (1, 2) * s
@@ -112,6 +116,32 @@ functools.reduce(operator.add, s) | list(itertools.islice(s, 1)) | list(itertool
 isinstance(s, (list, dict)) | issubclass(type(s), tuple) | getattr(s, 'real', 0) | s.__class__ | vars(s) | dir(s)[:1]
 """
 STATEMENTS = [
+    "found = s | o",
+    "found = s[:], s.__getitem__(slice(None))",
+    "found = p | s",
+    "found = s | p",
+    "found = other = {1, 9}\nfound -= s\nfound = found, found is other",
+    "found = other = {'z': 9}\nfound |= s\nfound = found, found is other",
+    "found = {s: 1}",
+    "found = {p: 1}\nfound[s] = 2",
+    "found = {**{s: 1}, p: 2}",
+    "found = dict.fromkeys([s, p], 3)",
+    "found = len(called(**{s: 1})[1])",
+    "found = {(s, 1): 2}, (p, 1) in {(s, 1): 2}",
+    "found = [{s}, {p, s}, {s} | {p}, {p} | {s}, {s} & {p}]",
+    "found = list({s: 1}), [*{s}][0] is s",
+    "found = '%s %r' % (s, [s])",
+    "found = '%.1f %x' % (s, s)",
+    "found = 'a' % s",
+    "found = '%(a)s' % s",
+    "found = list(itertools.islice(itertools.count(s), 2))",
+    "found = list(itertools.combinations('abcd', s))",
+    "found = list(itertools.product('ab', repeat=s))",
+    "found = 'ab'.endswith(s), 'abc'.find(s)",
+    "found = bytearray(s)",
+    "found = torch.tensor([s, s])",
+    "found = torch.add(x, s)",
+    "found = x.clone()\nfound[s] = 2",
     "a, b = s\nfound = a, b",
     "a, *b = s\nfound = a, b",
     "found = []\nfor v in s:\n    found.append(v)",
@@ -180,28 +210,37 @@ def pieces() -> Iterator[str]:
     yield from STATEMENTS
 
 
-def compare(base: type, name: str, outside: bool) -> batches.Tally:
-    """All operations on instances of one subclass, made inside the compiled function or outside."""
+def compare(
+    base: type, name: str, outside: bool, first: int = 0, part: int = 1
+) -> batches.Tally:
+    """The operations on instances of one subclass, made inside the compiled function or outside:
+    all, or one of `part` from the `first` on."""
     space: dict[str, Any] = {
         "LOG": LOG, "Sub": subclass(base, name), "called": called, "torch": torch, "math": math,
         "operator": operator, "itertools": itertools, "collections": collections,
         "functools": functools, "copy": copy,
     }  # fmt: skip
-    first, second = VALUES[base]
-    make = f"(Sub({first}), Sub({second}), {base.__name__}({first}))"
+    value, other = VALUES[base]
+    make = f"(Sub({value}), Sub({other}), {base.__name__}({value}))"
     begin = f"s = o = p = None\ns, o, p = {'made' if outside else make}\nLOG.clear()\n"
     made = (lambda: eval(make, space)) if outside else None
-    return batches.run([begin + piece for piece in pieces()], space, ("list(LOG)", "s"), made)
+    chosen = itertools.islice(pieces(), first, None, part)
+    return batches.run([begin + piece for piece in chosen], space, ("list(LOG)", "s"), made)
 
 
-def main() -> None:
-    """Prints what differs: there are differences still, which is why this is no test yet."""
-    for base, outside in itertools.product(VALUES, (False, True)):
+def main(names: list[str]) -> int:
+    """Prints what differs of some of the base classes, or of all."""
+    bases = [base for base in VALUES if not names or base.__name__ in names]
+    found = 0
+    for base, outside in itertools.product(bases, (False, True)):
         total = batches.Tally()
         for name in RESULTS:
             total.add(compare(base, name, outside))
         print(base.__name__, "outside" if outside else "inside", total, flush=True)
+        found += len(total.differences)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    sys.exit(bool(main(sys.argv[1:])))

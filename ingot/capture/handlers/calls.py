@@ -7,6 +7,7 @@ from typing import Any
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Keywords, Value
 from ingot.capture.values.keys import plain_key
+from ingot.capture.values.objects import IdentityKey
 
 
 def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> InterpreterFrame | None:
@@ -51,10 +52,17 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
     return session.unpacked(args)
 
 
+def _name(frame: InterpreterFrame, key: Any) -> Any:
+    """The name of an argument: of an instance of a subclass of str, the text."""
+    key = plain_key(key)
+    is_text = isinstance(key, IdentityKey) and issubclass(key.value.python_type(), str)
+    return frame.session.known(key.value) if is_text else key
+
+
 @handles("CALL_FUNCTION_EX")
 def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
     kwargs = frame.session.entries_of(frame.pop()) if has_keywords else {}
-    kwargs = {plain_key(name): value for name, value in kwargs.items()}
+    kwargs = {_name(frame, key): value for key, value in kwargs.items()}
     args = _unpacked(frame, frame.pop())
     if not all(isinstance(name, str) for name in kwargs):
         raise frame.session.raised(TypeError, "keywords must be strings")

@@ -281,7 +281,7 @@ def special_first(session: Session, value: Value, name: str, *args: Value) -> Va
 @rule(polyfills.fails)
 def fails(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
     known = [session.stand_in(a) for a in args]
-    session.python(function.constant(), *known, **{k: session.known(v) for k, v in kwargs.items()})
+    session.python(function.constant(), *known, **{k: session.stand_in(v) for k, v in kwargs.items()})
     raise session.unsupported(f"{function.describe()} is given arguments that it may refuse")
 
 

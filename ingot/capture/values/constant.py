@@ -101,7 +101,7 @@ class ConstantValue(Value):
         """The operator with what an instance of a subclass holds, by this number's own method: the
         other's were asked before, or are not asked."""
         _, plain = INPLACE_METHODS.get(function, ("", function))
-        method = getattr(type(self.object), BINARY_METHODS[plain][reflected], None)
+        method = method_of(type(self.object), BINARY_METHODS[plain][reflected])
         made = NotImplemented if method is None else session.python(method, self.object, number)
         return None if made is NotImplemented else session.wrap_constant(made)
 

@@ -11,7 +11,7 @@ from ingot.capture.effects import dict_base
 from ingot.capture.values.base import NULL, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import is_plain_key, matching_key, ordered_key_error, plain_key
-from ingot.capture.values.objects import ContentKey, IdentityKey
+from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
 from ingot.capture.values.sequences import (
     Container,
     ListValue,
@@ -77,11 +77,13 @@ class DictValue(Container):
 
     # -- one key -------------------------------------------------------------------------------------------------------
 
+    @asks_once
     def find(self, session: Session, key: Any) -> Value | None:
         """What it holds for a key; None where it has no such key."""
         found = self._entries.get(key)
         return found if found is not None else self._entries.get(matching_key(session, key, self._entries))
 
+    @asks_once
     def write(self, session: Session, key: Any, value: Value) -> None:
         """Sets a key, or deletes it (NULL)."""
         self._writable(session)
@@ -92,6 +94,7 @@ class DictValue(Container):
         else:
             self._entries[key] = value
 
+    @asks_once
     def remove(self, session: Session, key: Any) -> Value | None:
         """Deletes a key, and gives what it held; None where it has no such key."""
         found = self.find(session, key)
@@ -195,6 +198,7 @@ class DictValue(Container):
         assert value is not None
         return TupleValue([session.wrap_key(key), value], tuple)
 
+    @asks_once
     def method_setdefault(self, session: Session, key: Value, default: Value = NONE) -> Value:
         name = key.key(session)
         found = self.find(session, name)
@@ -407,10 +411,12 @@ class SetValue(Container):
 
     # -- one member ----------------------------------------------------------------------------------------------------
 
+    @asks_once
     def holds(self, session: Session, key: Any) -> bool:
         """Whether a key is a member."""
         return key in self._entries or matching_key(session, key, self._entries) in self._entries
 
+    @asks_once
     def add(self, session: Session, key: Any, member: Value) -> None:
         """set.add."""
         key = matching_key(session, key, self._entries)
@@ -418,6 +424,7 @@ class SetValue(Container):
             self._entries[key] = member
             self.hashed.add(key)
 
+    @asks_once
     def discard(self, session: Session, key: Any) -> None:
         """set.discard."""
         key = matching_key(session, key, self._entries)
@@ -541,6 +548,7 @@ class SetValue(Container):
         self.discard(session, self._sought(session, item))
         return NONE
 
+    @asks_once
     def method_remove(self, session: Session, item: Value) -> Value:
         if not self.contains(session, item):
             raise session.raised(KeyError, item)

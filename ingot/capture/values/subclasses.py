@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.sources import Source
 from ingot.capture.values.base import NativeMethod, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
     INPLACE_METHODS,
@@ -203,4 +204,13 @@ class _OnContent:
         if self.name in _OPERATORS - {"__iadd__"}:
             args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])
         made = session.call(method, args, kwargs)
-        return owner if made is owner.content and self.name in _IN_PLACE else made
+        if made is not owner.content:
+            return made
+        return owner if self.name in _IN_PLACE else _without_class(session, made)
+
+
+def _without_class(session: Session, content: Value) -> Value:
+    """What an instance holds, as an object of its own."""
+    if isinstance(content, TupleValue):
+        return TupleValue(content.items, tuple)
+    return session.set_of(content, frozenset) if content.python_type() is frozenset else content
