@@ -40,10 +40,9 @@ class Iterator:
 @_replaces(enumerate)
 class enumerate_(Iterator):
     def __init__(self, iterable: Any, start: Any = 0) -> None:
-        if not isinstance(start, int):
-            if not hasattr(type(start), "__index__"):
-                fails(enumerate, (), start)
-            start = operator.index(start)
+        if not hasattr(type(start), "__index__"):
+            fails(enumerate, (), start)
+        start = operator.index(start)
         self.iterator, self.position = iter(iterable), start
 
     def __next__(self) -> Any:
@@ -333,9 +332,13 @@ class islice(Iterator):
     def __init__(self, iterable: Any, *bounds: Any) -> None:
         if not bounds or len(bounds) > 3:
             fails(itertools.islice, (), *bounds)
+        for bound in bounds:
+            if bound is not None and not hasattr(type(bound), "__index__"):
+                fails(itertools.islice, (), *bounds)
+        bounds = [None if bound is None else operator.index(bound) for bound in bounds]
         limits = slice(*bounds)
-        for bound in (limits.start, limits.stop, limits.step):
-            if bound is not None and (not hasattr(type(bound), "__index__") or bound < 0):
+        for bound in bounds:
+            if bound is not None and bound < 0:
                 fails(itertools.islice, (), *bounds)
         if limits.step == 0:
             fails(itertools.islice, (), *bounds)
@@ -686,7 +689,10 @@ class product(_Counted):
     rebuild = _advanced(itertools.product)
 
     def __init__(self, *iterables: Any, repeat: Any = 1) -> None:
-        if not hasattr(type(repeat), "__index__") or repeat < 0:
+        if not hasattr(type(repeat), "__index__"):
+            fails(itertools.product, repeat=repeat)
+        repeat = operator.index(repeat)
+        if repeat < 0:
             fails(itertools.product, repeat=repeat)
         super().__init__([tuple(iterable) for iterable in iterables], {"repeat": repeat})
 
@@ -712,7 +718,10 @@ class combinations(_Counted):
     rebuild = _advanced(itertools.combinations)
 
     def __init__(self, iterable: Any, r: Any) -> None:
-        if not hasattr(type(r), "__index__") or r < 0:
+        if not hasattr(type(r), "__index__"):
+            fails(itertools.combinations, (), r)
+        r = operator.index(r)
+        if r < 0:
             fails(itertools.combinations, (), r)
         super().__init__([tuple(iterable)], {"r": r})
 
@@ -738,7 +747,10 @@ class combinations_with_replacement(_Counted):
     rebuild = _advanced(itertools.combinations_with_replacement)
 
     def __init__(self, iterable: Any, r: Any) -> None:
-        if not hasattr(type(r), "__index__") or r < 0:
+        if not hasattr(type(r), "__index__"):
+            fails(itertools.combinations_with_replacement, (), r)
+        r = operator.index(r)
+        if r < 0:
             fails(itertools.combinations_with_replacement, (), r)
         super().__init__([tuple(iterable)], {"r": r})
 
@@ -763,9 +775,12 @@ class permutations(_Counted):
 
     def __init__(self, iterable: Any, r: Any = None) -> None:
         pool = tuple(iterable)
-        if r is not None and (not isinstance(r, int) or r < 0):
+        if r is not None and not isinstance(r, int):
             fails(itertools.permutations, (), r)
-        super().__init__([pool], {"r": len(pool) if r is None else r})
+        r = len(pool) if r is None else operator.index(r)
+        if r < 0:
+            fails(itertools.permutations, (), r)
+        super().__init__([pool], {"r": r})
 
     def rows(self, pool: Any, r: Any) -> Any:
         n = len(pool)
