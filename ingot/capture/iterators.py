@@ -335,7 +335,7 @@ class islice(Iterator):
         for bound in bounds:
             if bound is not None and not hasattr(type(bound), "__index__"):
                 fails(itertools.islice, (), *bounds)
-        bounds = [None if bound is None else operator.index(bound) for bound in bounds]
+        bounds = tuple([None if bound is None else operator.index(bound) for bound in bounds])
         limits = slice(*bounds)
         for bound in bounds:
             if bound is not None and bound < 0:
