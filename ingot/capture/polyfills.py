@@ -61,8 +61,8 @@ class _Position:
 
 
 def sorting(count: int, reverse: Any, answers: str) -> tuple[list[int] | None, int, int]:
-    """How list.sort goes on with `count` elements after "1" and "0" for its first comparisons: the sorted positions where
-    it is done, else the two positions that it compares next."""
+    """How list.sort goes on with `count` elements after "1" and "0" for its first comparisons: the sorted
+    positions where it is done, else the two positions that it compares next."""
     left = iter(answers)
     positions = [_Position(i, left) for i in range(count)]
     try:
