@@ -287,7 +287,7 @@ def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
         if made is not None:
             return ConstantValue(made)
     if len(args) == 1 and not args[0].is_constant():
-        if hasattr(args[0].python_type(), "__index__"):
+        if not isinstance(args[0], ObjectValue) and hasattr(args[0].python_type(), "__index__"):
             return call_pure(session, bytes, (ConstantValue(session.integer(args[0])),), kwargs)
         if not session.is_iterable(args[0]):
             kind = type_name(args[0].python_type())
