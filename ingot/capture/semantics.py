@@ -118,6 +118,12 @@ _ALLOWED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getit
 _ALLOWED |= {"__weakref__", "__slots__", "__doc__", "__annotations__", "__qualname__", "__orig_bases__", "__hash__"}
 
 
+def _named_as(cls: type, bases: tuple[type, ...], space: dict[str, Any]) -> type:
+    """A class that errors call as they call `cls`."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, bases, {**names, **space})
+
+
 def _refusing(value: ObjectValue) -> dict[str, Any]:
     """The special methods of a class for a stand-in of its instances: whoever calls one of them needs the value."""
     owners = value.cls.__mro__[: value.cls.__mro__.index(plain_base(value.cls))]
@@ -131,7 +137,7 @@ def _unknown_instance(value: Value) -> Any:
     cls = value.python_type()
     special = {name for name in dir(cls) if name.startswith("__") and name.endswith("__")}
     names = special - set(dir(object)) - _ALLOWED
-    return type(cls.__name__, (), {name: _stand_in_for(value) for name in names})()
+    return _named_as(cls, (), {name: _stand_in_for(value) for name in names})()
 
 
 _SCALARS = frozenset({int, float, complex, str, bytes})
@@ -524,9 +530,9 @@ class Semantics:
                     return _UNKNOWN
                 content = specialize(self)  # C code reads the number itself
             space = _refusing(value) if refusing else {}
-            return type(cls.__name__, (base,), space)(content)
+            return _named_as(cls, (base,), space)(content)
         if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
-            return type(cls.__name__, (), _refusing(value) if refusing else {})()
+            return _named_as(cls, (), _refusing(value) if refusing else {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
 
     def _content_of(self: Session, value: BuiltinObject) -> Any:  # type: ignore[misc]
@@ -567,7 +573,7 @@ class Semantics:
         """An object that a C function refuses as it does the value's, for one that it does refuse:
         what an instance of a C class holds does not matter then, nor what else it can do."""
         found = self._stand_in(value, False)
-        return type(value.python_type().__name__, (), {})() if found is _UNKNOWN else found
+        return _named_as(value.python_type(), (), {})() if found is _UNKNOWN else found
 
     def stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """The Python object of a value, or one that a C function refuses as it does the value's."""
