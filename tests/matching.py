@@ -57,7 +57,9 @@ class Matcher:
                 f"{path} is a {type(a).__qualname__} {shown(a)}, in eager a {type(e).__qualname__} {shown(e)}"
             )
         content = CONTENT.get(type(e).__bases__[0]) if type(e).__module__ == "random_python" else None
-        if content is not None and not self._met(a, e, path):
+        if content is not None:
+            if self._met(a, e, path):
+                return None
             self._match(content(a), content(e), f"content({path})")
             return self._match_fields_of_dict(a, e, path)
         if isinstance(e, ATOMIC):
