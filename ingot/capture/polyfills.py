@@ -8,7 +8,7 @@ import functools
 import heapq
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,35 +41,35 @@ def ranking(ranks: Any, reverse: Any) -> Any:
     return None
 
 
-class _Unanswered(Exception):
-    """list.sort compares the elements at two positions."""
-
-
 class _Position:
-    """An element that is sorted: `<` gives the next of the answers that are known."""
+    """The place of an element that is sorted."""
 
-    __slots__ = ("answers", "index")
+    __slots__ = ("index", "less")
 
-    def __init__(self, index: int, answers: Iterator[str]) -> None:
-        self.index, self.answers = index, answers
+    def __init__(self, index: int, less: Callable[[int, int], Any]) -> None:
+        self.index, self.less = index, less
 
-    def __lt__(self, other: _Position) -> bool:
-        answer = next(self.answers, "")
-        if not answer:
-            raise _Unanswered(self.index, other.index)
-        return answer == "1"
+    def __lt__(self, other: _Position) -> Any:
+        return self.less(self.index, other.index)
 
 
-def sorting(count: int, reverse: Any, answers: str) -> tuple[list[int] | None, int, int]:
-    """How list.sort goes on with `count` elements after "1" and "0" for its first comparisons: the sorted
-    positions where it is done, else the two positions that it compares next."""
-    left = iter(answers)
-    positions = [_Position(i, left) for i in range(count)]
-    try:
-        positions.sort(reverse=reverse)
-    except _Unanswered as question:
-        return None, *question.args
-    return [position.index for position in positions], 0, 0
+def sorted_positions(count: int, reverse: Any, less: Callable[[int, int], Any]) -> list[int]:
+    """The order in which list.sort puts `count` elements, of which `less` compares those at two positions."""
+    positions = [_Position(i, less) for i in range(count)]
+    positions.sort(reverse=reverse)
+    return [position.index for position in positions]
+
+
+def sorting(ranks: Any, reverse: Any, answers: str) -> tuple[list[int] | None, int, int]:
+    """The sorted positions, where the first comparisons are known: "1" for less and "0" for not. Capture gives None and
+    the two positions that are compared next, until all comparisons are known."""
+    known = iter(answers)
+
+    def less(i: int, j: int) -> Any:
+        answer = next(known, "")
+        return answer == "1" if answer else ranks[i] < ranks[j]
+
+    return sorted_positions(len(ranks), reverse, less), 0, 0
 
 
 def is_number(value: Any) -> bool:
@@ -192,7 +192,7 @@ def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> list[
     ranks = items if key is None else [key(item) for item in items]
     order, answers = ranking(ranks, reverse), ""
     while order is None:
-        order, first, second = sorting(len(ranks), reverse, answers)
+        order, first, second = sorting(ranks, reverse, answers)
         if order is None:
             answers += "1" if ranks[first] < ranks[second] else "0"
     return [items[i] for i in order]

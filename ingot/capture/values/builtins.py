@@ -304,10 +304,26 @@ def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
     return session.wrap_constant(order)
 
 
+class _Unanswered(Exception):
+    """list.sort compares the elements at two positions."""
+
+
 @rule(polyfills.sorting)
-def sorting(session: Session, count: Value, reverse: Value, answers: Value) -> Value:
-    known = session.known(count), session.truth(reverse), session.known(answers)
-    return session.wrap_constant(polyfills.sorting(*known))
+def sorting(session: Session, ranks: Value, reverse: Value, answers: Value) -> Value:
+    known = iter(session.known(answers))
+
+    def less(i: int, j: int) -> bool:
+        answer = next(known, "")
+        if not answer:
+            raise _Unanswered(i, j)
+        return answer == "1"
+
+    count, reverses = len(session.unpacked(ranks)), session.truth(reverse)
+    try:
+        order = polyfills.sorted_positions(count, reverses, less)
+    except _Unanswered as question:
+        return session.wrap_constant((None, *question.args))
+    return session.wrap_constant((order, 0, 0))
 
 
 @rule(polyfills.is_number)
