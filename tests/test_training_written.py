@@ -194,3 +194,50 @@ def test_the_history_of_a_written_input_dies_with_it():
     del x, result
     gc.collect()
     assert alive() is None
+
+
+def _fill_itself(x):
+    x[:] = x
+    return x * 1.5
+
+
+def _copy_itself(x):
+    y = x.copy_(x)
+    return x, y.flatten() + 1
+
+
+def _by_a_view(x):
+    view = x.movedim(0, -1)
+    view[:] = view
+    return view.sin(), x
+
+
+def _of_no_elements(x):
+    x[:0] = 7
+    return x[:0].sum() + x.cos()
+
+
+def _of_a_part(x):
+    x[1:] = x[1:]
+    return x.exp()
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("program", [_fill_itself, _copy_itself, _by_a_view, _of_no_elements, _of_a_part])
+@pytest.mark.filterwarnings("error")
+def test_written_with_its_own_value(program, gradients):
+    """Nothing is stored, and the version counts."""
+    found = []
+    for function in (program, ingot.compile(program, fullgraph=True)):
+        leaf = torch.arange(6.0).view(2, 3).requires_grad_(gradients)
+        x = leaf * 1
+        results = function(x)
+        results = results if isinstance(results, tuple) else (results,)
+        seen = [*results, x]
+        if gradients:
+            seen += torch.autograd.grad([r.sum() for r in results], leaf)
+        found.append((seen, x._version, [r.requires_grad for r in results]))
+    (expected, *of_eager), (actual, *ours) = found
+    assert ours == of_eager
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b)

@@ -267,14 +267,15 @@ class _Description:
             self.buffer(name)
         arena, peak, joined = self.value(self.plan.arena_bytes), self.peak(), self.value(self.plan.joined_bytes)
         steps: list[tuple[Any, ...]] = []
+        if self.first_write is None:  # what is written has no elements, or gets its own value
+            steps += self.version_step()
+            self.plan_steps += [None] * len(steps)
         for position in range(len(self.plan.steps)):
             described = self.steps(position)
             self.plan_steps += [position] * len(described)
             steps += described
         returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
         steps += self.allocations(returned)  # of what no step writes: empty tensors
-        if self.first_write is None and _mutated(self.plan):  # they have no elements
-            steps += self.version_step()
         self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
         outputs = self.outputs()
         return (
