@@ -28,11 +28,13 @@ from ingot.graph.partition import Partition, backward_of_part, kept_for, partiti
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
 from ingot.loops.expr import Expr, Symbol
+from ingot.loops.side_effects import has_effect
 from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
 from ingot.runtime.training import (
     Backward,
     BySizes,
+    Demand,
     ForSizes,
     Original,
     Tangent,
@@ -45,6 +47,9 @@ from ingot.runtime.training import (
 from ingot.serial import serial
 from ingot.torch_private import GRADIENTS, require
 from ingot.wrapped import is_wrapped
+
+MOST_CHOICES = 8
+"""Of inputs whose gradients are asked for, each with a backward of its own that computes no others."""
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
 """An output that is a window, on ("input" | "output", position)."""
@@ -110,12 +115,12 @@ def with_history(
     if joint.differentiable or joint.spent:
 
         @serial
-        def trace(given: tuple[bool, ...]) -> Joint:
-            outputs = frozenset(itertools.compress(joint.differentiable, given))
+        def trace(demand: Demand) -> Joint:
+            outputs = frozenset(itertools.compress(joint.differentiable, demand.given))
             with undisturbed(), paused_collection(), preserved():
                 modes.set()
                 try:
-                    return trace_part(joint, outputs, graph, fakes, context)
+                    return trace_part(joint, outputs, demand.inputs, graph, fakes, context)
                 except EagerRaises as error:  # the backward of a function that has its own
                     raise error.__cause__ or error from None
 
@@ -128,10 +133,14 @@ def with_history(
         written = [position for position, _ in joint.aten.mutations]
 
         @serial
-        def compile_vjp(kinds: tuple[bool | None, ...]) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
+        def compile_vjp(
+            kinds: tuple[bool | None, ...], asked: tuple[int, ...] | None
+        ) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
             given = tuple(kind is not None for kind in kinds)
-            wanted = backwards.wanted_for(given)
+            wanted = backwards.wanted_for(backwards.least(Demand(given, asked)))
             tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
+            if not wanted:
+                return lambda *inputs: (), ()
             gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
             inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
             return _second_derivatives(gradients, inputs, context, compilation, compile_program), wanted
@@ -229,6 +238,7 @@ def _training_program(
         backwards.graph,
         original,
         repeats=backwards.repeats,
+        acts=backwards.acts,
         inputs=joint.primals,
         outputs=joint.outputs,
         written=joint.written_outputs,
@@ -239,6 +249,7 @@ def _training_program(
         shares=joint.shares,
         reentrant=joint.reentrant,
         passed=joint.passed,
+        groups=joint.groups,
         kept_for=functools.partial(kept_for, parts),
         spent=joint.spent,
         hidden=joint.hidden,
@@ -248,14 +259,15 @@ def _training_program(
 
 
 class Backwards:
-    """The backward programs of a forward: one for each choice of outputs whose gradients come in (`given`), compiled
-    when they first do. `trace` gives the joint graph of a part. With `repeats` the gradients are computed from the
-    inputs where what is kept for all would not suffice; else the others are zeros then."""
+    """The backward programs of a forward: one for each choice of outputs whose gradients come in, and of inputs
+    whose gradients are asked for, compiled when it is first met. `trace` gives the joint graph of a part. With
+    `repeats` the gradients are computed from the inputs where what is kept for all would not suffice; else the
+    others are zeros then."""
 
     def __init__(
         self,
         parts: Partition,
-        trace: Callable[[tuple[bool, ...]], Joint],
+        trace: Callable[[Demand], Joint],
         repeats: bool,
         compilation: Compilation,
         compile_program: Compile,
@@ -267,6 +279,8 @@ class Backwards:
         self._compilation, self._compile_program = compilation, compile_program
         self._name, where = f"{compilation.name}, backward", compilation.where
         self._program: Backward | None = None
+        self._of_inputs = set[tuple[int, ...]]()  # choices of inputs that have programs of their own
+        self.acts = any(has_effect(node.target) for node in parts.backward.graph.nodes)
         self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
         kept = self.joint.outputs + sum(s.kind == "kept" for s in parts.saved)
         decided = {symbol: (kept + k, "result value", 0) for k, symbol in enumerate(parts.decided)}
@@ -276,56 +290,71 @@ class Backwards:
         return [Tangent(k, *geometry.at(sizes)) for k, geometry in zip(self.joint.differentiable, self._like)]
 
     @serial
-    def _find_wanted(self, given: tuple[bool, ...]) -> Sequence[int]:
+    def _find_wanted(self, demand: Demand) -> Sequence[int]:
         """The inputs that have a gradient then."""
-        if all(given):
+        if demand.is_whole:
             return self.joint.wanted
         try:
-            return self._part(given).wanted
+            return self._part(demand).wanted
         except Unsupported:  # a size is asked about that the joint graph does not depend on
             known = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
         try:  # which they are is no matter of sizes: those of the first call will do
-            return self._shapes.supposing(known, functools.partial(self._trace, given))[0].wanted
+            return self._shapes.supposing(known, functools.partial(self._trace, demand))[0].wanted
         except Unsupported:
-            return reached(self.parts, itertools.compress(range(len(given)), given))
+            found = reached(self.parts, itertools.compress(range(len(demand.given)), demand.given))
+            return [k for k in found if demand.inputs is None or k in demand.inputs]
+
+    def least(self, demand: Demand) -> Demand:
+        """The same demand for inputs that are told only where these are not all that have a gradient then."""
+        for_all = Demand(demand.given)
+        if demand.inputs is None or set(self.wanted_for(for_all)).issubset(demand.inputs):
+            return for_all
+        return demand
 
     @serial
-    def compile(self, given: tuple[bool, ...]) -> tuple[Backward | None, Sequence[int]]:
-        """The program, None where there is none, and which gradients it computes."""
-        wanted = self.wanted_for(given)
-        if all(given):
+    def compile(self, demand: Demand) -> tuple[Backward | None, Sequence[int]]:
+        """The program, None where there is none, and which gradients it computes: where many choices of inputs are
+        asked for, those of the others too."""
+        demand = self.least(demand)
+        if demand.inputs is not None and not self.acts:
+            self._of_inputs.add(demand.inputs)
+            if len(self._of_inputs) > MOST_CHOICES:
+                demand = Demand(demand.given)
+        wanted = self.wanted_for(demand)
+        if demand.is_whole:
             return self._run_whole, wanted
         try:
-            graph, _ = self._graph_by(self._part, given)
+            graph, _ = self._graph_by(self._part, demand)
         except Unsupported:
-            return None if self.repeats else self._compile_for_sizes(given, wanted), wanted
+            return None if self.repeats else self._compile_for_sizes(demand, wanted), wanted
         if graph is not None:
-            return self._compile_part(graph, given), wanted
-        return None if self.repeats else self._with_zeros(given, wanted), wanted
+            return self._compile_part(graph, demand), wanted
+        return None if self.repeats else self._with_zeros(demand, wanted), wanted
 
     @serial
-    def graph(self, given: tuple[bool, ...], sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
+    def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
         """The same as a graph, for these sizes if they are told. Raises Unsupported where it depends on them."""
-        if all(given):
-            return self._graph_of_whole(given, self.joint.wanted)
+        demand = self.least(demand)
+        if demand.is_whole:
+            return self._graph_of_whole(demand.given, self.joint.wanted)
         try:
-            graph, wanted = self._graph_by(self._part, given)
+            graph, wanted = self._graph_by(self._part, demand)
         except Unsupported:
             if sizes is None:
                 raise
             known = dict(zip(self.tangents.places, sizes))
             try:
-                (graph, wanted), _ = self._shapes.supposing(known, lambda: self._graph_by(self._trace, given))
+                (graph, wanted), _ = self._shapes.supposing(known, lambda: self._graph_by(self._trace, demand))
             except Unsupported:
-                graph, wanted = None, self.wanted_for(given)
+                graph, wanted = None, self.wanted_for(demand)
         if graph is not None:
-            return GraphOfBackward(graph, given, range(len(wanted)), wanted)
-        return None if self.repeats else self._graph_of_whole((True,) * len(given), wanted)
+            return GraphOfBackward(graph, demand.given, range(len(wanted)), wanted)
+        return None if self.repeats else self._graph_of_whole((True,) * len(demand.given), wanted)
 
     def _graph_by(
-        self, trace: Callable[[tuple[bool, ...]], Joint], given: tuple[bool, ...]
+        self, trace: Callable[[Demand], Joint], demand: Demand
     ) -> tuple[AtenGraph | None, Sequence[int]]:
-        part = trace(given)
+        part = trace(demand)
         return backward_of_part(self.parts, part), part.wanted
 
     def _graph_of_whole(self, takes: tuple[bool, ...], wanted: Sequence[int]) -> GraphOfBackward:
@@ -345,24 +374,27 @@ class Backwards:
             self._program = self._program_of(self._whole)
         return self._program
 
-    def _with_zeros(self, given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
-        return WithZeros(self._run_whole, self.tangents, given, self._places(wanted))
+    def _with_zeros(self, demand: Demand, wanted: Sequence[int]) -> Backward:
+        return WithZeros(self._run_whole, self.tangents, demand.given, self._places(wanted))
 
-    def _compile_part(self, graph: AtenGraph, given: tuple[bool, ...]) -> Backward:
-        outputs = ", ".join(str(k) for k in itertools.compress(self.joint.differentiable, given))
-        made = Compilation(f"{self._name} of outputs {outputs}", self._compilation.where, aten=graph)
+    def _compile_part(self, graph: AtenGraph, demand: Demand) -> Backward:
+        outputs = ", ".join(str(k) for k in itertools.compress(self.joint.differentiable, demand.given))
+        name = self._name if all(demand.given) else f"{self._name} of outputs {outputs}"
+        if demand.inputs is not None:
+            name = f"{name} for inputs {', '.join(map(str, demand.inputs))}"
+        made = Compilation(name, self._compilation.where, aten=graph)
         self._compilation.partial_backwards.append(made)
         return self._program_of(made)
 
-    def _compile_for_sizes(self, given: tuple[bool, ...], wanted: Sequence[int]) -> Backward:
+    def _compile_for_sizes(self, demand: Demand, wanted: Sequence[int]) -> Backward:
         """A program for each answer to what only this part asks of the sizes."""
         made: list[tuple[list[ShapeGuard], Backward]] = []
 
         def compile_traced() -> Backward:
-            graph, found = self._graph_by(self._trace, given)
+            graph, found = self._graph_by(self._trace, demand)
             if graph is None or found != wanted:
                 raise Unsupported("what is kept for other sizes")
-            return self._compile_part(graph, given)
+            return self._compile_part(graph, demand)
 
         @serial
         def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
@@ -372,7 +404,7 @@ class Backwards:
             try:
                 run, guards = self._shapes.supposing(sizes, compile_traced)
             except Unsupported:  # at these sizes
-                return self._with_zeros(given, wanted)
+                return self._with_zeros(demand, wanted)
             made.append((guards, run))
             return run
 
@@ -475,7 +507,7 @@ def _reason(problem: Exception) -> Unsupported:
 
 def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
     made = FakeTensor(node.meta["val"].meta, node.meta["val"].device)
-    made.is_wanted = wanted
+    made.is_wanted = made.is_followed = wanted
     return made
 
 

@@ -17,6 +17,8 @@ import ingot.pipeline
 from ingot.compiler import Compiler
 from ingot.errors import Unsupported
 from ingot.explain.compilation import Compilation
+from tests import effectful_ops
+from tests.random_functions import alike
 from tests.test_differentiation import EAGER, both, whole
 from tests.test_training import is_compiled, wanted
 
@@ -347,3 +349,64 @@ def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(monkeypatch:
     assert len(found) > 1
     for gradients in found:
         torch.testing.assert_close(*gradients)
+
+
+def test_work_for_inputs_that_are_not_asked_for_is_not_done():
+    compiled = ingot.compile(lambda x, w, v: ((x @ w).relu() @ v).sum(), fullgraph=True)
+    x, w, v = wanted(4, 5), wanted(5, 6), wanted(6, 3)
+    found = torch.autograd.grad(compiled(x, w, v), [x])
+    torch.testing.assert_close(found, torch.autograd.grad(((x @ w).relu() @ v).sum(), [x]))
+    (made,) = compilation_of(compiled).partial_backwards
+    assert "for inputs 0" in made.name and len(made.aten.outputs) == 1
+    x.grad = None
+    compiled(x, w, v).backward(inputs=[x])
+    assert torch.equal(x.grad, found[0]) and len(compilation_of(compiled).partial_backwards) == 1
+
+
+@pytest.mark.parametrize("chosen", [(0,), (1,), (0, 1), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("upstream", [False, True])
+@pytest.mark.parametrize("scaled", [effectful_ops.scaled, torch.mul])
+def test_each_choice_of_inputs(chosen, upstream, scaled):
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Any:
+        shared = scaled(x, 3.0) @ w
+        return shared.tanh() * 2, scaled(v, 0.5).exp(), shared + v
+
+    def outcome(run: Any, asked: tuple[int, ...]) -> Any:
+        torch.manual_seed(0)
+        found = list[Any]()
+        for _ in range(2):
+            leaves = [torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+            results = run(*[leaf.sin() for leaf in leaves] if upstream else leaves)
+            loss = sum(results[k].square().sum() for k in chosen)
+            of = [leaves[k] for k in asked]
+            effectful_ops.LOG.clear()
+            found.append(torch.autograd.grad(loss, of, retain_graph=True, allow_unused=True))
+            found.append([name for name, _ in effectful_ops.LOG])
+            if not effectful_ops.LOG:  # whose gradients are not differentiable
+                again = torch.autograd.grad(loss, of, create_graph=True, allow_unused=True)
+                found.append([g is None or g.requires_grad for g in again])
+            loss.backward(inputs=of, retain_graph=True)
+            found.append([leaf.grad for leaf in leaves])
+            loss.backward()
+            found.append([leaf.grad for leaf in leaves])
+        return found
+
+    compiled = whole(program)
+    choices = [c for n in (1, 2, 3) for c in itertools.combinations(range(3), n)]
+    for asked in choices + choices[::-1]:
+        assert alike(outcome(program, asked), outcome(compiled, asked)), asked
+
+
+def test_inputs_asked_for_one_by_one_share_a_program():
+    """A backward for each choice of inputs would be compiled for every parameter of a model."""
+    count = 3 * ingot.gradients.MOST_CHOICES
+
+    def program(*leaves: Tensor) -> Tensor:
+        return sum(leaf.sin() * k for k, leaf in enumerate(leaves)).sum()  # type: ignore[union-attr]
+
+    compiled, leaves = ingot.compile(program, fullgraph=True), [wanted(3) for _ in range(count)]
+    loss = compiled(*leaves)
+    for k, leaf in enumerate(leaves):
+        (found,) = torch.autograd.grad(loss, [leaf], retain_graph=True)
+        torch.testing.assert_close(found, leaf.detach().cos() * k)
+    assert len(compilation_of(compiled).partial_backwards) == ingot.gradients.MOST_CHOICES

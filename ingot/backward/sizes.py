@@ -14,6 +14,7 @@ from ingot.errors import Unsupported
 from ingot.graph.fakes import FakeContext, FakeTensor
 from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
 from ingot.loops.expr import Expr, Symbol
+from ingot.runtime.training import Demand
 
 UNKNOWN = -1
 """What a size was before that is known to vary, but not from where."""
@@ -43,7 +44,7 @@ def _is_program(structure: Structure, position: int) -> bool:
 
 def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of the tensors that it keeps."""
-    part = program.graph_of_backward((True,) * len(program.differentiable), None)
+    part = program.graph_of_backward(Demand((True,) * len(program.differentiable)), None)
     if part is None:
         raise Unsupported("a compiled forward's outputs, whose gradients need its inputs again")
     kept = [node.meta["val"] for node in part.aten.inputs]

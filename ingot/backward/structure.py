@@ -263,6 +263,8 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     if node.left is not None:
         raise Unsupported("a second backward through a part of a compiled forward's outputs")
+    if node.siblings is not None:
+        raise Unsupported("a part of a compiled forward's outputs, which come of other inputs than the rest")
     refuse_unpacking(node._raw_saved_tensors)
     return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program),)
 

@@ -35,6 +35,7 @@ from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes
 from ingot.graph.record import BEHIND, Recorder
 from ingot.runtime.node_hooks import NO_HOOKS
+from ingot.runtime.training import Demand
 from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 
@@ -331,7 +332,7 @@ class _Trace:
         if program.wanted and any(given):
             known = all(isinstance(size, int) for size in sizes)
             with disable_current_modes():  # it may be traced for this
-                part = program.graph_of_backward(given, tuple(sizes) if known else None)
+                part = program.graph_of_backward(Demand(given), tuple(sizes) if known else None)
             if part is None:
                 raise Unsupported("a part of a compiled forward's outputs, whose gradients need its inputs again")
             laid = [self._laid_out(t, buffer.get(t.output)) for t, takes in zip(tangents, part.takes) if takes]

@@ -57,6 +57,7 @@ class FakeTensor(torch.Tensor):
     meta: torch.Tensor
     is_outside = False  # whether it stands for a tensor that existed before the call
     is_wanted = False  # whether that one required a gradient then
+    is_followed = False  # whether more than its `grad` follows from that gradient: it has a history, or hooks
     origin: Any = None  # its history then
     look: int | None = None  # what `look_of` has said
     memory: int | None = None  # what `storage_key` has said
@@ -546,10 +547,12 @@ class FakeContext(Mode):
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
         wrapped.is_outside, wrapped.is_wanted = True, tensor.requires_grad
+        wrapped.is_followed = tensor.requires_grad and is_followed(tensor)
         if tensor.requires_grad and not is_leaf(tensor):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
             wrapped.meta, wrapped.memory, wrapped.is_outside, wrapped.is_wanted = inner, None, True, True
+            wrapped.is_followed = True
             wrapped.origin = wrapped.grad_fn
         self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
         return wrapped
@@ -609,6 +612,11 @@ def _asked(fake: torch.Tensor, name: str) -> Any:
     except RuntimeError:  # a view under no_grad that was written
         why = "a view of a tensor that wants gradients was made without them, and written"
         raise Unsupported(why, skip=True) from None
+
+
+def is_followed(tensor: torch.Tensor) -> bool:
+    """Whether autograd's engine would do more with a gradient of a tensor than to add it to its `grad`."""
+    return not is_leaf(tensor) or bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:

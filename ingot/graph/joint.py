@@ -6,7 +6,8 @@ runs is recorded like any other op. A joint graph is cut in two by `partition.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +28,15 @@ from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.record import BEHIND, Recorder, run_nodes
 from ingot.loops.expr import Symbol
+from ingot.loops.side_effects import has_effect
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
+
+
+class Group(NamedTuple):
+    """Outputs that come of the same primals, and the primals that they do not come of."""
+
+    outputs: frozenset[int]
+    beyond: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,9 @@ class Joint:
     when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
     it comes by too, and that keeps tensors: it lets nobody pass a second time; `reentrant` whether it comes by a
     checkpoint that eager's backward differentiates by itself, for which it must be after all gradients. `passed` says
-    for each which others (bits) come by the output that it is the gradient of. `names` are those of the nodes that
+    for each which others (bits) come by the output that it is the gradient of. `groups` has all outputs, each once,
+    where some come of other primals than others do and it matters that these get no gradient: the engine visits all
+    that a node leads to, if only to say that there is none. `names` are those of the nodes that
     were traced before the gradients: a node that has one of them has the value that the trace gave it, and any trace of
     the same graph gives it the same. `decided` are the sizes that the forward part finds in the data, in order.
     """
@@ -70,6 +81,7 @@ class Joint:
     shares: tuple[int, ...]
     reentrant: tuple[bool, ...]
     passed: tuple[int, ...]
+    groups: tuple[Group, ...]
     names: frozenset[str]
     decided: tuple[Symbol, ...]
 
@@ -118,11 +130,16 @@ def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeCon
 
 
 def trace_part(
-    joint: Joint, given: Collection[int], gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext
+    joint: Joint,
+    given: Collection[int],
+    inputs: Collection[int] | None,
+    gm: torch.fx.GraphModule,
+    fakes: Sequence[Any],
+    context: FakeContext,
 ) -> Joint:
     """The joint graph of `gm`, whose whole one is `joint`, with no other gradients than come of the tangents of the
-    outputs `given`: to autograd the others are not there."""
-    return _trace(gm, fakes, context, joint.spent, given, joint.decided)
+    outputs `given`, and those of some `inputs` if these are told: to autograd the others are not there."""
+    return _trace(gm, fakes, context, joint.spent, given, inputs, joint.decided)
 
 
 class _BackwardRaises(Exception):
@@ -180,6 +197,7 @@ def _trace(
     context: FakeContext,
     spent: dict[int, Exception],
     given: Collection[int] | None = None,
+    inputs: Collection[int] | None = None,
     again: Sequence[Symbol] = (),
 ) -> Joint:
     recorder = Recorder(context, again)
@@ -190,13 +208,15 @@ def _trace(
         names = frozenset(node.name for node in recorder.graph.nodes)
         tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
         differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
-        shares, reentrant, passed = _shares([outputs[k] for k in differentiable])
+        heads = [outputs[k] for k in differentiable]
+        shares, reentrant, passed = _shares(heads)
+        groups = () if spent else _groups(differentiable, _primals_behind(heads, leaves), fakes, len(outputs))
         last = next(iter(reversed(recorder.graph.nodes)))
         last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         nodes = {k: recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable if k not in in_node}
         tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
-        wanting = _wanting(leaves)
-        gradients = _gradients([outputs[k] for k in differentiable], [leaves[k] for k in wanting], tangents)
+        wanting = [k for k in _wanting(leaves) if inputs is None or k in inputs]
+        gradients = _gradients(heads, [leaves[k] for k in wanting], tangents)
     wanted = tuple(k for k, g in zip(wanting, gradients) if g is not None)
     placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
     reads = frozenset(k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last))
@@ -206,6 +226,8 @@ def _trace(
         outputs[k] = 0
     aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
     placeholders_first(aten.graph)
+    if groups and _acts_for_several(groups, differentiable, aten.inputs[len(primals) :]):
+        groups = ()
     run_passes(aten, JOINT_PASSES)
     return Joint(
         aten,
@@ -225,6 +247,7 @@ def _trace(
         shares=shares,
         reentrant=reentrant,
         passed=passed,
+        groups=groups,
         names=names,
         decided=decided,
     )
@@ -256,6 +279,61 @@ def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool,
     inside = [bits for node, bits in reached.items() if is_reentrant(node)]
     passed = [results.get((head.grad_fn, head.output_nr), 0) for head in heads]
     return tuple(found), tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))]), tuple(passed)
+
+
+def _primals_behind(heads: Sequence[torch.Tensor], leaves: Sequence[Any]) -> list[frozenset[int]]:
+    """The primals that each of the heads leads to in autograd's graph."""
+    positions = {id(leaf): k for k, leaf in enumerate(leaves)}
+    behind = list[frozenset[int]]()
+    for head in heads:
+        found, reached, stack = set[int](), set[Any](), list[Any]([head.grad_fn])
+        while stack:
+            node = stack.pop()
+            if node is not None and node not in reached:
+                reached.add(node)
+                stack.extend(following for following, _ in node.next_functions)
+                if type(node).__name__ == "AccumulateGrad":
+                    found.add(positions.get(id(node.variable), -1))
+        behind.append(frozenset(found))
+    return behind
+
+
+def _groups(
+    outputs: Sequence[int], behind: Sequence[frozenset[int]], fakes: Sequence[Any], count: int
+) -> tuple[Group, ...]:
+    """`Joint.groups` of `count` outputs, of which those with a history come of the primals `behind` them."""
+    followed = {k for k, fake in enumerate(fakes) if isinstance(fake, FakeTensor) and fake.is_followed}
+    told_apart = frozenset(followed).intersection(itertools.chain(*behind))
+    groups: dict[frozenset[int], set[int]] = {}
+    for output, primals in zip(outputs, behind):
+        groups.setdefault(told_apart - primals, set()).add(output)
+    if len(groups) < 2:
+        return ()
+    next(iter(groups.values())).update(set(range(count)).difference(outputs))
+    return tuple([Group(frozenset(members), beyond) for beyond, members in groups.items()])
+
+
+def _acts_for_several(groups: Sequence[Group], outputs: Sequence[int], tangents: Sequence[torch.fx.Node]) -> bool:
+    """Whether the backwards of several groups would each do what eager's does once. `tangents` are those of the
+    `outputs`."""
+    graph = tangents[0].graph
+    acting = {n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target)}
+    reached = [
+        acting & reached_from([t for k, t in zip(outputs, tangents) if k in group.outputs]) for group in groups
+    ]
+    return sum(map(len, reached)) != len(acting) or set().union(*reached) != acting
+
+
+def reached_from(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes, and all that is computed from them."""
+    found = set[torch.fx.Node]()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found and node.op != "output":
+            found.add(node)
+            stack.extend(node.users)
+    return found
 
 
 def _keeps_tensors(node: Any) -> bool:

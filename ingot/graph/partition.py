@@ -23,7 +23,7 @@ import torch.fx
 from ingot.errors import Unsupported
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied
 from ingot.graph.geometry import at_hand
-from ingot.graph.joint import Joint
+from ingot.graph.joint import Joint, reached_from
 from ingot.graph.min_cut import INFINITE, Network
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.cse import call_key, repeats_itself
@@ -173,21 +173,10 @@ def reached(parts: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
     return tuple([k for k, g in zip(parts.joint.wanted, parts.joint.gradients) if g.node in late])
 
 
-def _reached_from(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in found and node.op != "output":
-            found.add(node)
-            stack.extend(node.users)
-    return found
-
-
 def _late(graph: torch.fx.Graph, tangents: Sequence[Node]) -> set[Node]:
     """What the backward computes: what depends on a tangent, or on what a backward of the program's does beside."""
     acting = (n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target))
-    return _reached_from([*tangents, *acting])
+    return reached_from([*tangents, *acting])
 
 
 def _acting(graph: torch.fx.Graph, late: Container[Node]) -> list[Node]:
@@ -215,7 +204,7 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
     `copied` cost twice, those that only a kernel has in its registers a little more than those that are in memory."""
     wanted, ends = _ancestors(gradients), set(gradients)
     checkpoints = any(map(_is_checkpointed, whole.graph.nodes))
-    varying = _reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or has_effect(n.target)])
+    varying = reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or has_effect(n.target)])
     network = Network()
     source, sink = network.node(), network.node()
     before: dict[Node, int] = {}

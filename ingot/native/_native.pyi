@@ -35,12 +35,20 @@ class Recorder:
         places: tuple[tuple[int, str, int], ...],
         differentiable: tuple[int, ...],
         spent: tuple[int, ...],
+        wanted: tuple[int, ...],
         usual: bool,
         usual_backward: bool,
         looks_for_hooks: bool,
     ) -> None: ...
     def add_way(
-        self, present: int, run: Callable[[list[Any]], Sequence[Any]], passed: int, wanted: tuple[int, ...], /
+        self,
+        present: int,
+        asked: int,
+        run: Callable[[list[Any]], Sequence[Any]],
+        passed: int,
+        wanted: tuple[int, ...],
+        left: list[Any] | None,
+        /,
     ) -> None: ...
 
 def join_autograd(

@@ -82,6 +82,7 @@ static int recorder_clear(PyObject *self) {
         Py_XDECREF(way->run);
         Py_XDECREF(way->program);
         Py_XDECREF(way->passed);
+        Py_XDECREF(way->left);
         PyMem_Free(way);
     }
     return 0;
@@ -95,6 +96,7 @@ static void recorder_dealloc(PyObject *self) {
     PyMem_Free(recorder->untracked);
     PyMem_Free(recorder->differentiable);
     PyMem_Free(recorder->spent);
+    PyMem_Free(recorder->wanted);
     PyMem_Free(recorder->unread);
     PyMem_Free(recorder->places);
     PyMem_Free(recorder->tangents);
@@ -153,19 +155,20 @@ static int read_places(Recorder *recorder, PyObject *tuple) {
 }
 
 static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"forward", "leaf",           "before",          "inputs", "tensors",        "outputs",
-                            "saved",   "untracked",      "unread",          "places", "differentiable", "spent",
-                            "usual",   "usual_backward", "looks_for_hooks", NULL};
+    static char *names[] = {"forward",         "leaf",  "before",    "inputs", "tensors",
+                            "outputs",         "saved", "untracked", "unread", "places",
+                            "differentiable",  "spent", "wanted",    "usual",  "usual_backward",
+                            "looks_for_hooks", NULL};
     Recorder *recorder = (Recorder *)self;
-    PyObject *forward, *leaf, *before, *saved, *untracked, *unread, *places, *differentiable, *spent;
+    PyObject *forward, *leaf, *before, *saved, *untracked, *unread, *places, *differentiable, *spent, *wanted;
     int usual, usual_backward, looks_for_hooks;
     if (recorder->forward != NULL)
         return PyErr_Format(PyExc_ValueError, "a recorder is described once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOiiiO!O!O!O!O!O!ppp:describe", names, &forward, &leaf, &before,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOiiiO!O!O!O!O!O!O!ppp:describe", names, &forward, &leaf, &before,
                                      &recorder->inputs, &recorder->tensors, &recorder->outputs, &PyTuple_Type, &saved,
                                      &PyTuple_Type, &untracked, &PyTuple_Type, &unread, &PyTuple_Type, &places,
-                                     &PyTuple_Type, &differentiable, &PyTuple_Type, &spent, &usual, &usual_backward,
-                                     &looks_for_hooks))
+                                     &PyTuple_Type, &differentiable, &PyTuple_Type, &spent, &PyTuple_Type, &wanted,
+                                     &usual, &usual_backward, &looks_for_hooks))
         return NULL;
     recorder->usual_backward = usual_backward;
     recorder->looks_for_hooks = looks_for_hooks;
@@ -173,6 +176,7 @@ static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
         read_positions(saved, INT_MAX, &recorder->saved_count, &recorder->saved) < 0 ||
         read_positions(untracked, recorder->outputs, &recorder->untracked_count, &recorder->untracked) < 0 ||
         read_positions(unread, recorder->tensors, &recorder->unread_count, &recorder->unread) < 0 ||
+        read_positions(wanted, recorder->tensors, &recorder->wanted_count, &recorder->wanted) < 0 ||
         read_positions(spent, recorder->outputs, &recorder->spent_count, &recorder->spent) < 0 ||
         read_positions(differentiable, recorder->outputs, &recorder->tangent_count, &recorder->differentiable) < 0 ||
         read_places(recorder, places) < 0)
@@ -190,15 +194,16 @@ static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
 
 enum { MOST_WAYS = 32 };
 
-/* add_way(present, run, passed, wanted) */
+/* add_way(present, asked, run, passed, wanted, left) */
 static PyObject *add_way(PyObject *self, PyObject *args) {
     Recorder *recorder = (Recorder *)self;
-    unsigned long long present;
-    PyObject *run, *passed, *wanted;
-    if (!PyArg_ParseTuple(args, "KOO!O!:add_way", &present, &run, &PyLong_Type, &passed, &PyTuple_Type, &wanted))
+    unsigned long long present, asked;
+    PyObject *run, *passed, *wanted, *left;
+    if (!PyArg_ParseTuple(args, "KKOO!O!O:add_way", &present, &asked, &run, &PyLong_Type, &passed, &PyTuple_Type,
+                          &wanted, &left))
         return NULL;
     for (Way *way = recorder->ways; way; way = way->next)
-        if (way->present == present)
+        if (way->present == present && way->asked == asked)
             Py_RETURN_NONE;
     if (recorder->way_count == MOST_WAYS || !recorder->usual_backward)
         Py_RETURN_NONE;
@@ -213,11 +218,16 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
         memcpy(way->wanted, positions, (size_t)count * sizeof(int));
         way->count = count;
         way->present = present;
+        way->asked = asked;
         way->run = Py_NewRef(run);
         way->program = Py_XNewRef(ingot_program_of_consume(run));
         way->passed = Py_NewRef(passed);
-        way->next = recorder->ways;
-        recorder->ways = way;
+        way->left = Py_NewRef(left);
+        Way **place = &recorder->ways; /* those for fewer inputs come first */
+        while (*place && __builtin_popcountll((*place)->asked) < __builtin_popcountll(asked))
+            place = &(*place)->next;
+        way->next = *place;
+        *place = way;
         recorder->way_count++;
     }
     PyMem_Free(positions);
@@ -229,10 +239,12 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
 static PyMethodDef recorder_methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_VARARGS | METH_KEYWORDS,
      "describe(*, forward, leaf, before, inputs, tensors, outputs, saved, untracked, unread, places, differentiable,\n"
-     "spent, usual, usual_backward, looks_for_hooks): says once what the calls are; see TrainingProgram."},
+     "spent, wanted, usual, usual_backward, looks_for_hooks): says once what the calls are; see TrainingProgram."},
     {"add_way", add_way, METH_VARARGS,
-     "add_way(present, run, passed, wanted): from now on, where just these tangents come in (bits), `run` is what\n"
-     "computes the gradients of the inputs `wanted`, and nobody may go back through the outputs `passed` again."},
+     "add_way(present, asked, run, passed, wanted, left): from now on, where just these tangents come in (bits), and\n"
+     "gradients are asked for of these inputs that have one (bits, all ones: of all), `run` is what computes those of\n"
+     "the inputs `wanted`, nobody may go back through the outputs `passed` again, and `left` is left of what is "
+     "saved."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -7,8 +7,10 @@
 #include "stance.h"
 
 static PyObject *name__sequence_nr, *name_expected, *name_passed, *name_left, *name_done, *name_call,
-    *name_maybe_clear_saved_tensors, *name_saved_tensors, *name_program, *name_sizes;
-static PyObject *keeps_graph; /* whether the backward that runs keeps what is saved */
+    *name_maybe_clear_saved_tensors, *name_saved_tensors, *name_program, *name_sizes, *name_next_functions;
+static PyObject *keeps_graph;   /* whether the backward that runs keeps what is saved */
+static PyObject *all_gradients; /* whether it is after the gradients of all leaves, and not of some */
+static PyObject *will_visit;    /* whether it visits a node */
 
 /* Where a node keeps the vectors of its hooks and the number of tensors that retain their gradients, in words; where
    its Python object keeps its address, in bytes. */
@@ -97,9 +99,56 @@ static bool is_plain(PyObject *given, const Tangent *expected, bool *laid_out) {
     return true;
 }
 
-/* The way for the tangents that come in; NULL where there is none, or an exception is set. `elsewise`: those (bits)
-   that lie in another way than is expected. */
-static const Way *way_for(Recorder *recorder, PyObject *const *tangents, uint64_t *elsewise) {
+/* Whether an attribute of a node is this object. -1: error. */
+static int has(PyObject *node, PyObject *name, PyObject *value) {
+    PyObject *found = PyObject_GetAttr(node, name);
+    int same = found ? found == value : -1;
+    Py_XDECREF(found);
+    return same;
+}
+
+/* What a question without arguments is answered. -1: error. */
+static int answer(PyObject *question) {
+    PyObject *found = PyObject_CallNoArgs(question);
+    int truth = found ? PyObject_IsTrue(found) : -1;
+    Py_XDECREF(found);
+    return truth;
+}
+
+/* Whether the backward that runs visits a node, or is after the gradient that would come in there. -1: error. */
+static int is_visited(PyObject *following) {
+    if (following == Py_None)
+        return 0;
+    PyObject *found = PyObject_CallOneArg(will_visit, following);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) { /* a leaf whose gradient is asked for */
+        PyErr_Clear();
+        return 1;
+    }
+    int truth = found ? PyObject_IsTrue(found) : -1;
+    Py_XDECREF(found);
+    return truth;
+}
+
+/* Whether a way has the gradients that the backward that runs asks for, if not those `of_all`: none of the others that
+   there are is asked for. -1: error. */
+static int suffices(const Recorder *recorder, const Way *way, PyObject *node, bool of_all) {
+    if (of_all || way->asked == ALL_ASKED)
+        return of_all && way->asked == ALL_ASKED;
+    PyObject *following = PyObject_GetAttr(node, name_next_functions);
+    int asked = following ? 0 : -1;
+    for (int i = 0; asked == 0 && i < recorder->wanted_count; i++)
+        if (!(way->asked & (uint64_t)1 << i)) {
+            bool there = recorder->wanted[i] < PyTuple_GET_SIZE(following);
+            PyObject *edge = there ? PyTuple_GET_ITEM(following, recorder->wanted[i]) : NULL;
+            asked = edge ? is_visited(PyTuple_GET_ITEM(edge, 0)) : ingot_too_few("edges");
+        }
+    Py_XDECREF(following);
+    return asked < 0 ? -1 : !asked;
+}
+
+/* The way for the tangents that come in, and for what is asked; NULL where there is none, or an exception is set.
+   `elsewise`: those (bits) that lie in another way than is expected. */
+static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *tangents, uint64_t *elsewise) {
     uint64_t present = 0;
     for (int i = 0; i < recorder->spent_count; i++)
         if (tangents[recorder->spent[i]] != Py_None)
@@ -114,18 +163,13 @@ static const Way *way_for(Recorder *recorder, PyObject *const *tangents, uint64_
         present |= (uint64_t)1 << i;
         *elsewise |= (uint64_t)!laid_out << i;
     }
-    const Way *way = recorder->ways;
-    while (way && way->present != present)
-        way = way->next;
-    return way;
-}
-
-/* Whether an attribute of a node is this object. -1: error. */
-static int has(PyObject *node, PyObject *name, PyObject *value) {
-    PyObject *found = PyObject_GetAttr(node, name);
-    int same = found ? found == value : -1;
-    Py_XDECREF(found);
-    return same;
+    int of_all = recorder->ways ? answer(all_gradients) : 1;
+    for (const Way *way = recorder->ways; way && of_all >= 0; way = way->next) {
+        int found = way->present == present ? suffices(recorder, way, node, of_all) : 0;
+        if (found != 0)
+            return found < 0 ? NULL : way;
+    }
+    return NULL;
 }
 
 /* The way of a backward that is as usual: the first through this node, of plain gradients, which need no history. NULL
@@ -140,16 +184,15 @@ static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
         return NULL;
     if (recorder->looks_for_hooks && has_no_hooks(node) != 1)
         return NULL;
-    return expect(recorder, sizes) < 0 ? NULL : way_for(recorder, tangents, elsewise);
+    return expect(recorder, sizes) < 0 ? NULL : way_for(recorder, node, tangents, elsewise);
 }
 
 /* Lets go of what is saved, unless the graph is kept. */
 static int let_go(PyObject *node, const Way *way) {
-    PyObject *keeps = PyObject_CallNoArgs(keeps_graph);
-    int kept = keeps ? PyObject_IsTrue(keeps) : -1;
-    Py_XDECREF(keeps);
+    int kept = answer(keeps_graph);
     if (kept < 0 || (!kept && (PyObject_SetAttr(node, name_passed, way->passed) < 0 ||
-                               PyObject_SetAttr(node, name_call, Py_None) < 0)))
+                               (way->left == Py_None ? PyObject_SetAttr(node, name_call, Py_None)
+                                                     : PyObject_SetAttr(node, name_left, way->left)) < 0)))
         return -1;
     PyObject *cleared = PyObject_CallMethodNoArgs(node, name_maybe_clear_saved_tensors);
     Py_XDECREF(cleared);
@@ -266,7 +309,10 @@ int ingot_recorder_backward_init(void) {
                                {&name_maybe_clear_saved_tensors, "maybe_clear_saved_tensors"},
                                {&name_saved_tensors, "saved_tensors"},
                                {&name_program, "program"},
-                               {&name_sizes, "sizes"}};
+                               {&name_sizes, "sizes"},
+                               {&name_next_functions, "next_functions"}};
     keeps_graph = ingot_torch_private("get_current_graph_task_keep_graph");
-    return keeps_graph ? ingot_make_names(names, Py_ARRAY_LENGTH(names)) : -1;
+    all_gradients = ingot_torch_private("is_checkpoint_valid");
+    will_visit = ingot_torch_private("will_engine_execute_node");
+    return keeps_graph && all_gradients && will_visit ? ingot_make_names(names, Py_ARRAY_LENGTH(names)) : -1;
 }

@@ -22,13 +22,17 @@ typedef struct {
     int64_t strides[INGOT_MAX_RANK];
 } Tangent;
 
-/* What computes the gradients where just the tangents `present` (bits) come in. */
+#define ALL_ASKED UINT64_MAX /* the gradients of all inputs that have one are asked for */
+
+/* What computes the gradients where just the tangents `present` (bits) come in, and those of the inputs `asked` for
+   (bits, among those that have one) are asked for. */
 typedef struct Way {
     struct Way *next;
-    uint64_t present;
+    uint64_t present, asked;
     PyObject *run;     /* callable(list of what is saved, the tangents, the sizes), which empties the list, or ... */
     PyObject *program; /* ... the Program whose `consume` it is, or NULL */
     PyObject *passed;  /* through which outputs nobody may go back then */
+    PyObject *left;    /* what the node is told to be left for a second time; None: there is none */
     int count;
     int wanted[]; /* the inputs that the gradients are of */
 } Way;
@@ -38,9 +42,10 @@ typedef struct {
     PyObject *leaf;                  /* None, or what requires a gradient where no input does */
     PyObject *before;                /* None, or callable(inputs) -> State: what the call will change */
     int inputs, outputs, tensors;
-    int saved_count, untracked_count, unread_count, size_count, tangent_count, spent_count, way_count;
+    int saved_count, untracked_count, unread_count, size_count, tangent_count, spent_count, wanted_count, way_count;
     int *saved, *untracked, *differentiable, *spent; /* among the inputs and all results; among the outputs */
     int *unread;                                     /* inputs that no gradient depends on */
+    int *wanted;                                     /* inputs that have a gradient */
     SizePlace *places;
     Tangent *tangents;
     Way *ways;

@@ -263,8 +263,6 @@ class _Description:
 
     def build(self) -> tuple[Any, ...]:
         graph = self.plan.graph
-        for name in graph.inputs:
-            self.buffer(name)
         arena, peak, joined = self.value(self.plan.arena_bytes), self.peak(), self.value(self.plan.joined_bytes)
         steps: list[tuple[Any, ...]] = []
         if self.first_write is None:  # what is written has no elements, or gets its own value
