@@ -251,8 +251,8 @@ def test_recorders_are_collected():
 def test_descriptions_are_checked(changed):
     described: dict[str, Any] = {
         "forward": lambda *inputs: inputs, "leaf": None, "before": None, "inputs": 2, "tensors": 2, "outputs": 1,
-        "saved": (0,), "untracked": (), "unread": (), "places": (), "differentiable": (0,), "spent": (), "wanted": (), "usual": True,
-        "usual_backward": True, "looks_for_hooks": False,
+        "saved": (0,), "untracked": (), "unread": (), "places": (), "differentiable": (0,), "spent": (), "wanted": (),
+        "usual": True, "usual_backward": True, "looks_for_hooks": False,
     }  # fmt: skip
     recorder = _native.Recorder()
     with pytest.raises(ValueError):
