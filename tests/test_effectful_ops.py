@@ -314,6 +314,74 @@ def _refused_behind(x):
     return y
 
 
+# What may be an error for some indices `i` of `x`, [n, 3].
+_LOOKUPS = {
+    "index": lambda x, i: x[i],
+    "index of two": lambda x, i: x[i, i % 3],
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "take": lambda x, i: x.take(i),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:1].expand(2, 3)),
+    "index_add": lambda x, i: x.index_add(0, i, x[:1].expand(2, 3)),
+    "index_put": lambda x, i: x.index_put((i,), x[0, 0]),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None], x[:2, :1]),
+    "nll_loss": lambda x, i: torch.nn.functional.nll_loss(x[:2], i),
+    "cross_entropy": lambda x, i: torch.nn.functional.cross_entropy(x[:2], i),
+    "one_hot": lambda x, i: torch.nn.functional.one_hot(i, 6),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("lookup", _LOOKUPS)
+def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
+    """Whatever becomes of the lookup: it is returned, fused with what comes later, or not used at all."""
+    look_up = _LOOKUPS[lookup]
+
+    def fused(x, i):
+        noted(x)
+        y = look_up(x, i)
+        noted(x)
+        return y * 2
+
+    def unused(x, i):
+        look_up(x, i)
+        noted(x)
+        return x + 1
+
+    def several(x, i):
+        y = look_up(x, i) + 1
+        noted(x)
+        z = look_up(x * 2, i - 1)
+        noted(y)
+        return y, z
+
+    def written(x, i):
+        noted(x)
+        y = look_up(x, i)
+        noted(y)
+        x.mul_(2)
+        return y.sum()
+
+    for program in (fused, unused, several, written):
+        compiled = ingot.compile(program, dynamic=dynamic)
+        for indices in ([0, 1], [1, 7], [1, 1], [7, 0]):
+            outcomes = []
+            for function in (program, compiled):
+                LOG.clear()
+                x = torch.arange(12.0).view(4, 3)
+                try:
+                    function(x, torch.tensor(indices))
+                    raised = False
+                except (IndexError, RuntimeError):
+                    raised = True
+                outcomes.append((raised, [name for name, _ in LOG], x))
+            (raised, logged, before), (also, found, after) = outcomes
+            assert (raised, logged) == (also, found), (program.__name__, indices)
+            torch.testing.assert_close(after, before)
+
+
 @pytest.mark.parametrize("program", [_refused, _refused_and_handled, _refused_behind])
 def test_errors_come_once_and_at_their_place(program):
     compiled = ingot.compile(program)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal
 from ingot.loops.ir import Library, LoopGraph, Node, symbols_in
+from ingot.loops.side_effects import acts
 from ingot.schedule.nests import ALIKE, Compute
 
 ZERO = integer(0)
@@ -51,13 +52,15 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
 
     Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both
     write it wholly by loops; anything that reads the buffer waits for all of its writers so far. What depends on a size
-    waits for the call that binds it.
+    waits for the call that binds it. Calls with effects keep their order, and what acts its place among what may be an
+    error: only that happens which eager does before the error. (Random draws do not: they join what is around them.)
     """
     binders = {s: k for k, node in enumerate(nodes) if isinstance(node, Library) for s, *_ in node.binds}
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
     result: list[set[int]] = []
-    last_ordered = -1
+    last_ordered = last_acting = -1
+    failing: list[int] = []  # what may be an error behind the last that acts
     for k, node in enumerate(nodes):
         before = {binders[s] for s in symbols_in(node) if s in binders} if binders else set()
         for name in node.reads():
@@ -65,10 +68,17 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
         for name in node.writes():
             before.update(readers[name])
             before.update(w for w in writers[name] if not _disjoint_pieces(nodes[w], node))
-        if getattr(node, "ordered", False):
+        if isinstance(node, Library) and node.ordered:
             if last_ordered >= 0:
                 before.add(last_ordered)
             last_ordered = k
+        if isinstance(node, Library) and node.ordered and acts(node.function):
+            before.update(failing)
+            last_acting, failing = k, []
+        elif may_fail(node):
+            failing.append(k)
+            if last_acting >= 0:
+                before.add(last_acting)
         before.discard(k)
         result.append(before)
         for name in node.reads():
@@ -76,6 +86,13 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
         for name in node.writes():
             writers[name].append(k)
     return result
+
+
+def may_fail(node: Node) -> bool:
+    """Whether a loop nest checks an index that it loads, or a call is made for what it may raise."""
+    if isinstance(node, Compute):
+        return any(i.op == "indirect" and i.attrs[2].possible for i in node.body.instructions)
+    return not node.writes()
 
 
 def _disjoint_pieces(first: Node, second: Node) -> bool:

@@ -22,7 +22,7 @@ from ingot.schedule.columns import (
     summed_rows,
     with_parts,
 )
-from ingot.schedule.dependencies import direct_dependencies, pieces, relation
+from ingot.schedule.dependencies import direct_dependencies, may_fail, pieces, relation
 from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
 from ingot.schedule.kernel import Tiling
 from ingot.schedule.nests import (
@@ -184,7 +184,7 @@ class _Fusion:
                 self.ancestors[k] |= self.ancestors[b] | self.nodes[b]
                 self.after[b].add(k)
         self.needs = dict(self.ancestors)  # node -> bit set of the nodes that run before it
-        self.failing = {k for k, node in enumerate(nodes) if _may_fail(node)}
+        self.failing = {k for k, node in enumerate(nodes) if may_fail(node)}
         self.writing = {k for k, node in enumerate(nodes) if any(buffers[n].role == "input" for n in node.writes())}
 
     def _single(self, k: int, node: Node, before: set[int]) -> Group:
@@ -258,7 +258,7 @@ class _Fusion:
         """Merge sums of columns with a group over the same rows; whether that is legal and worthwhile."""
         if rows.overlay is None or not rows.reduces or rows.points != count or rows.on_host or rows.scatters:
             return False
-        if self._path_between(rows, sums) or self._writes_before_it_fails([*rows.positions, *sums.positions]):
+        if self._path_between(rows, sums) or self._writes_before_it_fails(rows, sums):
             return False
         run = rows.overlay.run or length_of_runs(width, count)
         if not run or sum(is_total(m) for m in rows.members) + len(sums.members) > MOST_SUMS:
@@ -371,7 +371,7 @@ class _Fusion:
 
     def can_fuse(self, first: Group, second: Group) -> tuple[Expr, Overlay, list[Node]] | None:
         """The outer points, the overlay and the members of the fused group when fusing is legal, else None."""
-        if self._path_between(first, second) or self._writes_before_it_fails([*first.positions, *second.positions]):
+        if self._path_between(first, second) or self._writes_before_it_fails(first, second):
             return None
         if self._only_complete(first, second) and any(g.traffic > FREE_TRAFFIC and _turns(g) for g in (first, second)):
             return None
@@ -429,10 +429,20 @@ class _Fusion:
         pairs = sorted([*zip(first, members), *zip(second, others)], key=lambda pair: pair[0])
         return [member for _, member in pairs]
 
-    def _writes_before_it_fails(self, positions: Sequence[int]) -> bool:
-        """Whether one kernel of these nodes would write an input before an error that could be found first."""
-        failing, writing = self.failing.intersection(positions), self.writing.intersection(positions)
-        return any(f != w and not self.needs[w] >> f & 1 for w in writing for f in failing)
+    def _writes_before_it_fails(self, first: Group, second: Group) -> bool:
+        """Whether one kernel of these groups would write an input before an error that could be found first, in it or
+        in what waits for it."""
+        positions = [*first.positions, *second.positions]
+        writing = self.writing.intersection(positions) if self.failing else ()
+        if not writing:
+            return False
+        failing = self.failing.intersection(positions)
+        if any(f != w and not self.needs[w] >> f & 1 for w in writing for f in failing):
+            return True
+        nodes = self.nodes[first.id] | self.nodes[second.id]
+        waiting = [g for g in self.groups.values() if g not in (first, second) and self.ancestors[g.id] & nodes]
+        later = self.failing.intersection(k for group in waiting for k in group.positions)
+        return any(not self.needs[f] >> w & 1 for f in later for w in writing)
 
     def _path_between(self, first: Group, second: Group) -> bool:
         """Whether something outside of both must run after one and before the other."""
@@ -606,11 +616,6 @@ def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol
     return row * COLUMNS <= CACHED_ELEMENTS and (
         points >= target.parallel_points * COLUMNS or points * row <= target.serial_elements
     )
-
-
-def _may_fail(node: Node) -> bool:
-    """Whether a loop nest checks an index that it loads."""
-    return isinstance(node, Compute) and any(i.op == "indirect" for i in node.body.instructions)
 
 
 def _turns(group: Group) -> bool:

@@ -50,6 +50,7 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
+from ingot.loops.side_effects import acts
 from ingot.loops.sides import moves, on_host
 from ingot.loops.target import CPU, Target
 from ingot.serial import safe_point
@@ -87,7 +88,7 @@ class _Walk:
         self.forms = {root: aten.shapes.unbacked.forms(root) for root in aten.bindings}  # one value each
         self.lw.graph.symbols += [(form, -1, "bound", 0) for forms in self.forms.values() for form in forms]
         self.lw.graph.checks += aten.checks
-        self.unchecked: set[torch.fx.Node] = set()  # lazy values whose computation may be an error
+        self.unchecked: dict[torch.fx.Node, None] = {}  # lazy values whose computation may be an error
         self.spreads: set[str] = set()  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
         self.addressed = {_owner(n) for n in aten.graph.nodes if n.target is _as_strided}
@@ -102,6 +103,8 @@ class _Walk:
         elif node.op == "call_function":
             self.lw.origin = Origin((str(node.target),), node.meta.get("where", ""))
             self.stand_beside(node)
+            if self.unchecked and acts(node.target):
+                self.check_all()
             self.values[node] = self.call(node)
             self.check(node)
             if self.hosts and any((user in self.hosts) != (node in self.hosts) for user in node.users):
@@ -191,12 +194,21 @@ class _Walk:
         """Have all of a value computed whose computation may be an error, where no user does so anyway."""
         value = self.values[node]
         parts = [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, TensorValue)]
-        if not node.meta.get("may_raise") and self.unchecked.isdisjoint(node.all_input_nodes):
+        if not node.meta.get("may_raise") and self.unchecked.keys().isdisjoint(node.all_input_nodes):
             return
         if not any(user.target not in _PARTIAL and not _is_empty(user) for user in node.users):
             self.lw.graph.checked.update(self.lw.realize_root(v).buffer or "" for v in parts)
         elif node.meta.get("may_raise") or _owner(node) is not node or all(v.buffer is None for v in parts):
-            self.unchecked.add(node)
+            self.unchecked[node] = None
+
+    def check_all(self) -> None:
+        """Have all computed, here, whose computation may be an error: what follows must not happen then."""
+        for node in self.unchecked:
+            value = self.values[node]
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, TensorValue):
+                    self.lw.graph.checked.add(self.lw.realize_root(part).buffer or "")
+        self.unchecked.clear()
 
     def lowered(self, node: torch.fx.Node, outs: Spec | tuple[Spec, ...], args: Any, kwargs: dict[str, Any]) -> Any:
         func = node.target
