@@ -13,6 +13,7 @@ from ingot.capture.values import (  # noqa: F401
     differentiation,
     foreach,
     generators,
+    instances,
     iterators,
     library,
     listed,

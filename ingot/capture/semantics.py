@@ -22,6 +22,7 @@ from ingot.capture.values.base import (
     NotConstant,
     Raised,
     Value,
+    class_is_type,
     find_missing,
     find_owner,
     type_name,
@@ -404,6 +405,27 @@ class Semantics:
             return container.contains(self, item)
         except NotConstant:
             return Value.contains(container, self, item)
+
+    def says_its_class(self: Session, value: Value) -> bool:  # type: ignore[misc]
+        """Whether `__class__` of a value is not simply type() of it: its class has a rule of its own for it."""
+        if not class_is_type(value.python_type()):
+            return True
+        return isinstance(value, ObjectValue) and not self.looks_up_plainly(value.cls)
+
+    def said_class(self: Session, value: Value) -> Any:  # type: ignore[misc]
+        """The class that `__class__` of a value gives, where that is another than type() of it. None where it is no
+        class, or where there is no such attribute."""
+        if not self.says_its_class(value):
+            return None
+        try:
+            said = self.realize(value.get_attribute(self, "__class__"))
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), AttributeError):
+                return None
+            raise
+        if not issubclass(said.python_type(), type):
+            return None
+        return None if said.constant() is value.python_type() else said.constant()
 
     def same(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
         """`a is b`. Between two outside objects the answer is guarded; the nature of either is guarded already."""

@@ -101,6 +101,7 @@ class Session(Semantics, Reading):
         self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
         self._plain_lookups: dict[type, bool] = {}
+        self.unregistered: dict[tuple[type, type], Any] = {}  # classes that are asked for, and are no bases
         self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}  # by id of a namespace, which it keeps, and name
 
     # -- frames and places ---------------------------------------------------------------------------------------------

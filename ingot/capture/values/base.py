@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +102,9 @@ class Value:
         raise session.raised(TypeError, f"object of type '{type_name(self.python_type())}' has no len()")
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        if name == "__class__":
-            return session.wrap_constant(self.python_type())
         cls = self.python_type()
+        if name == "__class__" and class_is_type(cls):
+            return session.wrap_constant(cls)
         if find_missing(cls, name):
             raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
         method = getattr(type(self), f"method_{name}", None)
@@ -244,6 +245,12 @@ def find_missing(cls: type, name: str) -> bool:
 def find_owner(cls: type, name: str) -> type | None:
     """The first class along the resolution order that has the name."""
     return next((owner for owner in cls.__mro__ if name in vars(owner)), None)
+
+
+def class_is_type(cls: type) -> bool:
+    """Whether no rule of a class makes `__class__` of its instances another than type() of them. (No class gets or
+    loses one later: an assignment to its `__class__` sets its own.)"""
+    return find_owner(cls, "__class__") is object and cls not in weakref.ProxyTypes
 
 
 class NativeMethod(Value):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import builtins
 import cmath
 import functools
@@ -11,7 +10,7 @@ import operator
 import os
 import typing
 from collections.abc import Callable
-from types import FunctionType, MethodDescriptorType, UnionType
+from types import FunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import iterators, polyfills
@@ -30,7 +29,7 @@ from ingot.capture.values.base import (
     wrong_arguments,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import RangeIterator, TupleValue
+from ingot.capture.values.containers import RangeIterator
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -40,7 +39,6 @@ from ingot.capture.values.objects import (
     plain_base,
 )
 from ingot.capture.values.subclasses import SEQUENCES, BuiltinObject
-from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -343,50 +341,6 @@ def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
 def len_(session: Session, value: Value) -> Value:
     length = value.length(session)
     return length if isinstance(length, Value) else ConstantValue(length)
-
-
-@rule(builtins.isinstance)
-def isinstance_(session: Session, value: Value, classes: Value) -> Value:
-    return ConstantValue(_is_instance(session, value, classes))
-
-
-def _is_instance(session: Session, value: Value, classes: Value) -> bool:
-    if isinstance(classes, TupleValue):
-        return any(_is_instance(session, value, session.realize(c)) for c in classes.items)
-    known, cls = classes.constant(), value.python_type()
-    if known is cls:
-        return True
-    if isinstance(known, UnionType) or not isinstance(known, type):
-        session.python(isinstance, None, known)
-        return session.python(issubclass, cls, known)
-    if hasattr(value, "instance_of"):
-        return value.instance_of(session, known)
-    hook = _meta_hook(session, known, "__instancecheck__")
-    if hook is not None:
-        return session.truth(session.call(session.wrap_class_member(hook), [classes, value], {}))
-    if getattr(known, "_is_protocol", False) and not getattr(known, "_is_runtime_protocol", False):
-        session.python(isinstance, None, known)
-    return session.python(issubclass, cls, known)
-
-
-def _meta_hook(session: Session, cls: type, name: str) -> Any:
-    """A method of the metaclass that the user wrote; None if it has none."""
-    if type(cls) in (type, abc.ABCMeta) or is_trusted(type(cls).__module__):
-        return None
-    found = session.class_lookup(type(cls), name)
-    return found if isinstance(found, FunctionType) and not trusts_function(found) else None
-
-
-@rule(builtins.issubclass)
-def issubclass_(session: Session, cls: Value, classes: Value) -> Value:
-    if isinstance(classes, TupleValue):
-        answers = (issubclass_(session, cls, session.realize(c)).constant() for c in classes.items)
-        return ConstantValue(any(answers))
-    known = classes.constant()
-    hook = _meta_hook(session, known, "__subclasscheck__") if isinstance(known, type) else None
-    if hook is not None:
-        return ConstantValue(session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {})))
-    return ConstantValue(session.python(issubclass, session.stand_in(cls), known))
 
 
 @rule(builtins.callable)

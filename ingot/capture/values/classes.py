@@ -12,7 +12,7 @@ import torch
 
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import ConstSource, Source
-from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value, type_name
+from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value, class_is_type, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -62,7 +62,7 @@ class ClassValue(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         """type.__getattribute__, and the `__getattr__` of the metaclass."""
-        if name == "__class__":
+        if name == "__class__" and class_is_type(type(self.object)):
             return session.wrap_constant(type(self.object))
         of_meta = _lookup(session, type(self.object), name)
         if is_data_descriptor(of_meta):
@@ -198,11 +198,12 @@ class ClassDict(Value):
 class SuperValue(Value):
     """super(cls, instance)."""
 
-    __slots__ = ("cls", "instance")
+    __slots__ = ("cls", "instance", "said")
 
-    def __init__(self, cls: type, instance: Value) -> None:
+    def __init__(self, cls: type, instance: Value, said: type | None = None) -> None:
         super().__init__()
         self.cls, self.instance = cls, instance
+        self.said = said  # the class that `__class__` of the instance gives, where that decides
 
     def python_type(self) -> type:
         return super
@@ -211,6 +212,8 @@ class SuperValue(Value):
         """The class whose resolution order is searched, and whether it is the class itself that is bound."""
         if isinstance(self.instance, ClassValue) and self.cls in self.instance.object.__mro__:
             return self.instance.object, True
+        if self.said is not None:
+            return self.said, False
         return self.instance.cls if isinstance(self.instance, ObjectValue) else self.instance.python_type(), False
 
     def check(self, session: Session) -> None:
@@ -237,7 +240,7 @@ class SuperValue(Value):
         for owner in order:
             if name in vars(owner):
                 raw = session.class_lookup(owner, name)
-                if isinstance(self.instance, ObjectValue):
+                if isinstance(self.instance, ObjectValue) and self.said is None:
                     return self.instance.bind(session, raw, name)
                 return bind_member(session, raw, None if of_class else self.instance, start, name)
             session.class_lookup(owner, name)

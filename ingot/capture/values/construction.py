@@ -401,6 +401,9 @@ def super_(session: Session, cls: Value = NULL, instance: Value = NULL) -> Value
     if instance is NULL:
         raise session.unsupported("super() of a class alone")
     made = SuperValue(cls.constant(), session.realize(instance))
+    if isinstance(made.cls, type) and made.cls not in made.start()[0].__mro__:
+        said = session.said_class(made.instance)
+        made.said = said if said is not None and made.cls in said.__mro__ else None
     made.check(session)
     return made
 

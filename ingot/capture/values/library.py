@@ -51,7 +51,7 @@ def _dispatch(session: Session, function: FunctionValue, args: Arguments, kwargs
         raise session.unsupported("functools.singledispatch inside the compiled function")
     place = function.code.co_freevars.index("registry")
     registry = session.realize(function.cells[place].content)
-    implementation = function.object(session.known(args[0]))
+    implementation = session.python(function.object, session.known(args[0]))
     assert isinstance(registry, OutsideDict)
     key = next(key for key, held in registry.object.items() if held is implementation)
     return session.realize(registry.entries[session.wrap_constant(key).key(session)])

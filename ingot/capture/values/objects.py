@@ -27,6 +27,7 @@ from ingot.capture.values.base import (
     NativeMethod,
     Raised,
     Value,
+    class_is_type,
     find_missing,
     full_name,
     is_c_class,
@@ -185,7 +186,7 @@ class ObjectValue(Value):
 
     def plain_attribute(self, session: Session, name: str) -> Value | None:
         """What object.__getattribute__ finds; None where it finds nothing."""
-        if name == "__class__":
+        if name == "__class__" and class_is_type(self.cls):
             return session.wrap_constant(self.python_type())
         if name == "__dict__" and self.cls.__dictoffset__:
             return self.all_attributes(session)

@@ -81,7 +81,7 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
 def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
-    if isinstance(object_, enum.Enum):
+    if issubclass(type(object_), enum.Enum):  # isinstance asks for `__class__`, which may be the user's code
         return wrap_held(session, object_, source)
     if type(object_) not in WRAPPERS:
         base = plain_base(type(object_))
@@ -117,7 +117,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 @wraps(enum.Enum, CodeType, re.Pattern, re.Match)
 def wrap_held(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
-    return EnumValue(object_, source) if isinstance(object_, enum.Enum) else ConstantValue(object_, source)
+    return EnumValue(object_, source) if issubclass(type(object_), enum.Enum) else ConstantValue(object_, source)
 
 
 @wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(set, frozenset)
 def wrap_set(session: Session, object_: Any, source: Source) -> Value:
-    if isinstance(object_, set):
+    if issubclass(type(object_), set):
         return _container(session, object_, source, set, OutsideSet(session, source, object_))
     members = set_members(object_)
     plain = frozenset(object_)
@@ -330,6 +330,9 @@ def wrap_super(session: Session, object_: Any, source: Source) -> Value:
         session.wrap(getattr(object_, name), AttrSource(source, name, "slot")) for name in ("__thisclass__", "__self__")
     )
     made = SuperValue(session.known(cls), session.realize(instance))
+    if session.says_its_class(made.instance):
+        start = session.wrap(object_.__self_class__, AttrSource(source, "__self_class__", "slot"))
+        made.said = session.known(start)
     made.source = source
     return made
 

@@ -1,0 +1,249 @@
+"""isinstance() and issubclass(): the class of a value, what the value says itself that its class
+is, and what the class that is asked for says."""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import types
+import typing
+from types import FunctionType, UnionType
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.bytecode import VERSION
+from ingot.capture.guards import Kind
+from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.sources import ConstSource, DerivedSource
+from ingot.capture.values.base import Arguments, Keywords, Raised, Value, find_missing
+from ingot.capture.values.builtins import rule
+from ingot.capture.values.classes import ClassValue
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.objects import ObjectValue
+from ingot.origins import is_trusted, trusts_function
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_ABC_CHECK: Any = abc.ABCMeta.__instancecheck__
+_PROTOCOL_CHECK: Any = vars(type(typing.Protocol))["__instancecheck__"]
+
+
+# -- isinstance --------------------------------------------------------------------------------------------------------
+
+
+@rule(builtins.isinstance)
+def isinstance_(session: Session, value: Value, classes: Value) -> Value:
+    return ConstantValue(is_instance(session, value, classes))
+
+
+def is_instance(session: Session, value: Value, classes: Value) -> bool:
+    classes = getattr(classes, "content", classes)
+    if isinstance(classes, TupleValue):
+        return any(is_instance(session, value, session.realize(c)) for c in classes.items)
+    if isinstance(classes, ObjectValue) and not find_missing(classes.cls, "__instancecheck__"):
+        answer = classes.special(session, "__instancecheck__", value)
+        return answer is not None and session.truth(answer)
+    known, cls = classes.constant(), value.python_type()
+    if known is cls:
+        return True
+    if (parts := _parts_of_union(session, known, isinstance)) is not None:
+        return any(is_instance(session, value, session.wrap_constant(part)) for part in parts)
+    if typing.get_origin(known) is typing.Union:  # typing asks type() of the value
+        return _is_subclass(session, session.wrap_constant(cls), classes)
+    if not isinstance(known, type):
+        session.python(isinstance, None, known)
+        return session.python(issubclass, cls, known)
+    return _is_instance_of(session, value, known)
+
+
+def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
+    """The same for one class that is not type() of the value."""
+    meta = type(cls)
+    hook = None if meta is type else session.class_lookup(meta, "__instancecheck__")
+    is_users = isinstance(hook, FunctionType) and not trusts_function(hook)
+    if hasattr(value, "instance_of") and not is_users:
+        return value.instance_of(session, cls)
+    if hook is _ABC_CHECK:
+        return _is_registered(session, value, cls)
+    if hook is _PROTOCOL_CHECK:
+        return _has_protocol(session, value, cls)
+    if isinstance(hook, FunctionType) and (is_users or session.says_its_class(value)):
+        checked = session.wrap_constant(cls)
+        return session.truth(session.call(session.wrap_class_member(hook), [checked, value], {}))
+    if meta is type or not isinstance(hook, FunctionType):
+        return _is_plainly(session, value, cls)
+    return session.python(issubclass, value.python_type(), cls)
+
+
+def _is_plainly(session: Session, value: Value, cls: type) -> bool:
+    """type.__instancecheck__."""
+    if cls in value.python_type().__mro__:
+        return True
+    said = session.said_class(value)
+    return said is not None and cls in said.__mro__
+
+
+def _is_registered(session: Session, value: Value, cls: type) -> bool:
+    """ABCMeta.__instancecheck__: it asks for `__class__` first, and raises what that raises."""
+    of_type = session.wrap_constant(value.python_type())
+    checked = session.wrap_constant(cls)
+    if not session.says_its_class(value):
+        return _is_subclass(session, of_type, checked)
+    said = session.realize(value.get_attribute(session, "__class__"))
+    if _is_subclass(session, said, checked):
+        return True
+    return not session.same(said, of_type) and _is_subclass(session, of_type, checked)
+
+
+def _has_protocol(session: Session, value: Value, cls: Any) -> bool:
+    """What isinstance() is for the classes that derive from typing.Protocol."""
+    if not getattr(cls, "_is_protocol", False):
+        return _is_registered(session, value, cls)
+    if not getattr(cls, "_is_runtime_protocol", False):
+        session.python(isinstance, None, cls)
+    names = _names_of_protocol(cls)
+    if VERSION >= (3, 12):
+        return _is_nominally(session, value, cls) or all(_has_statically(session, value, cls, name) for name in names)
+    of_methods = all(callable(getattr(cls, name, None)) for name in names)
+    if of_methods and _is_subclass(session, value.get_attribute(session, "__class__"), session.wrap_constant(cls)):
+        return True
+    return all(_has(session, value, cls, name) for name in names) or _is_nominally(session, value, cls)
+
+
+def _names_of_protocol(cls: Any) -> Any:
+    names = getattr(cls, "__protocol_attrs__", None)
+    return vars(typing)["_get_protocol_attrs"](cls) if names is None else names
+
+
+def _has(session: Session, value: Value, cls: type, name: str) -> bool:
+    """Whether a value has what a protocol asks for; a method may not be None."""
+    try:
+        found = value.get_attribute(session, name)
+        if callable(getattr(cls, name, None)):
+            found = value.get_attribute(session, name)
+    except Raised as raised:
+        if issubclass(raised.value.python_type(), AttributeError):
+            return False
+        raise
+    return not callable(getattr(cls, name, None)) or session.realize(found).identity() is not None
+
+
+def _has_statically(session: Session, value: Value, cls: type, name: str) -> bool:
+    """The same as inspect.getattr_static finds it, which runs no code of the user's."""
+    if not isinstance(value, ObjectValue):
+        return _has(session, value, cls, name)
+    own = value.own_attribute(session, name)
+    found = session.class_lookup(value.cls, name) if own is None else session.realize(own).identity()
+    if own is None and find_missing(value.cls, name):
+        return False
+    return found is not None or not callable(getattr(cls, name, None))
+
+
+class _Claims:
+    """Says that it is of a class."""
+
+    def __init__(self, cls: Any) -> None:
+        self.claimed = cls
+
+    __class__: Any = property(lambda self: self.claimed)
+
+
+def _is_nominally(session: Session, value: Value, cls: type) -> bool:
+    """Whether a protocol is among the bases of the class, or the class was registered."""
+    if session.says_its_class(value):
+        said = session.realize(value.get_attribute(session, "__class__"))
+        if session.python(_ABC_CHECK, cls, _Claims(said.constant())):
+            return True
+    return session.python(_ABC_CHECK, cls, _Claims(value.python_type()))
+
+
+def _parts_of_union(session: Session, union: Any, function: Any) -> Any:
+    """The classes of `int | str`; None for what is no union. Before Python 3.12 what is no class among them is not
+    asked, but for what no union may have."""
+    if not isinstance(union, UnionType):
+        return None
+    if VERSION >= (3, 12):
+        return union.__args__
+    if any(isinstance(part, types.GenericAlias) for part in union.__args__):
+        session.python(function, int, union)
+    return [part for part in union.__args__ if isinstance(part, type)]
+
+
+@rule(type.__instancecheck__)
+def type_instancecheck(session: Session, cls: Value, value: Value) -> Value:
+    return ConstantValue(_is_plainly(session, value, cls.constant()))
+
+
+def _abc_instancecheck(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    cls, value = map(session.realize, args)
+    return ConstantValue(_is_registered(session, value, cls.constant()))
+
+
+SPECIAL_FUNCTIONS[_ABC_CHECK] = _abc_instancecheck
+
+
+# -- issubclass --------------------------------------------------------------------------------------------------------
+
+
+@rule(builtins.issubclass)
+def issubclass_(session: Session, cls: Value, classes: Value) -> Value:
+    return ConstantValue(_is_subclass(session, cls, classes))
+
+
+def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
+    cls, classes = session.realize(cls), getattr(classes, "content", classes)
+    if isinstance(classes, TupleValue):
+        return any(_is_subclass(session, cls, session.realize(c)) for c in classes.items)
+    if isinstance(classes, ObjectValue) and not find_missing(classes.cls, "__subclasscheck__"):
+        answer = classes.special(session, "__subclasscheck__", cls)
+        return answer is not None and session.truth(answer)
+    known = classes.constant()
+    parts = known.__args__ if typing.get_origin(known) is typing.Union else None
+    if isinstance(cls, ClassValue):
+        parts = parts or _parts_of_union(session, known, issubclass)
+    if parts is not None:
+        return any(_is_subclass(session, cls, session.wrap_constant(part)) for part in parts)
+    hook = _users_subclasscheck(session, known) if isinstance(known, type) else None
+    if hook is not None:
+        return session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {}))
+    found = session.python(issubclass, session.stand_in(cls), known)
+    if not found and isinstance(cls, ClassValue) and isinstance(known, abc.ABCMeta):
+        _guard_registration(session, cls.object, known)
+    return found
+
+
+def _users_subclasscheck(session: Session, cls: type) -> Any:
+    """The `__subclasscheck__` of the metaclass that the user wrote; None if there is none."""
+    if type(cls) in (type, abc.ABCMeta) or is_trusted(type(cls).__module__):
+        return None
+    found = session.class_lookup(type(cls), "__subclasscheck__")
+    return found if isinstance(found, FunctionType) and not trusts_function(found) else None
+
+
+class _Pair:
+    """A class that is no subclass of an abstract one, so far."""
+
+    __slots__ = ("abstract", "answer", "cls", "token")
+
+    def __init__(self, cls: type, abstract: type) -> None:
+        self.cls, self.abstract = cls, abstract
+        self.token, self.answer = abc.get_cache_token(), False
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__qualname__}, {self.abstract.__qualname__}"
+
+
+def _is_subclass_now(pair: _Pair) -> bool:
+    """The answer for a pair: it is another only where classes were registered since."""
+    if pair.token != (token := abc.get_cache_token()):
+        pair.answer, pair.token = issubclass(pair.cls, pair.abstract), token
+    return pair.answer
+
+
+def _guard_registration(session: Session, cls: type, abstract: type) -> None:
+    """States that a class of the user's was not registered with an abstract one."""
+    if is_trusted(cls.__module__) and is_trusted(abstract.__module__):
+        return
+    pair = session.unregistered.setdefault((cls, abstract), _Pair(cls, abstract))
+    session.guard(DerivedSource(ConstSource(pair), _is_subclass_now), Kind.EQUALS, False)
