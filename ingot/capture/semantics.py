@@ -386,6 +386,16 @@ class Semantics:
     def truth(self: Session, value: Value) -> bool:  # type: ignore[misc]
         return self.realize(value).truth(self)
 
+    def as_bool(self: Session, value: Value) -> Value:  # type: ignore[misc]
+        """bool() of a value: that of a tensor is a number that the running program knows."""
+        value = self.realize(value)
+        return value.as_bool(self) if hasattr(value, "as_bool") else ConstantValue(value.truth(self))
+
+    def negation(self: Session, value: Value) -> Value:  # type: ignore[misc]
+        """`not value`."""
+        made = self.as_bool(value)
+        return made.negation(self) if hasattr(made, "negation") else ConstantValue(not made.constant())
+
     def iterate(self: Session, value: Value) -> Value:  # type: ignore[misc]
         return self.realize(value).iterate(self)
 
@@ -430,6 +440,8 @@ class Semantics:
     def same(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
         """`a is b`. Between two outside objects the answer is guarded; the nature of either is guarded already."""
         a, b = self.realize(a), self.realize(b)
+        if a is not b and bool is a.python_type() is b.python_type():  # of which there are two, whoever made them
+            return self.truth(a) is self.truth(b)
         answer = a.identity() is b.identity()
         held = (ConstantValue, type(NULL))
         if (

@@ -178,7 +178,7 @@ def the_larger_and_the_smaller_of_numbers(x: Tensor, y: Tensor) -> Any:
     return [x * number for number in (*found, max(nan, s), max(s, nan), min(s, nan), max(s, s * 2, 0.5))]
 
 
-@broken("operator.gt of the number")
+@broken("a branch on the number")
 def the_larger_of_numbers_of_two_types(x: Tensor, y: Tensor) -> Any:
     return x * max(y.abs().max().item(), 1)
 

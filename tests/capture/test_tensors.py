@@ -28,7 +28,7 @@ torch.func.jvp(torch.sin, (torch.ones(1),), (torch.ones(1),))  # the first use w
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-@broken("operator.gt of the number")
+@broken("a branch on the number")
 def item_in_a_branch(x: Tensor, y: Tensor) -> Any:
     if x.sum().item() > 0:
         return x + y
@@ -60,7 +60,7 @@ def tolist(x: Tensor, y: Tensor) -> Any:
     return x * total, y[0].tolist()
 
 
-@broken("a branch on the values")
+@broken("int() of the number")
 def conversions(x: Tensor, y: Tensor) -> Any:
     n = int(COUNTS[0, 2])
     f = float(x[0, 0])

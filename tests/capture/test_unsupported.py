@@ -96,7 +96,7 @@ WEIGHT = torch.nn.Parameter(torch.ones(3))
 
 CASES = {
     data_branch: "a branch on the values of the tensor gt",
-    item: "operator.gt of the number in the tensor",
+    item: "a branch on the number in the tensor",
     int_of_tensor: "int() of the number in the tensor",
     prints: "side effect: print to a file",
     warns: "side effect: warnings.warn",

@@ -40,23 +40,29 @@ def unary_invert(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("UNARY_NOT")
 def unary_not(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(ConstantValue(not frame.session.truth(frame.pop())))
+    frame.push(frame.session.negation(frame.pop()))
 
 
 @handles("TO_BOOL")
 def to_bool(frame: InterpreterFrame, _: Any) -> None:
     value, follows = frame.pop(), frame.program.instructions[frame.index]
+    sides = (frame.index + 1, frame.stack), (follows.arg, frame.stack)
     if follows.op == "POP_JUMP_IF_TRUE":
-        frame.push(ConstantValue(truth_at_branch(frame, value, frame.index + 1, follows.arg)))
+        frame.push(ConstantValue(truth_at_branch(frame, value, *sides)))
     elif follows.op == "POP_JUMP_IF_FALSE":
-        frame.push(ConstantValue(truth_at_branch(frame, value, follows.arg, frame.index + 1)))
+        frame.push(ConstantValue(truth_at_branch(frame, value, *sides[::-1])))
     else:
-        frame.push(ConstantValue(frame.session.truth(value)))
+        frame.push(frame.session.as_bool(value))
 
 
 @handles("IS_OP")
 def is_op(frame: InterpreterFrame, inverted: int) -> None:
     right, left = frame.pop(), frame.pop()
+    if hasattr(left, "is_bool"):
+        left, right = right, left
+    if hasattr(right, "is_bool") and (made := right.is_bool(frame.session, left, not inverted)) is not None:
+        frame.push(made)
+        return
     frame.push(ConstantValue(frame.session.same(left, right) is not bool(inverted)))
 
 

@@ -568,7 +568,7 @@ def is_not(session: Session, a: Value, b: Value) -> Value:
 
 @rule(operator.not_)
 def not_(session: Session, value: Value) -> Value:
-    return ConstantValue(not session.truth(value))
+    return session.negation(value)
 
 
 @rule(operator.length_hint)

@@ -230,12 +230,12 @@ def _class_factory(session: Session, *args: Value, **kwargs: Value) -> Value:
 
 @rule(bool)
 def bool_(session: Session, value: Value = NONE, /) -> Value:
-    return ConstantValue(session.truth(value))
+    return session.as_bool(value)
 
 
 @rule(operator.truth)
 def truth(session: Session, value: Value) -> Value:
-    return ConstantValue(session.truth(value))
+    return session.as_bool(value)
 
 
 def _number(cls: type, *methods: str) -> Rule:

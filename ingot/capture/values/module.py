@@ -36,8 +36,8 @@ class ModuleValue(ObjectValue):
     def describe(self) -> str:
         return f"module {self.source.name}" if self.source else f"a {self.cls.__name__}"
 
-    def truth(self, session: Session) -> bool:
-        return self.length(session) > 0 if hasattr(self.cls, "__len__") else True
+    def as_bool(self, session: Session) -> Value:
+        return ConstantValue(self.length(session) > 0 if hasattr(self.cls, "__len__") else True)
 
     def own_attribute(self, session: Session, name: str) -> Value | None:
         """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of parameters,

@@ -55,19 +55,26 @@ _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
 _POWERS = frozenset({operator.pow, operator.ipow})
 _ROUNDED = frozenset({operator.mod, operator.floordiv, torch.fmod})
 """Of a number that is rounded to the tensor's type first."""
+_OF_BOOLS: dict[Any, Callable[..., Any]] = {
+    operator.and_: torch.logical_and,
+    operator.or_: torch.logical_or,
+    operator.xor: torch.logical_xor,
+}
+_PLAIN_OF_BOOLS = {operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
 _WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
 
 
 class NumberValue(Value):
     """A float, int or bool whose value is known to the running program only; `tensor` holds it, in rank 0."""
 
-    __slots__ = ("_size", "_tensor", "cls")
+    __slots__ = ("_size", "_tensor", "cls", "decided")
     decides_operators = True
 
     def __init__(self, cls: type, tensor: TensorValue | None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls, self._tensor = cls, tensor
         self._size: Value | None = None
+        self.decided: bool | None = None  # the truth that the graph checks
 
     @property
     def tensor(self) -> TensorValue:
@@ -80,12 +87,58 @@ class NumberValue(Value):
     def describe(self) -> str:
         return f"the number in {self.tensor.describe()}"
 
+    # -- its truth -----------------------------------------------------------------------------------------------------
+
     def truth(self, session: Session) -> bool:
-        raise session.unsupported(f"a branch on {self.describe()}")
+        if self.decided is None:
+            raise session.unsupported(f"a branch on {self.describe()}")
+        return self.decided
+
+    def require_truth(self, session: Session, wanted: bool) -> bool:
+        """Have the graph check whether it is true, as it does that of a tensor."""
+        if self.decided is None and self.tensor.require_truth(session, wanted):
+            self.decided = wanted
+        return self.decided is wanted
+
+    def as_bool(self, session: Session) -> Value:
+        """What bool() gives."""
+        if self.cls is bool:
+            return self
+        return NumberValue(bool, call(session, operator.ne, self.tensor, ConstantValue(0)))
+
+    def negation(self, session: Session) -> Value:
+        """`not self` of a bool."""
+        return NumberValue(bool, call(session, torch.logical_not, self.tensor))
+
+    def is_bool(self, session: Session, other: Value, wanted: bool) -> Value | None:
+        """Whether it is a constant that is True or False, or that it is not if not `wanted`."""
+        if not isinstance(other, ConstantValue) or type(other.object) is not bool or self.cls is not bool:
+            return None
+        return self if other.object is wanted else self.negation(session)
+
+    def _joined(self, session: Session, function: Any, other: Value) -> Value | None:
+        """`self & other` and the like of two bools; None for others."""
+        if isinstance(other, NumberValue) and other.cls is bool:
+            return NumberValue(bool, call(session, _OF_BOOLS[function], self.tensor, other.tensor))
+        if not isinstance(other, ConstantValue) or type(other.object) is not bool:
+            return None
+        if function is operator.xor:
+            return self.is_bool(session, other, False)
+        return self if other.object is (function is operator.and_) else other
+
+    def _compared(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+        """A comparison of two numbers, the other of which may be a constant; None where the types differ."""
+        right = self._operand(session, other) if self.cls is float else _operand_of_choice(other)
+        if right is None or self.cls is int is not other.python_type():
+            return None
+        pair = (right, self.tensor) if reflected else (self.tensor, right)
+        return NumberValue(bool, call(session, function, *pair))
 
     def convert(self, session: Session, cls: type) -> Value:
         if cls is self.cls:
             return self
+        if cls is bool:
+            return self.as_bool(session)
         if cls is float:
             return NumberValue(float, converted(session, self.tensor, torch.float64))
         raise session.unsupported(f"{cls.__name__}() of {self.describe()}")
@@ -106,6 +159,10 @@ class NumberValue(Value):
         code is trusted to divide by no zero, and to take powers of what is not negative."""
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
+        if type(self) is NumberValue and type(other) in (NumberValue, ConstantValue):
+            made = self._asked(session, function, other, reflected)
+            if made is not None:
+                return made
         if _PLAIN_INTEGERS.get(function, function) in _OF_INTEGERS and self._meets_integer(other):
             size, its = self.as_size(session), other.as_size(session) if isinstance(other, NumberValue) else other
             if size is not None and its is not None:
@@ -127,6 +184,15 @@ class NumberValue(Value):
         function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
         return NumberValue(float, call(session, function, *pair))
+
+    def _asked(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+        """What gives a bool, where the program can tell it."""
+        if self.cls is not bool:
+            return self._compared(session, function, other, reflected) if function in _COMPARISONS else None
+        if function in (operator.eq, operator.ne):
+            return self.is_bool(session, other, function is operator.eq)
+        plain = _PLAIN_OF_BOOLS.get(function, function)
+        return self._joined(session, plain, other) if plain in _OF_BOOLS else None
 
     @staticmethod
     def _meets_integer(other: Value) -> bool:
@@ -257,6 +323,12 @@ class OutsideNumber(NumberValue):
 
     def truth(self, session: Session) -> bool:
         return bool(self.applied(session, operator.ne, after=(0.0,)).constant())
+
+    def as_bool(self, session: Session) -> Value:
+        return ConstantValue(self.truth(session))
+
+    def require_truth(self, session: Session, wanted: bool) -> bool:
+        return False
 
     def convert(self, session: Session, cls: type) -> Value:
         if cls is float:
@@ -538,7 +610,7 @@ def _reads(cls: type | None) -> Callable[..., Value | None]:
     return rule
 
 
-METHODS.update({"item": _reads(None), "__float__": _reads(float), "__int__": _reads(int)})
+METHODS.update({"item": _reads(None), "__float__": _reads(float), "__int__": _reads(int), "__bool__": _reads(bool)})
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:

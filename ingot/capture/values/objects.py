@@ -331,14 +331,18 @@ class ObjectValue(Value):
         return session.realize(session.call(self.bind(session, raw, name), args, {}))
 
     def truth(self, session: Session) -> bool:
+        return session.truth(self.as_bool(session))
+
+    def as_bool(self, session: Session) -> Value:
+        """What bool() gives."""
         answer = self.special(session, "__bool__")
         if answer is not None:
             if answer.python_type() is not bool:
                 kind = answer.python_type().__name__
                 raise session.raised(TypeError, f"__bool__ should return bool, returned {kind}")
-            return session.truth(answer)
+            return answer
         length = self._length(session)
-        return True if length is None else length > 0
+        return ConstantValue(True if length is None else length > 0)
 
     def length(self, session: Session) -> int:
         answer = self._length(session)

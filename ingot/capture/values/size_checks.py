@@ -57,26 +57,12 @@ def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value
     return NONE
 
 
-def require_truth(session: Session, tensor: TensorValue, wanted: bool) -> bool:
-    """Have the graph check that the one element of a tensor is true, or that it is not, which what follows relies on.
-    False where that cannot be."""
-    fake, shapes = tensor.fake, session.graph.context.shapes
-    if not shapes.unbacked.enabled or fake.device.type != "cpu" or tuple(fake.shape) not in ((), (1,)):
-        return False
-    as_number = tensor
-    for name, arg in (("ne", 0), ("to", torch.uint8))[fake.dtype is torch.bool :]:
-        as_number = session.graph.call(session, "call_method", name, (as_number, ConstantValue(arg)), {})
-    number = session.graph.call(session, "call_method", "item", (as_number,), {})
-    session.graph.require(session, require_relation, "==", number, int(wanted))
-    return True
-
-
 def _check_tensor_all(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     condition = session.realize([*args, kwargs.get("cond", NONE)][0])
     if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
         raise session.unsupported("torch._check_tensor_all of what is no tensor of truth values")
     every = session.graph.call(session, "call_method", "all", (condition,), {})
-    if not require_truth(session, every, True):
+    if not every.require_truth(session, True):
         raise session.unsupported(f"torch._check_tensor_all of {condition.describe()}")
     return NONE
 

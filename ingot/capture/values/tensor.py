@@ -20,6 +20,7 @@ from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
 from ingot.graph.fakes import data_of, shows_the_same
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
+from ingot.graph.unbacked import require_relation
 
 if TYPE_CHECKING:
     from ingot.capture.recorder import GraphRecorder
@@ -94,6 +95,25 @@ class TensorValue(Value):
         if known is not None and known.numel() == 1:
             return bool(known)
         raise session.unsupported(f"a branch on the values of {self.describe()}")
+
+    def as_bool(self, session: Session) -> Value:
+        """What bool() gives: a number."""
+        made = METHODS["__bool__"](session, self, [], {})
+        assert made is not None
+        return made
+
+    def require_truth(self, session: Session, wanted: bool) -> bool:
+        """Have the graph check that its one element is true, or that it is not, which what follows relies on. False
+        where that cannot be."""
+        fake, shapes = self.fake, session.graph.context.shapes
+        if not shapes.unbacked.enabled or fake.device.type != "cpu" or tuple(fake.shape) not in ((), (1,)):
+            return False
+        as_number = self
+        for name, arg in (("ne", 0), ("to", torch.uint8))[fake.dtype is torch.bool :]:
+            as_number = session.graph.call(session, "call_method", name, (as_number, ConstantValue(arg)), {})
+        number = session.graph.call(session, "call_method", "item", (as_number,), {})
+        session.graph.require(session, require_relation, "==", number, int(wanted))
+        return True
 
     def length(self, session: Session) -> Any:
         if self.fake.dim() == 0:
@@ -488,6 +508,13 @@ RELATIONS = {
 _SWAPPED = {operator.gt: operator.lt, operator.ge: operator.le}
 
 
+_NEGATED: dict[Any, tuple[Callable[[Any, Any], Any], bool]] = {
+    operator.eq: (operator.ne, False), operator.ne: (operator.eq, False), operator.lt: (operator.le, True),
+    operator.le: (operator.lt, True),
+}  # fmt: skip
+"""What holds where a relation does not, and whether it does of the sides in the other order."""
+
+
 class RelationValue(Value):
     """A comparison with a size that the data decide: a truth value that is not known."""
 
@@ -523,6 +550,15 @@ class RelationValue(Value):
         if answer is None:
             raise session.unsupported(f"a branch on {self.describe()}")
         return answer
+
+    def require_truth(self, session: Session, wanted: bool) -> bool:
+        """Have the graph check that it holds, or that it does not. False where that is not so."""
+        if self.answer is not None:
+            return self.answer is wanted
+        negated, swaps = _NEGATED[self.function]
+        pair = self.pair if wanted or not swaps else self.pair[::-1]
+        session.graph.require(session, require_relation, RELATIONS[self.function if wanted else negated], *pair)
+        return True
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")

@@ -1,0 +1,126 @@
+"""Where a branch leads that the data decide: whether one side does nothing but raise an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.values.base import Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.functions import CellValue
+
+_LONGEST_WAY = 100  # instructions
+_ENDS = frozenset({"RETURN_VALUE", "RERAISE", "FOR_ITER", "SEND", "YIELD_VALUE"})
+_UNKNOWN = ConstantValue(object())
+"""Stands for what is made on the way."""
+
+_JUMPS: dict[str, tuple[bool, bool]] = {
+    "POP_JUMP_IF_TRUE": (True, False),
+    "POP_JUMP_IF_FALSE": (False, False),
+    "JUMP_IF_TRUE_OR_POP": (True, True),
+    "JUMP_IF_FALSE_OR_POP": (False, True),
+}
+"""What they jump at, and whether the value stays then."""
+
+
+def only_raises(frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool) -> bool:
+    """Whether all that happens from an instruction on, with these operands, is that an error is raised, if a value has
+    this truth: in the frame, or in those that called it once it returns. Other values that decide are constants."""
+    return _Way(frame, index, stack, tested, truth).raises()
+
+
+class _Way:
+    """The instructions from one on. No code runs: values are moved, and asked for their truth where it is known."""
+
+    def __init__(
+        self, frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool
+    ) -> None:
+        self.tested, self.truth = tested, truth
+        self.callers = list(frame.session.frames)
+        while self.callers and self.callers.pop() is not frame:
+            pass
+        self.enter(frame, index, stack)
+
+    def enter(self, frame: InterpreterFrame, index: int, stack: list[Value]) -> None:
+        self.frame, self.index, self.stack = frame, index, list(stack)
+        self.slots: dict[int, Value] = {}
+
+    def raises(self) -> bool:
+        for _ in range(_LONGEST_WAY):
+            instructions = self.frame.program.instructions
+            if self.index >= len(instructions):
+                return False
+            instruction = instructions[self.index]
+            self.index += 1
+            if instruction.op == "RAISE_VARARGS":
+                return True
+            if instruction.op == "RETURN_VALUE":
+                if not self.returns():
+                    return False
+            elif instruction.op in _JUMPS:
+                if not self.jumps(*_JUMPS[instruction.op], instruction.arg):
+                    return False
+            elif instruction.op == "JUMP":
+                self.index = instruction.arg
+            elif not self.moves(instruction.op, instruction.arg):
+                return self.raises_straight(self.index - 1)
+        return False
+
+    def raises_straight(self, index: int) -> bool:
+        """Whether no branch lies before an error, whatever else is done for it."""
+        for instruction in self.frame.program.instructions[index : index + _LONGEST_WAY]:
+            if instruction.op == "RAISE_VARARGS":
+                return True
+            if "JUMP" in instruction.op or instruction.op in _ENDS:
+                return False
+        return False
+
+    def returns(self) -> bool:
+        """Goes on in the caller, where its next instruction finds the result."""
+        frame, result = self.frame, self.stack[-1]
+        if frame.called_at is None or frame.program.is_generator or not self.callers:
+            return False
+        caller = self.callers.pop()
+        self.enter(caller, caller.index, [*caller.stack, result])
+        return True
+
+    def jumps(self, wanted: bool, keeps: bool, target: int) -> bool:
+        value = self.stack.pop()
+        truth = self.truth_of(value)
+        if truth is wanted:
+            self.index = target
+            if keeps:
+                self.stack.append(value)
+        return truth is not None
+
+    def truth_of(self, value: Value) -> bool | None:
+        if value is self.tested:
+            return self.truth
+        if type(value) is ConstantValue and value is not _UNKNOWN:
+            return bool(value.object)
+        return getattr(value, "decided", None)
+
+    def moves(self, op: str, arg: Any) -> bool:
+        """Carries out an instruction that only moves values; False if it is another."""
+        stack = self.stack
+        if op == "LOAD_FAST":
+            stack.append(self.slots.get(arg, self.frame.slots[arg]))
+        elif op == "LOAD_DEREF":
+            cell = self.frame.slots[arg]
+            stack.append(cell.content if isinstance(cell, CellValue) else _UNKNOWN)
+        elif op in ("LOAD_CONST", "LOAD_GLOBAL"):
+            stack.append(ConstantValue(arg) if op == "LOAD_CONST" else _UNKNOWN)
+        elif op == "STORE_FAST":
+            self.slots[arg] = stack.pop()
+        elif op == "POP_TOP":
+            stack.pop()
+        elif op == "COPY":
+            stack.append(stack[-arg])
+        elif op == "SWAP":
+            stack[-1], stack[-arg] = stack[-arg], stack[-1]
+        elif op in ("UNARY_NOT", "TO_BOOL"):
+            truth = self.truth_of(stack.pop())
+            stack.append(_UNKNOWN if truth is None else ConstantValue(truth is not (op == "UNARY_NOT")))
+        else:
+            return op == "NOP"
+        return True
