@@ -4,7 +4,6 @@ has run: what it returns or leaves behind, and what it does to the world outside
 from __future__ import annotations
 
 import copy
-import functools
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -44,7 +43,6 @@ from ingot.capture.values.functions import (
     CellValue,
     FunctionValue,
     GeneratorValue,
-    PartialValue,
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
@@ -54,6 +52,7 @@ from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
+from ingot.capture.values.partials import PartialValue, partial_of
 from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
@@ -377,13 +376,12 @@ class Results:
         return Call(getattr, (self._recipe(value.tensor), residual.Constant(value.name)))
 
     def _partial(self, value: PartialValue) -> Recipe:
-        named = {k: self._recipe(v) for k, v in value.kwargs.items()}
-        made = Call(functools.partial, (self._recipe(value.function), *self._items(list(value.args))), named)
-        if not value.attributes:
-            return made
-        filled = residual.Filled(made, [])
-        self._later(lambda: self._fill_attributes(filled, value))
-        return filled
+        parts = self._recipe(value.function), self._recipe(value.bound), self._recipe(value.named)
+        made = residual.Filled(Call(partial_of, parts), [])
+        if self.session.has_attributes_dict(value):
+            made.steps.append((vars, ()))  # which makes it
+        self._later(lambda: self._fill_attributes(made, value))
+        return made
 
     def _super(self, value: SuperValue) -> Recipe:
         return Call(super, (residual.Constant(value.cls), self._recipe(value.instance)))
@@ -465,10 +463,14 @@ class Results:
 
     def _exception(self, value: ExceptionValue) -> Recipe:
         base: Any = next(cls for cls in value.cls.__mro__ if is_c_class(cls))
-        args = self._items(value.args)
+        args = self._items(value.given)
         made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)])
 
         def fill() -> None:
+            others = value.remaining_args(self.session)
+            if others is not None:
+                recipe = self._recipe(self.session.tuple_of_values(others))
+                made.steps.append((vars(BaseException)["args"].__set__, (recipe,)))
             if value.was_raised and value.raised_at is not None:
                 made.steps.append((_give_traceback, (residual.Constant(value.raiser()),)))
             for name, part in value.remaining_parts().items():

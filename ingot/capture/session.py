@@ -396,6 +396,10 @@ class Session(Semantics, Reading):
             self._attribute_dicts[owner] = AttributesDict(owner)
         return self._attribute_dicts[owner]
 
+    def has_attributes_dict(self, owner: Any) -> bool:
+        """Whether the program has asked for the `__dict__` of an object that it made."""
+        return owner in self._attribute_dicts
+
     def class_attribute(self, cls: type, name: str, instance: Value) -> Value:
         """An attribute that an instance finds on its class."""
         return bind_member(self, self.class_lookup(cls, name), instance, cls, name)

@@ -45,7 +45,7 @@ from ingot.capture.values.containers import (
     TupleValue,
     VaryingRange,
 )
-from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.exceptions import ExceptionValue, fields_of
 from ingot.capture.values.functions import CellValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
@@ -157,19 +157,41 @@ def _new_exception(session: Session, cls: type, native: type, args: Arguments) -
             cls = type(OSError(known.constant(), ""))
     elif issubclass(native, BaseExceptionGroup):
         raise session.unsupported("an exception group is made")
-    return ExceptionValue(cls, args)
+    made = ExceptionValue(cls, args)
+    if issubclass(cls, OSError):
+        made.take(session, [] if _is_made_by_init(session, cls) else args)
+    return made
 
 
-@rule(*{
-    vars(cls)["__init__"]
-    for cls in vars(builtins).values()
-    if isinstance(cls, type) and issubclass(cls, BaseException) and "__init__" in vars(cls)
-})  # fmt: skip
-def exception_init(session: Session, exception: Value, *args: Value, **kwargs: Value) -> Value:
-    assert isinstance(exception, ExceptionValue)
-    exception.members.update(kwargs)  # ImportError(name=...) and its kin
-    exception.set_part(session, "args", session.tuple_of_values(args))
-    return NONE
+def _exception_init(init: Any) -> Rule:
+    has_fields = bool(fields_of(init.__objclass__))
+
+    def rule(session: Session, exception: Value, *args: Value, **kwargs: Value) -> Value:
+        assert isinstance(exception, ExceptionValue)
+        cls = exception.cls
+        if not has_fields:
+            exception.set_part(session, "args", session.tuple_of_values(args))
+            exception.given = exception.given if exception.initialized and fields_of(plain_base(cls)) else list(args)
+        elif not issubclass(cls, OSError) or _is_made_by_init(session, cls):
+            if exception.initialized:
+                raise session.unsupported(f"{init.__objclass__.__name__}.__init__() of {exception.describe()}, again")
+            exception.members.update(kwargs)  # ImportError(name=...) and its kin
+            exception.take(session, args)
+        exception.initialized = exception.initialized or has_fields
+        return NONE
+
+    return rule
+
+
+def _is_made_by_init(session: Session, cls: type) -> bool:
+    """Whether it is the `__init__` of OSError, and not its `__new__`, that reads the arguments."""
+    init, new = vars(OSError)["__init__"], vars(OSError)["__new__"]
+    return session.class_lookup(cls, "__init__") is not init and session.class_lookup(cls, "__new__") is new
+
+
+for _cls in vars(builtins).values():
+    if isinstance(_cls, type) and issubclass(_cls, BaseException) and "__init__" in vars(_cls):
+        RULES[vars(_cls)["__init__"]] = _exception_init(vars(_cls)["__init__"])
 
 
 # -- instances of subclasses of built-in classes ----------------------------------------------------------------------

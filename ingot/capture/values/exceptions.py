@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.steps import user_function
-from ingot.capture.values.base import Arguments, NotConstant, Value, is_c_class
+from ingot.capture.values.base import Arguments, NotConstant, Value, is_c_class, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import ObjectValue, plain_base
 
@@ -38,7 +38,7 @@ class ExceptionValue(ObjectValue):
     """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and guarded, when they are
     asked for; None stands for one that was not read."""
 
-    __slots__ = ("_parts", "raised_at", "_session", "_traceback", "was_raised")
+    __slots__ = ("_parts", "given", "initialized", "raised_at", "_session", "_traceback", "was_raised")
 
     def __init__(self, cls: type, args: Arguments = (), source: Source | None = None, object: Any = None) -> None:
         super().__init__(cls, source, object)
@@ -47,6 +47,8 @@ class ExceptionValue(ObjectValue):
         self._traceback: Value | None = None
         self.raised_at: Any = None  # code, line and globals of where it was raised
         self._parts: dict[str, Any] = {}
+        self.given = list(args)  # what the fields of the built-in class were made of
+        self.initialized = source is not None  # whether that has run its `__init__`
         if source is None:
             self._parts = {"args": list(args), "cause": NONE, "context": NONE, "suppressed": ConstantValue(False)}
 
@@ -80,7 +82,23 @@ class ExceptionValue(ObjectValue):
 
     def _load(self, name: str) -> Value:
         assert self.source is not None and self._session is not None
-        return self._session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+        found = vars(BaseException)[name].__get__(self.object)
+        return self._session.wrap(found, AttrSource(self.source, name, "slot"))
+
+    def take(self, session: Session, args: Arguments) -> None:
+        """The `__init__` of the built-in class: OSError keeps no file names in `args`."""
+        self.given = list(args)
+        has_file = len(args) in (3, 4, 5) and session.realize(args[2]).identity() is not None
+        if has_file and issubclass(self.cls, OSError) and self.cls is not BlockingIOError:
+            args = args[:2]
+        self._parts["args"] = list(args)
+
+    def remaining_args(self, session: Session) -> list[Value] | None:
+        """The args of one made during capture, where the built-in class would have others."""
+        plain = ExceptionValue(self.cls)
+        plain.take(session, self.given)
+        same = len(plain.args) == len(self.args) and all(a is b for a, b in zip(plain.args, self.args))
+        return None if same else self.args
 
     def set_part(self, session: Session, name: str, value: Value) -> None:
         """Sets args (to a sequence), the cause, the context, or whether the context is not shown."""
@@ -155,19 +173,29 @@ class ExceptionValue(ObjectValue):
         if name == "__traceback__":
             return self.traceback()
         if self.source is not None:
-            return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+            return session.wrap(session.python(raw.__get__, self.object), AttrSource(self.source, name, "slot"))
         if name in ("value", "code") and issubclass(self.cls, (StopIteration, SystemExit)):
-            single = name == "value" or len(self.args) < 2
-            return (self.args[0] if self.args else NONE) if single else session.tuple_of_values(self.args)
+            single = name == "value" or len(self.given) < 2
+            return (self.given[0] if self.given else NONE) if single else session.tuple_of_values(self.given)
         if name in self.members:
             return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
             raise session.unsupported(f"attribute {name!r} of {self.describe()}")
-        return session.wrap_constant(getattr(self._real(session), name))
+        return session.wrap_constant(session.python(getattr, self._real(session), name))
 
     def _real(self, session: Session) -> BaseException:
-        """An exception of the built-in class beneath, with these arguments."""
-        return session.python(plain_base(self.cls), *[session.textual(session.realize(arg)) for arg in self.args])
+        """An exception of the built-in class beneath, with these arguments and fields."""
+        base, args = plain_base(self.cls), [session.textual(session.realize(arg)) for arg in self.args]
+        if self.source is None:
+            real = session.python(base, *[session.textual(session.realize(arg)) for arg in self.given])
+        else:
+            real = session.python(base.__new__, base)
+            for name, raw in fields_of(base):
+                value = session.textual(session.realize(self.bind(session, raw, name)))
+                if value is not None:
+                    setattr(real, name, value)
+        real.args = tuple(args)
+        return real
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         raw = session.class_lookup(self.cls, name)
@@ -176,7 +204,9 @@ class ExceptionValue(ObjectValue):
         if python or not c_field:
             super().set_attribute(session, name, value)
         elif name in _PARTS:
-            self.set_part(session, name, session.realize(value))
+            value = session.realize(value)
+            _check_part(session, name, value)
+            self.set_part(session, name, value)
         elif name == "__traceback__" and (value := session.realize(value)).identity() is None and self.source is None:
             self.was_raised = False
         elif name == "__traceback__" and isinstance(value, TracebackValue):
@@ -189,6 +219,9 @@ class ExceptionValue(ObjectValue):
         return self
 
     def method_add_note(self, session: Session, note: Value) -> Value:
+        if not issubclass(note.python_type(), str):
+            kind = type_name(note.python_type())
+            raise session.raised(TypeError, f"note must be a str, not '{kind}'")
         notes = self.own_attribute(session, "__notes__")
         if notes is None:
             notes = session.list_of(session.tuple_of_values([]))
@@ -203,7 +236,11 @@ class ExceptionValue(ObjectValue):
         if make is repr:
             texts = [session.text_of(arg, repr) for arg in self.args]
             return f"{self.cls.__name__}({', '.join(texts)})"
-        if not self.args and plain_base(self.cls).__str__ is not KeyError.__str__:
+        if issubclass(self.cls, BaseExceptionGroup):
+            count = len(session.unpacked(self.get_attribute(session, "exceptions")))
+            message = session.text_of(self.get_attribute(session, "message"), str)
+            return f"{message} ({count} sub-exception{'' if count == 1 else 's'})"
+        if not self.args and plain_base(self.cls).__str__ is BaseException.__str__:
             return ""
         if len(self.args) == 1 and plain_base(self.cls).__str__ is BaseException.__str__:
             return session.text_of(self.args[0], str)
@@ -215,3 +252,21 @@ class ExceptionValue(ObjectValue):
             return f"{self.cls.__name__}: {', '.join(str(a.constant()) for a in self.args)}"
         except NotConstant:
             return self.cls.__name__
+
+
+def fields_of(base: type) -> list[tuple[str, Any]]:
+    """What a built-in class of exceptions keeps besides what all have."""
+    owners = [owner for owner in base.__mro__ if owner not in (BaseException, object)]
+    found = [(name, raw) for owner in owners for name, raw in vars(owner).items()]
+    fields = [(n, raw) for n, raw in found if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType))]
+    return [(name, raw) for name, raw in fields if name not in ("__dict__", "__weakref__", "characters_written")]
+
+
+def _check_part(session: Session, name: str, value: Value) -> None:
+    """Raises TypeError for what a part of an exception may not be."""
+    cls = value.python_type()
+    if name in ("__cause__", "__context__") and not issubclass(cls, (BaseException, type(None))):
+        message = f"exception {name.strip('_')} must be None or derive from BaseException"
+        raise session.raised(TypeError, message)
+    if name == "__suppress_context__" and cls is not bool:
+        raise session.raised(TypeError, "attribute value type must be bool")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import operator
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
@@ -244,46 +243,6 @@ class BoundMethod(Value):
         return session.call(self.function, [self.instance, *args], kwargs)
 
 
-class PartialValue(Value):
-    """A functools.partial."""
-
-    __slots__ = ("args", "attributes", "function", "kwargs")
-
-    def __init__(self, function: Value, args: Arguments, kwargs: Keywords, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.function, self.args, self.kwargs = function, list(args), dict(kwargs)
-        self.attributes: dict[str, Value] = {}
-
-    def python_type(self) -> type:
-        return functools.partial
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name == "func":
-            return session.realize(self.function)
-        if name == "args":
-            return session.tuple_of_values(self.args)
-        if name == "keywords" and self.source is None:
-            return session.dict_of_values(self.kwargs)
-        if name in self.attributes:
-            return session.realize(self.attributes[name])
-        if self.source is not None:
-            raise session.unsupported(f"attribute {name!r} of {self.describe()}")
-        if name == "__dict__":
-            return session.attributes_of(self)  # type: ignore[arg-type]
-        return super().get_attribute(session, name)
-
-    def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        if self.source is not None or name in ("func", "args", "keywords"):
-            super().set_attribute(session, name, value)
-        self.attributes[name] = value
-
-    def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        return session.realize(self.function).callee(session, [*self.args, *args], {**self.kwargs, **kwargs})
-
-    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        return session.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
-
-
 INHERITED = ConstantValue(object())
 """Stands for the exception that the caller of a generator handles, where the generator has set it aside."""
 
@@ -416,7 +375,8 @@ class GeneratorValue(Value):
         assert self.frame is not None
         if not self.has_begun:
             self.frame = None
-            raise Raised(error)
+            is_stop = VERSION < (3, 12) and issubclass(error.python_type(), StopIteration)
+            raise Raised(session.stopped_inside(error) if is_stop else error)
         self.frame.stack.append(NONE)  # in the place of what would have been sent
         return self._run(session, Raised(error))
 

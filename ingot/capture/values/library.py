@@ -17,13 +17,13 @@ from ingot.capture import residual
 from ingot.capture.guards import Kind
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value, find_missing
+from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.builtins import call_pure, rule
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
-from ingot.capture.values.functions import SPECIAL_CODES, BoundMethod, FunctionValue, PartialValue
+from ingot.capture.values.functions import SPECIAL_CODES, BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.outside_containers import OutsideDict
 from ingot.capture.values.wrap import wraps
@@ -33,15 +33,6 @@ if TYPE_CHECKING:
 
 
 # -- functools ---------------------------------------------------------------------------------------------------------
-
-
-@rule(functools.partial)
-def partial(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
-    if find_missing(function.python_type(), "__call__"):
-        raise session.raised(TypeError, "the first argument must be callable")
-    if isinstance(function, PartialValue) and not function.attributes and function.source is None:
-        return PartialValue(function.function, [*function.args, *args], {**function.kwargs, **kwargs})
-    return PartialValue(function, args, kwargs)
 
 
 def _dispatch(session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:

@@ -17,8 +17,9 @@ from ingot.capture.values.autograd_functions import captured_backward
 from ingot.capture.values.backward_hooks import names_of, stays
 from ingot.capture.values.base import NULL, Arguments, Keywords, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.functions import CellValue, FunctionValue, PartialValue
+from ingot.capture.values.functions import CellValue, FunctionValue
 from ingot.capture.values.numbers import OutsideNumber
+from ingot.capture.values.partials import PartialValue
 from ingot.capture.values.tensor import METHODS, TensorValue, is_none
 from ingot.capture.values.torch_functions import TorchFunction
 from ingot.errors import EagerRaises

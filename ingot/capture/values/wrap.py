@@ -45,11 +45,12 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import OutsideList, RangeValue, SetValue, SliceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.foreign import ForeignValue
-from ingot.capture.values.functions import BoundMethod, FunctionValue, PartialValue
+from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.outside_containers import OutsideDict, OutsideSet
+from ingot.capture.values.partials import PartialValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.native import Dispatcher
 from ingot.origins import is_trusted
@@ -240,11 +241,12 @@ def wrap_method(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(functools.partial)
 def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
+    _refuse_subclass(session, object_, source, (functools.partial,))
     session.guard(source, Kind.TYPE, functools.partial)
     function, args, kwargs = (
         session.wrap(getattr(object_, name), AttrSource(source, name, "slot")) for name in ("func", "args", "keywords")
     )
-    return PartialValue(function, session.unpacked(args), session.entries_of(kwargs), source)
+    return PartialValue(function, session.realize(args), session.realize(kwargs), source, object_)
 
 
 @wraps(
