@@ -155,7 +155,10 @@ def _is_nominally(session: Session, value: Value, cls: type) -> bool:
         said = session.realize(value.get_attribute(session, "__class__"))
         if session.python(_ABC_CHECK, cls, _Claims(said.constant())):
             return True
-    return session.python(_ABC_CHECK, cls, _Claims(value.python_type()))
+    found = session.python(_ABC_CHECK, cls, _Claims(value.python_type()))
+    if not found:
+        _guard_registration(session, value.python_type(), cls)
+    return found
 
 
 def _parts_of_union(session: Session, union: Any, function: Any) -> Any:
@@ -237,7 +240,8 @@ class _Pair:
 def _is_subclass_now(pair: _Pair) -> bool:
     """The answer for a pair: it is another only where classes were registered since."""
     if pair.token != (token := abc.get_cache_token()):
-        pair.answer, pair.token = issubclass(pair.cls, pair.abstract), token
+        # Not issubclass(), which protocols with other members than methods refuse.
+        pair.answer, pair.token = _ABC_CHECK(pair.abstract, _Claims(pair.cls)), token
     return pair.answer
 
 
