@@ -382,6 +382,12 @@ def dict_keys(value: Any) -> tuple[Any, ...]:
     return tuple((OrderedDict if isinstance(value, OrderedDict) else dict).__iter__(value))
 
 
+def dict_items(value: Any) -> list[tuple[Any, Any]]:
+    """The keys of `dict_keys` with what the dict has for them; no `__hash__` of a key is asked."""
+    held = {id(key): item for key, item in dict.items(value)}
+    return [(key, held[id(key)]) for key in dict_keys(value)]
+
+
 def set_members(value: Any) -> tuple[Any, ...]:
     """The members of a set or frozenset in its own order, also of a subclass that overrides `__iter__`.
     Raises TypeError for others."""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 import ingot
+from ingot.capture.sources import dict_items
 from ingot.compiler import Compiler
 from ingot.explain.report import Break, breaks_of
 
@@ -161,10 +162,7 @@ def look(value: Any) -> Any:
         base = next(b for b in _SEQUENCES if isinstance(value, b))
         return cls, tuple(map(look, base.__iter__(value))), _attributes(value)
     if isinstance(value, dict):
-        kind = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
-        return cls, tuple(
-            [(look(k), look(dict.__getitem__(value, k))) for k in kind.__iter__(value)]
-        )
+        return cls, tuple([(look(key), look(item)) for key, item in dict_items(value)])
     if isinstance(value, (set, frozenset)):
         base = set if isinstance(value, set) else frozenset
         return cls, sorted(map(repr, map(look, base.__iter__(value)))), _attributes(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation, dict_base
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, ItemSource, dict_keys, set_members
+from ingot.capture.sources import DerivedSource, ItemSource, dict_items, dict_keys, set_members
 from ingot.capture.values.base import NULL, LazyValue, Value
 from ingot.capture.values.containers import DictValue, SetValue
 from ingot.capture.values.keys import held_key, is_plain_key, outside_key
@@ -50,11 +50,9 @@ class OutsideDict(DictValue):
         if fields is not None and fields.entries is not None:
             return fields.entries
         if not self._entries:
-            keys = dict_keys(self.object)
-            session.guard(self.source, Kind.DICT_KEYS, keys)
-            for key in keys:
-                value = LazyValue(dict.__getitem__(self.object, key), self.item_source(key))
-                self._entries[held_key(session, key)] = value
+            session.guard(self.source, Kind.DICT_KEYS, dict_keys(self.object))
+            for key, item in dict_items(self.object):
+                self._entries[held_key(session, key)] = LazyValue(item, self.item_source(key))
         return self._entries if fields is None else fields.fill(dict(self._entries))
 
     def find(self, session: Session, key: Any) -> Value | None:
