@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CellType, ClassMethodDescriptorType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
-from ingot.capture.values.keys import plain_key
+from ingot.capture.values.keys import asks_for_hash, plain_key
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
@@ -209,29 +209,39 @@ class Results:
         return made
 
     def _set(self, value: SetValue) -> Recipe:
+        if any(map(asks_for_hash, value.entries)):
+            hashes = [hash(key) if asks_for_hash(key) else None for key in value.entries]
+            made = self._items(list(value.entries.values()))
+            return Call(_set_of, (residual.Constant(value.cls), residual.Constant(hashes), *made))
         if not all(is_plain_key(plain_key(key)) for key in value.entries):
             return residual.Collection(value.cls, self._items(list(value.entries.values())))
         members = [value.entries[key] for key in _building_order(value)]
         return Call(value.cls, (residual.Collection(tuple, self._items(members)),))
+
+    def _stores(self, value: DictValue) -> list[tuple[Callable[..., Any], tuple[Recipe, ...]]]:
+        """What puts the entries into a new dict."""
+        return [_stored(key, *entry) for key, entry in zip(value.entries, self._entries(value))]
 
     def _entries(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
         wrap_key = self.session.wrap_key
         return [(self._recipe(wrap_key(key)), self._recipe(item)) for key, item in value.entries.items()]
 
     def _dict(self, value: DictValue) -> Recipe:
-        if value.cls is dict:
+        if value.cls is dict and not any(map(asks_for_hash, value.entries)):
             plain = residual.Dict([])
             self._later(lambda: plain.items.extend(self._entries(value)))  # type: ignore[union-attr]
             return plain
-        if value.cls not in (OrderedDict, defaultdict):
+        if value.cls not in (dict, OrderedDict, defaultdict):
             raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
         made = residual.Filled(Call(value.cls, ()), [])
-        store = vars(value.cls).get("__setitem__", dict.__setitem__)
 
         def fill() -> None:
             if value.cls is defaultdict:
                 made.steps.append((_FACTORY.__set__, (self._recipe(value.factory),)))
-            made.steps.extend((store, entry) for entry in self._entries(value))
+            if value.cls is OrderedDict:
+                made.steps.extend((OrderedDict.__setitem__, entry) for entry in self._entries(value))
+            else:
+                made.steps.extend(self._stores(value))
 
         self._later(fill)
         return made
@@ -455,7 +465,11 @@ class Results:
         made = residual.instance(value.cls, {}, base=base)
 
         def fill() -> None:
-            made.steps.extend((vars(base)["__setitem__"], entry) for entry in self._entries(value.items(self.session)))
+            items = value.items(self.session)
+            if base is dict:
+                made.steps.extend(self._stores(items))
+            else:
+                made.steps.extend((vars(base)["__setitem__"], entry) for entry in self._entries(items))
             self._fill_attributes(made, value)
 
         self._later(fill)
@@ -483,6 +497,24 @@ class Results:
 
 _CELL: Any = vars(CellType)["cell_contents"]
 _FACTORY: Any = vars(defaultdict)["default_factory"]
+
+
+def _stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
+    """What puts the key that is `made` into a dict. What the user's code has been asked for is not asked again."""
+    if asks_for_hash(key):
+        return _native.store_hashed, (residual.Constant(hash(key)), made, item)
+    return dict.__setitem__, (made, item)
+
+
+def _set_of(cls: type, hashes: Sequence[int | None], *members: Any) -> Any:
+    """A new set of members, some of whose hashes are known."""
+    held: dict[Any, None] = {}
+    for known, member in zip(hashes, members):
+        if known is None:
+            held[member] = None
+        else:
+            _native.store_hashed(held, known, member, None)
+    return cls(held)  # which takes the hashes from it
 
 
 def _building_order(value: SetValue) -> list[Any]:

@@ -7,6 +7,7 @@
 #include "dispatch.h"
 #include "frames.h"
 #include "guards.h"
+#include "hashed.h"
 #include "numbers.h"
 #include "places.h"
 #include "program.h"
@@ -31,7 +32,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         ingot_cuda_register(module) < 0 || ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
         ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
         ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
-        ingot_numbers_register(module) < 0 || ingot_signals_register(module) < 0) {
+        ingot_numbers_register(module) < 0 || ingot_hashed_register(module) < 0 || ingot_signals_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -110,7 +110,8 @@ reversed(s).__class__ | bin(s) | chr(s) | bytes(s) | slice(s).indices(9) | 'abc'
 dict.fromkeys(s) | dict(zip(s, s)) | dict(a=s) | dict(s, c=3) | collections.Counter(s) | collections.deque(s)
 collections.OrderedDict(s) | list(filter(None, s)) | max(s, p) | min([s, o]) | sorted([s, o]) | sum([s, o])
 sum([[1], s], []) | any([s]) | bool([s]) | x + float(s) | x * len(s) | torch.full((2,), s) | x.new_tensor(s)
-torch.tensor(s) | x.view(s) | x[s] | torch.zeros(s) | x.sum(s) | x.expand(3, s) | torch.cat([x, x[s:]])
+torch.tensor(s) | torch.tensor([s, s]) | bytearray(s) | x.view(s) | x[s] | torch.zeros(s)
+x.sum(s) | x.expand(3, s) | torch.cat([x, x[s:]])
 operator.length_hint(s) | operator.itemgetter(0)(s) | operator.contains(s, 1) | operator.concat(s, p) | s() | s.z
 functools.reduce(operator.add, s) | list(itertools.islice(s, 1)) | list(itertools.repeat(1, s)) | copy.copy(s)
 isinstance(s, (list, dict)) | issubclass(type(s), tuple) | getattr(s, 'real', 0) | s.__class__ | vars(s) | dir(s)[:1]

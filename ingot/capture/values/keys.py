@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.values.base import Value
 from ingot.capture.values.exceptions import ExceptionValue
-from ingot.capture.values.objects import ContentKey, IdentityKey, ObjectValue
+from ingot.capture.values.objects import ContentKey, HashedKey, IdentityKey, ObjectValue
 from ingot.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ _PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 def is_plain_key(key: Any) -> bool:
     """Whether a key is looked up by value, without code of the user's."""
     return type(key) in _PLAIN_KEYS or is_plain_constant(key)
+
+
+def asks_for_hash(key: Any) -> bool:
+    """Whether a hash of the key is what code of the user's says."""
+    return isinstance(key, HashedKey) or type(key) is tuple and any(map(asks_for_hash, key))
 
 
 def plain_key(key: Any) -> Any:
