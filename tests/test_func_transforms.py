@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, stack_module_state, vjp, vmap
 
 import ingot
+from ingot.graph import record
+from ingot.torch_private import get_dynamic_layer_stack_depth
 from tests.test_differentiation import both, wanted, whole
 
 
@@ -274,3 +277,63 @@ def test_a_derivative_that_outlives_the_graph():
     x = torch.randn(3)
     found, back = ingot.compile(lambda x: vjp(torch.sin, x))(x)
     torch.testing.assert_close((found, back(x)[0]), (x.sin(), x.cos() * x))
+
+
+# -- levels that are left by an error ----------------------------------------------------------------------------------
+
+TRANSFORMED = {
+    "grad": lambda x: grad(square)(x),
+    "grad of grad": lambda x: grad(lambda y: grad(square)(y).sum())(x),
+    "vjp": lambda x: vjp(torch.sin, x)[1](x)[0],
+    "vmap": lambda x: vmap(torch.sin)(x),
+    "vmap of grad": lambda x: vmap(grad(square))(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_backends_error_leaves_the_levels(name: str) -> None:
+    """An operation inside fails: the call runs in eager, and the next one is at no level either."""
+
+    failures = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        class Failing(torch.fx.Interpreter):
+            def run_node(self, node: torch.fx.Node) -> Any:
+                if "sin" in node.name:
+                    failures.append(node)
+                    raise ValueError("inside")
+                return super().run_node(node)
+
+        return Failing(gm).run
+
+    compiled = ingot.compile(TRANSFORMED[name], backend=backend)
+    x = torch.randn(3)
+    for calls in (1, 2):
+        result = compiled(x)
+        assert len(failures) == calls
+        assert get_dynamic_layer_stack_depth() == 0
+        torch.testing.assert_close(result, TRANSFORMED[name](x))
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_an_interrupted_trace_leaves_the_levels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each safe point: the interruption itself arrives, not an error about the levels."""
+
+    def interrupted(at: int) -> bool:
+        points = itertools.count(1)
+
+        def safe_point() -> None:
+            if next(points) == at:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(record, "safe_point", safe_point)
+        try:
+            ingot.compile(TRANSFORMED[name])(torch.randn(3))
+        except KeyboardInterrupt:
+            return True
+        finally:
+            assert get_dynamic_layer_stack_depth() == 0
+        return False
+
+    ends = next(at for at in itertools.count(1) if not interrupted(at))
+    assert ends > 4

@@ -14,6 +14,8 @@ from ingot.torch_private import (
     enter_autocast,
     exit_autocast,
     get_dynamic_layer_stack_depth,
+    grad_decrement_nesting,
+    grad_increment_nesting,
     len_torch_dispatch_stack,
     pop_dynamic_layer_stack_and_undo_to_depth,
     pop_inference_mode,
@@ -83,6 +85,8 @@ SWITCHES = frozenset(
         exit_autocast,
         vmap_increment_nesting,
         vmap_decrement_nesting,
+        grad_increment_nesting,
+        grad_decrement_nesting,
     }
 )
 """What switches a mode in a captured graph. A graph gives back the modes it began with, unless it raises."""
@@ -140,7 +144,7 @@ def autocast_depth() -> int:
 
 def snapshot() -> Callable[[], None]:
     """What puts the modes of this thread back to what they are now, and leaves the dispatch modes and the levels of
-    vmap entered since."""
+    vmap and grad entered since."""
     modes, depth, levels = Modes.now(), autocast_depth(), get_dynamic_layer_stack_depth()
     entered = len(_contexts())
     dispatch_modes = len_torch_dispatch_stack()

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch.fx import Node
 
-from ingot.graph.ambient import preserved
+from ingot.graph.ambient import SWITCHES, preserved
 from ingot.graph.aten_graph import AtenGraph, Copy, OutputSpec, copied
 from ingot.graph.differentiation import differentiates
 from ingot.graph.fakes import FakeContext, FakeTensor, look_of, storage_key, tell_apart
@@ -72,6 +72,8 @@ def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Part]] 
             return None
         if node.op != "get_attr" and not is_torchs(node.target):
             return None
+        if node.target in SWITCHES and node.target is not set_grad_enabled:
+            return None  # what comes behind it depends on it, though it reads nothing of it
         if node.target is not set_grad_enabled:
             sets.join(node, node, *[n for n in node.all_input_nodes if n in sets])
     parts: dict[Any, _Part] = defaultdict(_Part)

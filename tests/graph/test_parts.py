@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import ingot
+from ingot.compiler import Compiler
 from ingot.graph import parts
+from ingot.torch_private import get_dynamic_layer_stack_depth
 
 
 def tensors(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -227,3 +229,47 @@ def test_sizes_that_change():
     for n in (3, 5, 9):
         xs = tensors(*[(n,)] * 8)
         torch.testing.assert_close(compiled(xs), scaled(xs), rtol=0, atol=0)
+
+
+def summed(x):
+    return (x * x).sum()
+
+
+def unused(x):
+    torch.func.vmap(torch.sin)(x)
+
+
+LEVELS = {
+    "vmap": lambda x: torch.func.vmap(torch.sin)(x),
+    "vmap, unused": unused,
+    "vmap within vmap": lambda x: torch.func.vmap(torch.func.vmap(torch.sin))(x[:, None]),
+    "vmap at another dimension": lambda x: torch.func.vmap(torch.cumsum, (0, None))(x[:, None], 0),
+    "grad": lambda x: torch.func.grad(summed)(x),
+    "vmap of grad": lambda x: torch.func.vmap(torch.func.grad(summed))(x),
+    "no_grad": lambda x: torch.no_grad()(torch.sin)(x),
+    "enable_grad": lambda x: torch.enable_grad()(torch.sin)(x),
+    "autocast": lambda x: torch.autocast("cpu")(torch.sin)(x),
+    "inference mode": lambda x: torch.inference_mode()(torch.sin)(x),
+}
+"""What is computed within modes and levels."""
+
+
+@pytest.mark.parametrize("calls", [1, 3, 4, 6, 24])
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels_and_modes_are_entered_in_their_order(level, calls):
+    """On one tensor and on one for each call: what enters and leaves a level reads nothing of what is inside."""
+    inside = LEVELS[level]
+
+    def on_one(xs):
+        return [inside(xs[0]) for _ in range(calls)] + [xs[0] + 1]
+
+    def on_each(xs):
+        return [inside(x) for x in xs] + [x + 1 for x in xs]
+
+    xs = tensors(*[(3,)] * calls)
+    for fn in (on_one, on_each):
+        compiled = ingot.compile(fn)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(xs), fn(xs))
+        assert [c.skipped for c in Compiler.of(compiled).compilations] == [None]
+        assert get_dynamic_layer_stack_depth() == 0
