@@ -13,6 +13,7 @@ import operator
 from typing import Any
 
 from ingot.capture.polyfills import _MISSING, class_member, fails
+from ingot.native import _native
 
 _NONE: Any = None
 REPLACEMENTS: dict[Any, Any] = {}
@@ -32,6 +33,8 @@ class Iterator:
     """What they share. `__next__` raises StopIteration at the end, and goes on doing so."""
 
     replaces: Any = None
+    asks_length = False
+    """Whether `__length_hint__` asks what it goes through for its length, which may be a method of the user's."""
 
     def __iter__(self) -> Any:
         return self
@@ -146,6 +149,8 @@ class filterfalse(Iterator):
 class indexed(Iterator):
     """Through a sequence by its `__getitem__`, as iter() and reversed() do for classes without their own method."""
 
+    asks_length = True
+
     def __init__(self, sequence: Any) -> None:
         self.sequence, self.position = sequence, 0
 
@@ -160,12 +165,20 @@ class indexed(Iterator):
         self.position += 1
         return item
 
+    def __length_hint__(self) -> Any:
+        if self.position is None:
+            return 0
+        if class_member(type(self.sequence), "__len__") is _MISSING:
+            return NotImplemented
+        return max(len(self.sequence) - self.position, 0)
+
     @staticmethod
     def rebuild(sequence: Any, position: Any) -> Any:
-        made = _sequence_iterator(sequence)
+        made = _sequence_iterator(_Any() if position is None else sequence)
         if position is None:
-            return iter(())
-        made.__setstate__(position)
+            next(made, None)
+        else:
+            made.__setstate__(position)
         return made
 
 
@@ -192,32 +205,38 @@ class reversed_(Iterator):
             fails(reversed, sequence)
         return object.__new__(cls) if method is _MISSING else method(sequence)
 
+    asks_length = True
+
     def __init__(self, sequence: Any) -> None:
-        self.sequence, self.position = sequence, len(sequence) - 1
+        self.sequence, self.position, self.ended = sequence, len(sequence) - 1, False
 
     def __next__(self) -> Any:
-        if self.position < 0:
-            raise StopIteration
-        try:
-            item = self.sequence[self.position]
-        except (IndexError, StopIteration):
-            self.position = -1
-            raise StopIteration from None
-        self.position -= 1
-        return item
+        if self.position >= 0:
+            try:
+                item = self.sequence[self.position]
+                self.position -= 1
+                return item
+            except (IndexError, StopIteration):
+                self.position = -1
+        self.ended = True
+        raise StopIteration from None
+
+    def __length_hint__(self) -> Any:
+        if self.ended:
+            return 0
+        length, left = len(self.sequence), self.position + 1
+        return 0 if length < left else left
 
     @staticmethod
-    def rebuild(sequence: Any, position: Any) -> Any:
-        made = reversed(sequence)
-        made.__setstate__(position)  # type: ignore[attr-defined]
-        return made
+    def rebuild(sequence: Any, position: Any, ended: Any) -> Any:
+        return _native.reversed_at(sequence, position, ended)
 
 
 class _Backwards(Iterator):
     """Through the items of a list, or of what a dict holds, from the last to the first."""
 
     def __init__(self, owner: Any) -> None:
-        self.owner, self.items = owner, owner if isinstance(owner, list) else list(owner)
+        self.owner, self.elements = owner, owner if isinstance(owner, list) else list(owner)
         self.position = self.size = len(owner)
 
     def __next__(self) -> Any:
@@ -226,17 +245,32 @@ class _Backwards(Iterator):
         if len(self.owner) != self.size and not isinstance(self.owner, list):
             raise RuntimeError("dictionary changed size during iteration")
         self.position -= 1
-        if self.position >= len(self.items):
+        if self.position >= len(self.elements):
             self.position = 0
             raise StopIteration
-        return self.items[self.position]
+        return self.elements[self.position]
+
+    def __length_hint__(self) -> Any:
+        length = len(self.owner)
+        if isinstance(self.owner, list):
+            return 0 if length < self.position else self.position
+        return self.position if length == self.size else 0
 
     @staticmethod
-    def rebuild(owner: Any, position: Any) -> Any:
-        made = reversed(owner)
-        for _ in range(len(owner) - position):
-            next(made, None)
+    def rebuild(owner: Any, position: Any, size: Any) -> Any:
+        made = _backwards(owner)
+        if isinstance(owner, list):
+            made.__setstate__(position - 1)
+        else:
+            for _ in range(size - position):
+                next(made, None)
         return made
+
+
+def _backwards(owner: Any) -> Any:
+    """What reversed() gives for a list or what a dict holds, whatever a subclass says."""
+    base: Any = next((c for c in (list, collections.OrderedDict, dict) if isinstance(owner, c)), type(owner))
+    return base.__reversed__(owner)
 
 
 class list_reversed(_Backwards):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.iterators import Iterator as IteratorInC
 from ingot.capture.values.base import Raised, Value, find_missing, type_name
 from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue
 from ingot.capture.values.mappings import DictObject
@@ -80,24 +81,30 @@ class Reading:
         if not isinstance(value, ObjectValue):
             return
         if self._is_own_method(value, "__len__"):
-            if self._unless_type_error(value.length) is not None:
+            if self.unless_type_error(value.length) is not None:
                 return
         elif not find_missing(value.cls, "__len__"):
             return  # C asks no further
         if self._is_own_method(value, "__length_hint__"):
-            self._check_hint(
-                self._unless_type_error(lambda _: value.special(self, "__length_hint__"))
-            )
+            self.ask_hint(value)
+
+    def ask_hint(self: Session, value: ObjectValue) -> Value | None:  # type: ignore[misc]
+        """What the `__length_hint__` of an instance answers; None where it does not know."""
+        return self._checked_hint(
+            self.unless_type_error(lambda _: value.special(self, "__length_hint__"))
+        )
 
     def _is_own_method(self: Session, value: ObjectValue, name: str) -> bool:  # type: ignore[misc]
         """Whether an instance has a special method written in Python, which is not torch's or
-        Ingot's own."""
+        Ingot's own, or which asks one that may be the user's."""
         if find_missing(value.cls, name):
             return False
+        if issubclass(value.cls, IteratorInC):
+            return value.cls.asks_length and name == "__length_hint__"
         method = self.class_lookup(value.cls, name)
         return isinstance(method, FunctionType) and not is_trusted(method.__module__)
 
-    def _unless_type_error(self: Session, ask: Callable[[Session], Any]) -> Any:  # type: ignore[misc]
+    def unless_type_error(self: Session, ask: Callable[[Session], Any]) -> Any:  # type: ignore[misc]
         """What a question is answered; None for a TypeError, which C takes for no answer."""
         try:
             return ask(self)
@@ -106,14 +113,17 @@ class Reading:
                 return None
             raise
 
-    def _check_hint(self: Session, answer: Value | None) -> None:  # type: ignore[misc]
+    def _checked_hint(self: Session, answer: Value | None) -> Value | None:  # type: ignore[misc]
+        """What `__length_hint__` answers, if it knows. Raises what C does of an answer that is no
+        length."""
         if answer is None or (answer := self.realize(answer)).python_type() is type(NotImplemented):
-            return
+            return None
         if not issubclass(answer.python_type(), int):
             kind = type_name(answer.python_type())
             raise self.raised(TypeError, f"__length_hint__ must be an integer, not {kind}")
         if self.integer(answer) < 0:
             raise self.raised(ValueError, "__length_hint__() should return >= 0")
+        return answer
 
     # -- members -----------------------------------------------------------------------------------
 

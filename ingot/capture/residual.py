@@ -87,6 +87,11 @@ class Call(Recipe):
 
 
 @_recipe
+class Reading(Call):
+    """A call that reads what its arguments hold, as what makes an iterator does: they are filled before."""
+
+
+@_recipe
 class Ending(Recipe):
     """A call of `function` that comes after all effects; its arguments are made before them."""
 
@@ -233,12 +238,14 @@ class _Writer:
         """The expression of a recipe, all that it refers to filled."""
         text = self._deep_expression(recipe)
         while self.unfilled:
-            name, waiting = self.unfilled.popleft()
-            for part in waiting.parts():
-                self._split(part)
-            for line in _FILLINGS[_shape(waiting)](self, waiting, name):
-                self.lines.append(line)
+            self._fill(*self.unfilled.popleft())
         return text
+
+    def _fill(self, name: str, waiting: Recipe) -> None:
+        for part in waiting.parts():
+            self._split(part)
+        for line in _FILLINGS[_shape(waiting)](self, waiting, name):
+            self.lines.append(line)
 
     def _deep_expression(self, recipe: Recipe) -> str:
         self._split(recipe)
@@ -319,6 +326,19 @@ class _Writer:
         args += [f"{name}={self._expression(arg)}" for name, arg in recipe.kwargs.items()]
         return f"{self.constant(recipe.function, 'function')}({', '.join(args)})"
 
+    def _reading(self, recipe: Reading) -> str:
+        text = self._call(recipe)
+        read: list[Recipe] = [*recipe.args]
+        while read:
+            part = read.pop()
+            name = self.names.get(id(part))
+            if (waiting := (name, part)) in self.unfilled:
+                self.unfilled.remove(waiting)  # type: ignore[arg-type]
+                self._fill(*waiting)  # type: ignore[arg-type]
+            elif isinstance(part, Call):
+                read.extend(part.args)
+        return text
+
     def _fill_list(self, recipe: Collection, name: str) -> Iterable[str]:
         for item in recipe.items:
             yield f"{name}.append({self._expression(item)})"
@@ -344,6 +364,7 @@ _EXPRESSIONS: dict[type, Callable[[_Writer, Any], str]] = {
     Collection: _Writer._collection,
     Dict: _Writer._dict,
     Call: _Writer._call,
+    Reading: _Writer._reading,
     Ending: lambda writer, recipe: writer._call(Call(recipe.function, recipe.args)),
 }
 

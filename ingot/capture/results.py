@@ -259,7 +259,7 @@ class Results:
             raise self.session.unsupported(
                 "an iterator over a deque that has changed since is alive"
             )
-        start = Call(reversed if value.backwards else iter, (self._recipe(value.owner),))
+        start = residual.Reading(reversed if value.backwards else iter, (self._recipe(value.owner),))
         return Call(_advanced, (start, *where))
 
     def _slice(self, value: SliceValue) -> Recipe:
@@ -304,7 +304,7 @@ class Results:
     def _dict_iterator(self, value: DictIterator) -> Recipe:
         self._refuse_changed(value.owner)
         view = self._view(DictView(value.owner, value.kind))
-        return Call(_advanced, (view, residual.Constant(value.position), residual.Constant(value.ended)))
+        return residual.Reading(_advanced, (view, residual.Constant(value.position), residual.Constant(value.ended)))
 
     def _set_iterator(self, value: SetIterator) -> Recipe:
         members = value.owner
@@ -312,7 +312,7 @@ class Results:
         if members.source is None and list(set(iter(members.entries))) != list(members.hashed) and value.position:
             raise self.session.unsupported("an iterator over a set is alive at the end of a graph")
         where = (residual.Constant(value.position), residual.Constant(value.ended))
-        return Call(_advanced, (self._recipe(members), *where))
+        return residual.Reading(_advanced, (self._recipe(members), *where))
 
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
@@ -452,7 +452,8 @@ class Results:
         if rebuild is None:
             raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
         names = rebuild.__code__.co_varnames[: rebuild.__code__.co_argcount]
-        return Call(rebuild, tuple([self._recipe({**value.attributes, **value.members}[name]) for name in names]))
+        state = {**value.attributes, **value.members}
+        return residual.Reading(rebuild, self._items([state[name] for name in names]))
 
     def _own_items(self, value: OwnItems) -> Recipe:
         return self._recipe(value.owner)

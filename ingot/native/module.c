@@ -8,6 +8,7 @@
 #include "frames.h"
 #include "guards.h"
 #include "hashed.h"
+#include "iterators.h"
 #include "numbers.h"
 #include "places.h"
 #include "program.h"
@@ -32,7 +33,8 @@ PyMODINIT_FUNC PyInit__native(void) {
         ingot_cuda_register(module) < 0 || ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
         ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
         ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
-        ingot_numbers_register(module) < 0 || ingot_hashed_register(module) < 0 || ingot_signals_register(module) < 0) {
+        ingot_numbers_register(module) < 0 || ingot_hashed_register(module) < 0 ||
+        ingot_iterators_register(module) < 0 || ingot_signals_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -68,6 +68,71 @@ class Indexed:
         self.log.append(i)
         return self.items[i]
 
+class Sequence(Indexed):
+    """Has __getitem__ and a length, which may be refused from some question on."""
+    refusal, answers = None, 0
+    def __len__(self):
+        self.log.append("len")
+        self.answers -= 1
+        if self.refusal and self.answers < 0:
+            raise self.refusal("no length")
+        return len(self.items)
+
+def refusing(refusal, answers, items, log):
+    made = Sequence(items, log)
+    made.refusal, made.answers = refusal, answers
+    return made
+
+def ended(iterator):
+    for _ in iterator:
+        pass
+    return iterator
+
+def begun(iterator, steps=1):
+    for _ in range(steps):
+        next(iterator, None)
+    return iterator
+
+LOG = []
+
+class Items(list):
+    pass
+
+class Row(tuple):
+    pass
+
+Named = collections.namedtuple("Named", "a b c d")
+
+class ListSized(list):
+    def __len__(self):
+        LOG.append("len")
+        return list.__len__(self)
+
+class TupleSized(tuple):
+    def __len__(self):
+        LOG.append("len")
+        return tuple.__len__(self)
+
+class StrSized(str):
+    def __len__(self):
+        LOG.append("len")
+        return 1
+
+class DictSized(dict):
+    def __len__(self):
+        LOG.append("len")
+        return dict.__len__(self)
+
+class SetSized(set):
+    def __len__(self):
+        LOG.append("len")
+        return set.__len__(self)
+
+class DequeSized(collections.deque):
+    def __len__(self):
+        LOG.append("len")
+        return collections.deque.__len__(self)
+
 class Walks:
     """An iterator of its own, which may raise and go on."""
     def __init__(self, items, log):
@@ -130,8 +195,8 @@ def shown_result(r):
     return r
 '''
 
-_CLASSES: dict[str, Any] = {"__name__": "iterable_cases_program", **NAMES}
-exec(_HEADER, _CLASSES)
+CLASSES: dict[str, Any] = {"__name__": "iterable_cases_program", **NAMES}
+exec(_HEADER, CLASSES)
 
 ITEMS = {
     "value": "[3, 1, 4, 1, 5]",
@@ -181,6 +246,35 @@ ITERABLES = {
     "HintsBadly": "HintsBadly(items, log)",
     "HintsBelow": "HintsBelow(items, log)",
     "Indexed": "Indexed(items, log)",
+    "Sequence": "Sequence(items, log)",
+    "iterator of Sequence": "iter(Sequence(items, log))",
+    "begun iterator of Sequence": "begun(iter(Sequence(items, log)))",
+    "ended iterator of Sequence": "ended(iter(Sequence(items, log)))",
+    "iterator of Indexed": "iter(Indexed(items, log))",
+    "iterator that refuses": "iter(refusing(ValueError, 0, items, log))",
+    "iterator without a length": "iter(refusing(TypeError, 0, items, log))",
+    "reversed Sequence": "reversed(Sequence(items, log))",
+    "begun reversed Sequence": "begun(reversed(Sequence(items, log)))",
+    "finished reversed Sequence": "begun(reversed(Sequence(items, log)), len(items))",
+    "ended reversed Sequence": "ended(reversed(Sequence(items, log)))",
+    "reversed that refuses": "reversed(refusing(ValueError, 1, items, log))",
+    "reversed without a length": "reversed(refusing(TypeError, 1, items, log))",
+    "map over reversed Sequence": "map(seen, reversed(Sequence(items, log)))",
+    "ListSized": "ListSized(items)",
+    "iterator of ListSized": "iter(ListSized(items))",
+    "reversed ListSized": "reversed(ListSized(items))",
+    "TupleSized": "TupleSized(items)",
+    "iterator of TupleSized": "iter(TupleSized(items))",
+    "reversed TupleSized": "reversed(TupleSized(items))",
+    "StrSized": "StrSized('ba')",
+    "iterator of StrSized": "iter(StrSized('ba'))",
+    "reversed StrSized": "reversed(StrSized('ba'))",
+    "DictSized": "DictSized.fromkeys(items)",
+    "reversed DictSized": "reversed(DictSized.fromkeys(items))",
+    "values of DictSized": "DictSized.fromkeys(items).values()",
+    "SetSized": "SetSized(items)",
+    "DequeSized": "DequeSized(items)",
+    "reversed DequeSized": "reversed(DequeSized(items))",
     "Walks": "Walks(items, log)",
     "zip over Walks": "map(operator.itemgetter(0), zip(Walks(items, log)))",
     "islice over Walks": "itertools.islice(Walks(items, log), 9)",
@@ -250,6 +344,18 @@ LISTS = {
     "heapify": "heapq.nsmallest(2, it)",
     "merge": "list(heapq.merge(it, c))",
     "bytes": "bytes(it)",
+    "bytes join": "b'-'.join(it)",
+    "bytearray": "bytearray(it)",
+    "bytearray extend": "bytearray(b'a').extend(it)",
+    "length_hint": "operator.length_hint(it)",
+    "length_hint default": "operator.length_hint(it, 5)",
+    "list subclass": "Items(it)",
+    "tuple subclass": "Row(it)",
+    "named tuple": "Named._make(it)",
+    "call twice": "(lambda *a: a)(*it, *it)",
+    "star twice": "[*it, *it]",
+    "tuple of stars": "(*it, *c)",
+    "zip of stars": "list(zip(*it))",
     "for": "[log.append(('for', i)) for i in it]",
     "deque": "collections.deque(it)",
     "deque maxlen": "collections.deque(it, 2)",
@@ -346,6 +452,7 @@ _PROGRAM = """
 def program(c, items, log):
     {made}
     shared = None
+    LOG.clear()
     def looks():
         for i in items:
             log.append(("sees", shown(c)))
@@ -379,7 +486,7 @@ def program(c, items, log):
             left.append(list(itertools.islice(it, 20)))
         except Exception as error:
             left.append((type(error).__name__, str(error)))
-    return r, shown(c), log, left
+    return r, shown(c), log, left, [*LOG]
 """
 
 _CHANGES = {
@@ -400,7 +507,7 @@ def program_of(receiver: str, operation: str, iterable: str, made: bool) -> Call
         statement=text if assigns else f"r = {text}",
         change=_CHANGES[receiver],
     )
-    namespace = dict(_CLASSES)
+    namespace = dict(CLASSES)
     exec(compile(lines, f"<{receiver}, {operation}, {iterable}>", "exec"), namespace)
     return namespace["program"]  # type: ignore[no-any-return]
 

@@ -6,7 +6,9 @@ it raises.
 
 from __future__ import annotations
 
+import gc
 import itertools
+import operator
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +20,9 @@ import torch
 import ingot
 from ingot.capture.values.base import Raised
 from ingot.errors import Unsupported
-from tests.capture.iterable_cases import RECEIVERS, arguments_of, cases, program_of
+from ingot.native import _native
+from tests.capture import iterable_cases
+from tests.capture.iterable_cases import ITERABLES, RECEIVERS, arguments_of, cases, program_of
 from tests.capture.pure import interpret
 
 Case = tuple[str, str, str, str]
@@ -86,6 +90,72 @@ _CHANGING = [pair for pair in _OPERATIONS if RECEIVERS[pair[0]][1][pair[1]].star
 def test_of_what_was_there_before(receiver: str, operation: str) -> None:
     found = [_differs_outside(case) for case in _part(receiver, operation, 5 * _PART)]
     assert not list(filter(None, found))
+
+
+_ITERATORS = [name for name, text in ITERABLES.items() if "(Sequence" in text or "Sized" in text or "refus" in text]
+_ITERATORS += ["deque", "set", "dict", "items view", "map over shared"]
+_OF_CONTAINERS = {
+    "OrderedDict": "collections.OrderedDict.fromkeys(items)",
+    "items of OrderedDict": "collections.OrderedDict.fromkeys(items).items()",
+    "reversed OrderedDict": "reversed(collections.OrderedDict.fromkeys(items))",
+    "defaultdict": "collections.defaultdict(list, dict.fromkeys(items))",
+    "reversed deque": "reversed(collections.deque(items))",
+    "list subclass": "Items(items)",
+    "reversed list subclass": "reversed(Items(items))",
+    "map over list subclass": "map(seen, Items(items))",
+    "enumerate over deque": "enumerate(collections.deque(items))",
+    "zip": "zip(collections.OrderedDict.fromkeys(items), collections.deque(items))",
+    "product": "itertools.product(Items(items), [3])",
+}
+
+
+def _kept(iterable: str, before: int, function: Callable[..., Any]) -> Any:
+    """What a program sees of an iterable that is alive behind a break; `before`: elements taken until then."""
+    text = f"""
+def program(x, items, log, stop):
+    LOG.clear()
+    it = iter({({**ITERABLES, **_OF_CONTAINERS})[iterable]})
+    taken = [next(it, None) for _ in range({before})]
+    stop()
+    y = x + 1
+    try:
+        rest = list(it)
+    except Exception as error:
+        rest = type(error).__name__
+    return y, taken, rest, it
+"""
+    namespace = {**iterable_cases.CLASSES, "seen": abs}
+    exec(text, namespace)
+    log: list[Any] = []
+    y, taken, rest, it = function(namespace["program"])(torch.zeros(2), [3, 1, 4], log, ingot.disable(lambda: None))
+    return y.tolist(), taken, rest, type(it), [*log], [*namespace["LOG"]], next(it, None)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3, 4])
+@pytest.mark.parametrize("iterable", [*_ITERATORS, *_OF_CONTAINERS])
+def test_iterators_that_are_made_again(iterable: str, before: int) -> None:
+    """Behind a graph break a real one stands in the captured one's place: nobody is asked for that."""
+    assert _kept(iterable, before, ingot.compile) == _kept(iterable, before, lambda program: program)
+
+
+def test_a_reversed_object_in_its_place() -> None:
+    asked: list[int] = []
+
+    class Asked(list):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            asked.append(1)
+            return list.__len__(self)
+
+    sequence = Asked("abc")
+    references = sys.getrefcount(sequence)
+    for index, ended, expected in ((2, False, "cba"), (0, False, "a"), (-1, False, ""), (2, True, "")):
+        made = _native.reversed_at(sequence, index, ended)
+        assert type(made) is reversed and gc.is_tracked(made)
+        assert operator.length_hint(made) == len(expected) and len(asked) == (not ended)
+        assert "".join(made) == expected and "".join(made) == ""
+        asked.clear()
+    del made
+    assert sys.getrefcount(sequence) == references
 
 
 def main(every: int) -> int:

@@ -571,16 +571,22 @@ def not_(session: Session, value: Value) -> Value:
     return session.negation(value)
 
 
+_NO_LENGTH = ConstantValue(0)
+
+
 @rule(operator.length_hint)
-def length_hint(session: Session, obj: Value, default: Value = NONE) -> Value:
+def length_hint(session: Session, obj: Value, default: Value = _NO_LENGTH) -> Value:
+    if not issubclass(default.python_type(), int):
+        session.python(operator.length_hint, None, session.refused(default))
     if not find_missing(obj.python_type(), "__len__"):
-        return len_(session, obj)
-    found = special_first(session, obj, "__length_hint__")
-    if found is not None:
-        return found
-    if not find_missing(obj.python_type(), "__length_hint__"):
+        length = session.unless_type_error(lambda session: len_(session, obj))
+        if length is not None:
+            return length
+    if find_missing(obj.python_type(), "__length_hint__"):
+        return default
+    if not isinstance(obj, ObjectValue):
         raise session.unsupported(f"operator.length_hint() of {obj.describe()}")
-    return ConstantValue(0) if default.identity() is None else default
+    return session.ask_hint(obj) or default
 
 
 @rule(operator.concat)

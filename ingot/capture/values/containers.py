@@ -313,9 +313,8 @@ class DictView(Value):
 
     def method_isdisjoint(self, session: Session, other: Value) -> Value:
         shorter, longer = session.realize(other), self
-        if isinstance(shorter, (SetValue, DictView)) and shorter.length(session) > self.length(
-            session
-        ):
+        is_set = isinstance(shorter, DictView) or issubclass(shorter.python_type(), (set, frozenset))
+        if is_set and shorter.length(session) > self.length(session):
             shorter, longer = self, shorter  # type: ignore[assignment]
         return ConstantValue(
             not any(session.contains(longer, element) for element in session.elements(shorter))

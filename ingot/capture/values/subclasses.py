@@ -190,6 +190,12 @@ class NamespaceObject(ObjectValue):
         return session.binary(operator.eq, *both)
 
 
+class _Text(str):
+    """The content of an instance of a subclass of str, whose iterator is of another type than that of plain text."""
+
+    __slots__ = ()
+
+
 class _OnContent:
     """A method of the built-in class, applied to the content."""
 
@@ -200,6 +206,8 @@ class _OnContent:
         if self.name == "__init__" and owner.source is None:
             owner.content = session.realize(session.construct(plain_base(owner.cls), args, kwargs))
             return NONE
+        if self.name == "__iter__" and owner.content.python_type() is str:  # not as quick as that of plain text
+            return session.constant_iterator(iter(_Text(owner.content.constant())))
         method = owner.content.get_attribute(session, self.name)
         if self.name in _OPERATORS - {"__iadd__"}:
             args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])
