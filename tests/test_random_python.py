@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -27,6 +28,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import ingot
+from ingot.collection import paused_collection
 from ingot.compiler import Compiler
 from tests.matching import Matcher, Mismatch
 from tests.random_python import RandomPython, random_python
@@ -133,14 +135,18 @@ class Graphs:
 
 
 def check(program: RandomPython, backend: str = "eager") -> Report:
-    """Runs the calls of CALLS compiled and in eager. Raises Mismatch at the first difference."""
+    """Runs the calls of CALLS compiled and in eager. Raises Mismatch at the first difference.
+
+    No garbage is collected meanwhile: an error holds the frames that it came through, and these hold the error, so what
+    it closes would depend on when it comes.
+    """
     report, start = Report(program.seed), time.perf_counter()
     ours, eager = program.load(), program.load()
     graphs = Graphs()
     compiled = ingot.compile(ours.program, backend=graphs if backend == "eager" else backend)
     compiler = Compiler.of(compiled)
     assert compiler is not None
-    with torch.no_grad(), warnings.catch_warnings(), no_log():
+    with torch.no_grad(), warnings.catch_warnings(), no_log(), paused_collection():
         warnings.simplefilter("ignore")
         for number, (other, reset) in enumerate(CALLS):
             if reset:
@@ -191,6 +197,40 @@ def test_random_python(first: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1010))
 def test_random_python_compiled(seed: int) -> None:
     check(random_python(seed), "ingot")
+
+
+FAILING = """
+import torch
+FINALLY = []
+def yielding(v):
+    try:
+        yield v
+    finally:
+        FINALLY.append('closed')
+def program(v, n):
+    held = yielding(v)
+    next(held)
+    {keeps}
+    if n:
+        raise ValueError(n)
+    torch.dot(v, v.float())
+def arguments(other):
+    return (torch.ones(2).double(), int(other)), {{}}
+def reset():
+    FINALLY.clear()
+"""
+
+
+@pytest.mark.parametrize("objects", [1, 3, 7, 20, 50, 150, 700])
+@pytest.mark.parametrize("keeps", ["", "again = [held]; again.append(again)"])
+def test_when_garbage_is_collected_is_no_difference(keeps: str, objects: int) -> None:
+    """A generator that an error's traceback or a cycle holds is closed by a collection, in one run before the other."""
+    before = gc.get_threshold()
+    gc.set_threshold(objects, 1, 1)
+    try:
+        check(RandomPython(0, FAILING.format(keeps=keeps)), "ingot")
+    finally:
+        gc.set_threshold(*before)
 
 
 # Long runs ------------------------------------------------------------------------------------------------------------
