@@ -161,6 +161,11 @@ def _index_fill(x: Tensor, value: Any, **_: Any) -> str:
     return "a number that the tensor's type cannot hold" if _overflows(x.dtype, value) else ""
 
 
+def _long_index(index: Tensor) -> str:
+    """What index_fill and index_copy take, other than their kin."""
+    return "" if index.dtype is torch.int64 else "an index that is no int64"
+
+
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> str:
     if mask.dtype is not torch.bool:
         return "a mask that is not boolean"
@@ -297,7 +302,7 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::constant_pad_nd": _pad,
     "aten::pow": _pow,
     "aten::masked_fill": _masked_fill,
-    "aten::index_fill": _index_fill,
+    "aten::index_fill": lambda x, index, value, **_: _long_index(index) or _index_fill(x, value),
     "aten::fill": _index_fill,
     "aten::fill_": _index_fill,
     "aten::full": _full,
@@ -318,7 +323,8 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::baddbmm": lambda x, batch1, batch2, **_: _added(x, batch1, batch2),
     "aten::bmm": _batched,
     "aten::linear": _linear,
-    **{f"aten::{name}": _source_like("source") for name in ("index_add", "index_copy", "masked_scatter")},
+    **{f"aten::{name}": _source_like("source") for name in ("index_add", "masked_scatter")},
+    "aten::index_copy": lambda x, index, source, **_: _long_index(index) or _source_like("source")(x, source=source),
     **{f"aten::{name}": _source_like("src") for name in ("scatter_add", "scatter_reduce")},
     "aten::scatter": lambda x, **given: (
         _source_like("src")(x, **given) or _index_fill(x, given.get("value"))  # scatter.src and scatter.value

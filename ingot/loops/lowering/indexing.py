@@ -125,7 +125,10 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
 def places_named(x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int) -> Callable[[Index], Index]:
     """From a place among what is indexed to the place in `x`: `used` are the index tensors by dimension of `x`, whose
     broadcast `rank` dimensions stand from `start` on."""
-    faults = {d: Fault(IndexError, f"index out of bounds for dimension {d} with size {x.sizes[d]}") for d in used}
+    faults = {  # eager counts the dimensions that are indexed
+        d: Fault(IndexError, f"index out of bounds for dimension {k} with size {x.sizes[d]}")
+        for k, d in enumerate(sorted(used))
+    }
 
     def places(index: Index) -> Index:
         chosen, others = index[start : start + rank], iter(index[:start] + index[start + rank :])

@@ -64,6 +64,13 @@ def write(
     )
 
 
+_OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
+
+
+def _out_of_bounds(x: TensorValue, dim: int) -> str:
+    return f"index out of bounds for dimension {dim} with size {x.sizes[dim]}"
+
+
 def _check_indices(*indices: TensorValue) -> None:
     if any(i.dtype not in INDEX_TYPES for i in indices):
         raise NotLowered("an index that is not an integer")
@@ -151,7 +158,7 @@ def put(
         raise NotLowered("an index that is not an integer, or into nothing")
     _check(product(indices.sizes) is product(source.sizes))
     whole, strides = product(x.sizes), contiguous_strides(x.sizes)
-    fault = Fault(IndexError, f"out of range: tried to access an index of a tensor of {whole} elements")
+    fault = Fault(IndexError, f"out of range: tried to access an index on a tensor of {whole} elements.")
 
     def places(index: Index) -> Index:
         flat = ops.indirect(indices.load(index), whole, fault)
@@ -202,8 +209,9 @@ def index_add(
         raise NotLowered("index_add by a symbolic factor")
     if out.dtype in ops.HALVES and (len(x.sizes) > 1 or alpha != 1):
         raise NotLowered("accumulation in half precision, which eager rounds now and then")
-    message = f"index out of bounds for dimension {dim} with size {x.sizes[dim]}"
-    fault = Fault(IndexError, "index out of range in self") if len(x.sizes) == 1 else Fault(RuntimeError, message)
+    outermost_or_innermost = len(x.sizes) > 1 and dim in (0, len(x.sizes) - 1)
+    scatters = outermost_or_innermost and alpha == 1 and indices.dtype is torch.int64  # in eager
+    fault = Fault(RuntimeError, _out_of_bounds(x, dim)) if scatters else _OUT_OF_RANGE
     places = _rows(lw, x, dim, indices, fault)
 
     def value(index: Index) -> int:
@@ -223,7 +231,7 @@ def index_copy(
 ) -> TensorValue:
     dim %= len(x.sizes)
     _check_rows(x, dim, indices, source)
-    fault = Fault(IndexError, f"index_copy_(): index out of bounds for dimension {dim}")
+    fault = Fault(IndexError, f"index_copy_(): {_out_of_bounds(x, dim)}")
     places = _rows(lw, x, dim, indices, fault)
     source = lw.share(source)
     result = copied(lw, out, x)
@@ -237,7 +245,7 @@ def index_fill(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, number: Any
 ) -> TensorValue:
     dim %= len(x.sizes)
-    places = _rows(lw, x, dim, indices, Fault(IndexError, "index out of range in self"), wraps=True)
+    places = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)
     result = copied(lw, out, x)
     write(lw, result, _at(dim, x.sizes, indices.sizes[0]), places, _number(out.dtype, number))
     return result
@@ -262,8 +270,9 @@ def index_reduce(
     _check_rows(x, dim, indices, source)
     if out.dtype in ops.HALVES:
         raise NotLowered("rounding at every step")
-    places = _rows(lw, x, dim, indices, Fault(RuntimeError, "index out of range in self"))
-    return _reduced(lw, out, x, source.sizes, places, lw.share(source).load, reduce, include_self)
+    places = _rows(lw, x, dim, indices, _OUT_OF_RANGE)
+    filled = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)  # by index_fill in eager
+    return _reduced(lw, out, x, source.sizes, places, lw.share(source).load, reduce, include_self, filled)
 
 
 # -- along one dimension, at the places that a tensor of the same rank names ----------------------------------------
@@ -273,7 +282,7 @@ def _elements(x: TensorValue, dim: int, indices: TensorValue) -> Places:
     _check_indices(indices)
     _check(len(indices.sizes) == len(x.sizes) and x.sizes[dim] is not ZERO)
     _check(all(d == dim or known_less_equal(n, m) for d, (n, m) in enumerate(zip(indices.sizes, x.sizes))))
-    fault = Fault(RuntimeError, f"index out of bounds for dimension {dim} with size {x.sizes[dim]}")
+    fault = Fault(RuntimeError, _out_of_bounds(x, dim))
     return lambda index: _at(dim, index, strict(indices.load(index), x.sizes[dim], fault))
 
 
@@ -337,15 +346,16 @@ _MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "mi
 
 def _reduced(
     lw: Lowering, out: Spec, x: TensorValue, sizes: Sequence[Expr], places: Places, values: Values, reduce: str,
-    include_self: bool,
+    include_self: bool, filled: Places | None = None,
 ) -> TensorValue:  # fmt: skip
-    """Elements of `x` combined with the values that come to them; without `include_self`, replaced by those."""
+    """Elements of `x` combined with the values that come to them; without `include_self`, replaced by those, which are
+    `filled` with what changes nothing before."""
     wide = _wide(out)
 
     def accumulated(start: TensorValue, neutral: Any, value: Values) -> TensorValue:
         result = copied(lw, wide, start)
         if not include_self:
-            write(lw, result, sizes, places, _number(wide.dtype, neutral))
+            write(lw, result, sizes, filled or places, _number(wide.dtype, neutral))
         write(lw, result, sizes, places, value, _MODES[reduce])
         return lw.rounded_to(out, result)
 
