@@ -430,19 +430,16 @@ class _Fusion:
         return [member for _, member in pairs]
 
     def _writes_before_it_fails(self, first: Group, second: Group) -> bool:
-        """Whether one kernel of these groups would write an input before an error that could be found first, in it or
-        in what waits for it."""
+        """Whether one kernel of these groups would write an input before an error that could be found first: in it, where
+        it may be that of a later point, or in what waits for it."""
         positions = [*first.positions, *second.positions]
         writing = self.writing.intersection(positions) if self.failing else ()
         if not writing:
             return False
-        failing = self.failing.intersection(positions)
-        if any(f != w and not self.needs[w] >> f & 1 for w in writing for f in failing):
-            return True
         nodes = self.nodes[first.id] | self.nodes[second.id]
         waiting = [g for g in self.groups.values() if g not in (first, second) and self.ancestors[g.id] & nodes]
-        later = self.failing.intersection(k for group in waiting for k in group.positions)
-        return any(not self.needs[f] >> w & 1 for f in later for w in writing)
+        failing = self.failing.intersection([*positions, *(k for group in waiting for k in group.positions)])
+        return any(f != w and not self.needs[f] >> w & 1 for f in failing for w in writing)
 
     def _path_between(self, first: Group, second: Group) -> bool:
         """Whether something outside of both must run after one and before the other."""
@@ -539,8 +536,8 @@ class _Fusion:
                     waiting.append(k)
 
     def _ordered(self) -> list[Group]:
-        """The groups in dependency order, keeping program order where there is a choice. What writes inputs comes late:
-        an error before it leaves them as they were."""
+        """The groups in dependency order, keeping program order where there is a choice. What writes inputs comes late,
+        and with it what needs that: an error before it leaves them as they were."""
         done: set[int] = set()
         result: list[Group] = []
 
@@ -558,9 +555,14 @@ class _Fusion:
                     result.append(g)
                     stack.pop()
 
-        def late(k: int) -> tuple[bool, int]:
+        written = sum(self.nodes[k] for k, g in self.groups.items() if not self.writing.isdisjoint(g.positions))
+        fails_before = {k for k, g in self.groups.items() if not self.failing.isdisjoint(g.positions)}
+        fails_before = {k for k in fails_before if not (self.ancestors[k] | self.nodes[k]) & written}
+        needed = any(ancestors & written for ancestors in self.ancestors.values())
+
+        def late(k: int) -> tuple[bool, bool, int]:
             positions = self.groups[k].positions
-            return not self.writing.isdisjoint(positions), positions[-1]
+            return needed and k not in fails_before, not self.writing.isdisjoint(positions), positions[-1]
 
         for k in sorted(self.groups, key=late):
             visit(self.groups[k])

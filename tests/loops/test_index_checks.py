@@ -98,3 +98,57 @@ def test_an_index_out_of_range(call: str, dtype: torch.dtype) -> None:
         x = torch.arange(torch.Size(shape).numel(), dtype=dtype).reshape(shape)
         found.append(differs(x, d, torch.tensor(index, dtype=of)))
     assert [case for case in found if case] == []
+
+
+# -- within the program's handlers, behind a write to an argument -------------------------------------------------------
+
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "mul_": lambda v: v.mul_(2),
+    "data": lambda v: v.data.mul_(2),
+    "copy_": lambda v: v.copy_(torch.arange(3.0)),
+    "setitem": lambda v: v.__setitem__(0, 7.0),
+    "of a sum": lambda v: v.sub_(v.sum()),
+    "twice": lambda v: v.mul_(2).add_(1),
+}
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "nothing": lambda v: 0,
+    "gather": lambda v: v.gather(0, torch.zeros(3, dtype=torch.long)),
+    "gather what is known only then": lambda v: v.gather(0, (v * 0).long()),
+    "sum": lambda v: (v + 1).sum(),
+    "index of it": lambda v: v[[2, 1]],
+}
+FAILING: dict[str, Callable[[Tensor], Any]] = {
+    "a list": lambda v: torch.zeros(3)[[2, 3]],
+    "a tensor": lambda v: torch.zeros(3)[torch.arange(3) + 1],
+    "of what was written": lambda v: v[torch.tensor([3])],
+    "by what was written": lambda v: torch.zeros(3)[(v * 0 + 3).long()],
+    "scatter": lambda v: torch.zeros(3).scatter(0, torch.tensor([5]), 1.0),
+    "nothing fails": lambda v: v[torch.tensor([1])],
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("read", READS)
+def test_an_error_is_handled_behind_a_write(write: str, read: str) -> None:
+    """It is found before the argument is written for real, so that eager can do all of it."""
+
+    def result(failing: str, again: bool, wrap: Callable[..., Any]) -> Any:
+        def program(v: Tensor) -> Any:
+            WRITES[write](v)
+            seen = READS[read](v)
+            try:
+                found: Any = FAILING[failing](v)
+            except Exception as error:
+                found = type(error).__name__, str(error)
+            if again:
+                v.add_(3)
+            return seen, found
+
+        v = torch.arange(3.0) - 1
+        with torch.no_grad():
+            function = wrap(program)
+            return [function(v), v.clone(), function(v), v]
+
+    for failing, again in itertools.product(FAILING, (False, True)):
+        expected = result(failing, again, lambda function: function)
+        assert str(result(failing, again, ingot.compile)) == str(expected), failing
