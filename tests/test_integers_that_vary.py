@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -327,3 +329,36 @@ def test_ranges_that_end_before(program: Callable[[Tensor, int], Any]) -> None:
                 found.append(str(error))
         assert type(found[0]) is type(found[1])
         assert torch.equal(*found) if isinstance(found[0], Tensor) else found[0] == found[1]
+
+
+_BINARY = [
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
+    operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift, operator.eq, operator.ne, operator.lt,
+    operator.ge, divmod, max, min,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("of", ["size", "found size", "integer"])
+@pytest.mark.parametrize(("flag", "reflected"), itertools.product((True, False), (False, True)))
+@pytest.mark.parametrize("function", _BINARY)
+def test_a_truth_value_beside_an_integer_that_varies(
+    function: Callable[[Any, Any], Any], flag: bool, reflected: bool, of: str
+) -> None:
+    """It counts as 0 or 1, on either side; torch's symbolic integers would take it for a question."""
+
+    def program(x: Tensor, n: int) -> Any:
+        count = {"size": x.shape[0], "found size": torch.nonzero(x > 0).shape[0], "integer": n}[of]
+        try:
+            return x + 1, function(flag, count) if reflected else function(count, flag)
+        except ZeroDivisionError as error:
+            return x + 1, str(error)
+
+    compiled = ingot.compile(program)
+    for n in (3, 5, 4):
+        x = torch.arange(1.0, n + 1)
+        (expected, number), (found, result) = program(x, n), compiled(x, n)
+        assert torch.equal(found, expected) and type(result) is type(number) and result == number
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    skips = [str(c.skipped) for c in compiler.compilations if c.skipped is not None]
+    assert not [skip for skip in skips if "internal error" in skip]

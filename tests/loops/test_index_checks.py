@@ -100,7 +100,7 @@ def test_an_index_out_of_range(call: str, dtype: torch.dtype) -> None:
     assert [case for case in found if case] == []
 
 
-# -- within the program's handlers, behind a write to an argument -------------------------------------------------------
+# -- within the program's handlers, behind a write to an argument ------------------------------------------------------
 
 WRITES: dict[str, Callable[[Tensor], Any]] = {
     "mul_": lambda v: v.mul_(2),

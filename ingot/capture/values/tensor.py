@@ -476,6 +476,8 @@ class SymIntValue(Value):
             isinstance(other, ConstantValue) and type(other.object) in (int, bool, float)
         ):
             return None
+        if isinstance(other, ConstantValue) and type(other.object) is bool:  # torch would take it for a question
+            other = ConstantValue(int(other.object))
         pair: tuple[Any, Any] = (self, other.object if isinstance(other, ConstantValue) else other)
         pair = pair[::-1] if reflected else pair
         operands = [p.fake if isinstance(p, SymIntValue) else p for p in pair]
