@@ -156,3 +156,35 @@ def test_all_parts_in_order_are_the_whole() -> None:
         assert len(joined(function, x).nodes_of(aten.cat.default)) == count
     turned = x.permute(2, 1, 0)
     assert len(joined(lambda x: torch.cat([x[k] for k in range(5)]) + 1, turned).nodes_of(aten.cat.default)) == 1
+
+
+TERMS = {
+    "a product twice": (lambda g, x: [(g[0], x[0]), (g[0], x[0])]),
+    "a product twice and another": (lambda g, x: [(g[0], x[0]), (g[0], x[0]), (g[1], x[1])]),
+    "one left operand": (lambda g, x: [(g[0], x[0]), (g[0], x[1])]),
+    "one left operand, and others": (lambda g, x: [(g[0], x[0]), (g[1], x[1]), (g[0], x[2]), (g[2], x[0])]),
+    "one right operand": (lambda g, x: [(g[0], x[0]), (g[1], x[0])]),
+    "all of all": (lambda g, x: [(a, b) for a in g for b in x]),
+    "a sum twice": (lambda g, x: [(g[0], x[0]), (g[1], x[1]), (g[0], x[0]), (g[1], x[1])]),
+}
+
+
+@pytest.mark.parametrize("rows", ["of the same", "of each once", "of none", "of one more"])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("name", TERMS)
+def test_terms_that_occur_more_than_once(name: str, nested: bool, rows: str) -> None:
+    def gradients(given: Tensor, inputs: Tensor) -> Any:
+        g, x = [given[k].sin() for k in range(3)], [inputs[k].cos() for k in range(3)]
+        terms = TERMS[name](g, x)
+        lefts = {"of the same": [a for a, _ in terms], "of each once": g, "of none": [], "of one more": [*g, g[0]]}[rows]
+        weight = [a.t() @ b for a, b in terms]
+        total = weight[0]
+        for term in weight[1:]:
+            total = total + term
+        bias = [a.sum(0) for a in lefts]
+        result = torch.zeros(()) if not bias else bias[0]
+        for term in bias[1:]:
+            result = result + term
+        return (total + total, result + result) if nested else (total, result)
+
+    joined(gradients, torch.randn(3, 2, 6), torch.randn(3, 2, 5))

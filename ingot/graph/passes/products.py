@@ -47,7 +47,7 @@ def _join_rows(stacks: _Stacks, node: Node) -> None:
     total: Node | None = None
     gone: set[Node] = set()
     for parts, stack in list(stacks.made.items()):
-        if all(part in rows for part in parts):
+        if all(part in rows for part in parts) and len(set(parts)) == len(parts):
             added = stacks.call(stack, aten.sum.dim_IntList, (stack, [0]), _like(node))
             if total is not None:
                 added = stacks.call(max(total, added), aten.add.Tensor, (total, added), _like(node))
@@ -142,8 +142,11 @@ def _is_sum(node: Any) -> bool:
 
 
 def _is_term(node: Node) -> bool:
-    """Whether all that happens to a value is that something is added to it."""
-    return len(node.users) == 1 and _is_sum(next(iter(node.users)))
+    """Whether all that happens to a value is that something else is added to it, once."""
+    if len(node.users) != 1:
+        return False
+    (user,) = node.users
+    return _is_sum(user) and user.args[0] is not user.args[1]
 
 
 def _terms(node: Node) -> list[Node]:
