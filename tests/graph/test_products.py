@@ -176,7 +176,8 @@ def test_terms_that_occur_more_than_once(name: str, nested: bool, rows: str) -> 
     def gradients(given: Tensor, inputs: Tensor) -> Any:
         g, x = [given[k].sin() for k in range(3)], [inputs[k].cos() for k in range(3)]
         terms = TERMS[name](g, x)
-        lefts = {"of the same": [a for a, _ in terms], "of each once": g, "of none": [], "of one more": [*g, g[0]]}[rows]
+        same = [a for a, _ in terms]
+        lefts = {"of the same": same, "of each once": g, "of none": [], "of one more": [*g, g[0]]}[rows]
         weight = [a.t() @ b for a, b in terms]
         total = weight[0]
         for term in weight[1:]:
