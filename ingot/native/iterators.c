@@ -2,9 +2,8 @@
 
 /* As in Objects/enumobject.c. */
 typedef struct {
-    PyObject_HEAD
-    Py_ssize_t index; /* of the next element, -1 at the end */
-    PyObject *seq;    /* NULL where it has said that there are no more */
+    PyObject_HEAD Py_ssize_t index; /* of the next element, -1 at the end */
+    PyObject *seq;                  /* NULL where it has said that there are no more */
 } Reversed;
 
 /* reversed() and __setstate__ both ask the sequence for its length, which may be a method of the user's. */

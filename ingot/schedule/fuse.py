@@ -430,8 +430,8 @@ class _Fusion:
         return [member for _, member in pairs]
 
     def _writes_before_it_fails(self, first: Group, second: Group) -> bool:
-        """Whether one kernel of these groups would write an input before an error that could be found first: in it, where
-        it may be that of a later point, or in what waits for it."""
+        """Whether one kernel of these groups would write an input before an error that could be found first: in it, as
+        that of a later point may be, or in what waits for it."""
         positions = [*first.positions, *second.positions]
         writing = self.writing.intersection(positions) if self.failing else ()
         if not writing:
