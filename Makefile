@@ -2,7 +2,7 @@
 #
 #   make demo     compile and run the examples       make lint    style, types, import rules
 #   make test     lint, then the whole suite         make bench   the benchmark table
-#   make test-long  what takes too long for that: interruptions and forks in the midst of compilations
+#   make test-long  what takes too long for that: tests marked so, interruptions and forks in the midst of compilations
 #   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
 #   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
@@ -32,6 +32,7 @@ test: lint
 	$(RUN) -m pytest -n $(JOBS)
 
 test-long: $(STAMP)
+	$(RUN) -m pytest -n $(JOBS) -m long
 	$(RUN) -m tests.interruptions --interruptions 1000 --forks 200
 
 # MATRIX="python3.12:torch==2.11.0 /some/bin/python" chooses environments: see tests/matrix.py.

@@ -15,6 +15,7 @@ from torch import nn
 import ingot
 from ingot.backends import torch_backend
 from ingot.compiler import Compiler
+from tests.long import long
 
 from .tracked import Tracked, assert_same
 
@@ -275,6 +276,7 @@ class TestCompilersOfTorch:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+@long
 def test_inductor():
     layer = nn.Linear(4, 4)
     options = {"max_fusion_size": 8}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ingot
+from tests.long import long
 from tests.op_database import LAYOUTS, category, variants
 from tests.op_outcome import Different, Ran, compare, made
 
@@ -115,6 +116,7 @@ def test_a_part_of_the_database():
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@long
 def test_gradients_of_a_part_of_the_database():
     command = [sys.executable, "-m", "tests.op_gradients", "--samples", "1", "--ops", "abs", "mul", "matmul", "complex"]
     command += ["nn.functional.layer_norm", "index_select", "cumsum", "fft.hfft2", "view_as_complex", "sum"]

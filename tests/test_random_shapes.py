@@ -21,6 +21,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
+from tests.long import mostly_long
 from tests.random_gradients import Asked
 from tests.random_shapes import LATER_SIZES, ShapedProgram, shaped_program
 from tests.rounding import RUNS, Moved
@@ -157,7 +158,7 @@ def check(program: ShapedProgram) -> Checked:
     return checked
 
 
-@pytest.mark.parametrize("first", range(0, 60, 5))
+@pytest.mark.parametrize("first", mostly_long(range(0, 60, 5), 3))
 def test_random_programs_at_several_shapes(first: int) -> None:
     for seed in range(first, first + 5):
         check(shaped_program(seed))

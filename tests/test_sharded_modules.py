@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import ingot
+from tests.long import long
 from tests.ranks import on_ranks
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
@@ -109,7 +110,7 @@ def _by_way(wrapper: str) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=long)])
 def test_training_is_eagers(ranks):
     for found in on_ranks(ranks, "tests.test_sharded_modules:train"):
         for wrapper, ways in found.items():

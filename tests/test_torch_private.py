@@ -13,6 +13,7 @@ import torch
 from ingot import torch_private
 from ingot.native import _native
 from ingot.torch_private import ALL, ATTRIBUTES, BACKWARDS, GRADIENTS, Missing, Unsupported
+from tests.long import long
 from tests.private_names import operators, optional, paths
 
 SUPPORTED = torch.__version__ < "2.16"
@@ -86,6 +87,7 @@ def groups() -> Iterator[tuple[str, list[str]]]:
     yield "compiled", others
 
 
+@long
 def test_every_name_may_be_missing() -> None:
     """`import ingot` works, what it compiles is right, and only what needs a name is off."""
     tried = list(groups())

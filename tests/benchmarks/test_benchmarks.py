@@ -21,6 +21,7 @@ from benchmarks.compilers import PEERS
 from benchmarks.runner import Row, Settings, measure_workload
 from benchmarks.workloads import ALL, WORKLOADS, make_gpt
 from ingot.options import KNOWN_OPTIONS
+from tests.long import long
 
 SETTINGS = Settings("cpu", ["eager"], rounds=3, first_calls=1, timeout=60)
 
@@ -31,6 +32,7 @@ def text(table):
     return console.export_text()
 
 
+@long
 def test_a_pair_is_measured_in_processes_of_its_own():
     steps = []
     (row,) = measure_workload("eight_elements", SETTINGS, steps.append)
@@ -170,6 +172,7 @@ def test_an_interrupt_still_shows_what_there_is(monkeypatch, capsys, tmp_path):
     assert [row["workload"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]] == ["eight_elements"]
 
 
+@long
 def test_dispatch_is_measured_beside_torch_compile(tmp_path):
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.dispatch", "--rounds", "5", "--json", str(figures)]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import optimizers
+from tests.long import long
 
 
 @pytest.mark.parametrize("kind", optimizers.KINDS)
@@ -20,6 +21,7 @@ def test_ratios_have_an_interval():
     assert low <= middle <= high and middle == 2.0
 
 
+@long
 def test_the_table(capsys):
     assert optimizers.main(["sgd", "--tensors", "3", "--rounds", "2", "--peers", "foreach"]) == 0
     shown = capsys.readouterr().out

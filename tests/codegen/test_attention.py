@@ -18,6 +18,7 @@ from ingot.loops.expr import as_expr, size_symbol
 from ingot.loops.ir import Attention, Origin, View
 from ingot.schedule.attention import attention_step, query_block
 from tests.codegen.harness import check, launch
+from tests.long import long
 
 # batches, heads, key heads, queries, keys, width of a key, width of a value
 SIZES = [
@@ -123,8 +124,8 @@ def test_of_symbolic_sizes(sizes, mask, causal):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
-@pytest.mark.parametrize("symbolic", [False, True])
-@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("symbolic", [False, pytest.param(True, marks=long)])
+@pytest.mark.parametrize("at_end", [True, pytest.param(False, marks=long)])
 def test_nothing_outside_of_the_arrays_is_touched(at_end, symbolic):
     """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
     call = f"launch_between_guards({at_end}, {symbolic}); print('alive')"

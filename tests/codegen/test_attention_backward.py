@@ -18,6 +18,7 @@ from ingot.schedule.attention import attention_step
 from tests.codegen.harness import check, launch
 from tests.codegen.test_attention import BATCHES, KEYS, QUERIES, between_guards, masks, of_sizes, view
 from tests.codegen.test_bounds import memory_of, stray
+from tests.long import long
 
 # batches, heads, queries, keys, width of a key, width of a value
 SIZES = [
@@ -115,8 +116,8 @@ def test_a_mask_hides_keys():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
-@pytest.mark.parametrize("symbolic", [False, True])
-@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("symbolic", [False, pytest.param(True, marks=long)])
+@pytest.mark.parametrize("at_end", [True, pytest.param(False, marks=long)])
 def test_nothing_outside_of_the_arrays_is_touched(at_end, symbolic):
     """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
     call = f"launch_between_guards({at_end}, {symbolic}); print('alive')"

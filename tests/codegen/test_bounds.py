@@ -22,6 +22,7 @@ from tests.codegen.test_attention import case as attention_case
 from tests.codegen.test_attention import masks
 from tests.codegen.test_contraction import Case
 from tests.codegen.test_transposes import transposing
+from tests.long import long
 
 f32, i64 = torch.float32, torch.int64
 N = 37
@@ -170,6 +171,7 @@ def test_convolutions_stay_inside(window, freeze, monkeypatch):
 
 
 @pytest.mark.parametrize("causal, mask", [(False, "dense"), (True, "of one row"), (False, "columns of another")])
+@long
 @pytest.mark.parametrize("sizes", [(2, 4, 2, 17, 65, 20, 24), (1, 1, 1, 130, 129, 64, 64)], ids=str)
 def test_operands_of_attention_are_checked(sizes, causal, mask):
     batches, heads, _, queries, keys, _, _ = sizes

@@ -19,6 +19,7 @@ from ingot.graph.passes.sums import sum_pieces
 from ingot.schedule import blocks, columns, horizontal
 from ingot.schedule.plan import KernelStep, LibraryStep
 from tests.codegen.test_reference import SHAPES
+from tests.long import long
 from tests.loops.test_lowering import copies as copied
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -28,6 +29,7 @@ if not available():
 
 if not INTERPRETED:
 
+    @long
     def test_under_the_interpreter() -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
         run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
