@@ -1,5 +1,5 @@
-"""Keys whose class has a `__hash__` of its own: it is called as often as in eager, also for containers that are built
-again behind a graph break or given back."""
+"""Containers whose keys or classes have methods of their own: these are called as often as in eager, also where the
+container is built again behind a graph break or given back."""
 
 from __future__ import annotations
 
@@ -77,3 +77,40 @@ def _shown(held: Any) -> str:
     if isinstance(held, (list, tuple)):
         return str(list(map(_shown, held)))
     return held.name if isinstance(held, Named) else str(held)
+
+
+class _Iterates(dict):
+    def __iter__(self):
+        LOG.append("iter")
+        return iter([7, 8])
+
+    def __getitem__(self, key):
+        LOG.append("get")
+        return 9
+
+
+class _TellsKeys(_Iterates):
+    def keys(self):
+        LOG.append("keys")
+        return ["a", "z"]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("content", [{}, {"a": 1, "b": 2}], ids=["empty", "filled"])
+@pytest.mark.parametrize("cls", [_Iterates, _TellsKeys])
+@pytest.mark.parametrize("operation", [
+    lambda d, p: d | d, lambda d, p: d | p, lambda d, p: p | d, lambda d, p: d.copy(), lambda d, p: dict.copy(d),
+    lambda d, p: dict(d), lambda d, p: {**d}, lambda d, p: p.update(d), lambda d, p: d.update(d), lambda d, p: list(d),
+])  # fmt: skip
+def test_a_dict_that_says_how_to_iterate_is_read_by_its_methods(operation, cls, content, made):
+    def program(x, d, p):
+        d = cls(content) if made else d
+        return x + 1, operation(d, p), d, p
+
+    found = []
+    for function in (program, ingot.compile(program)):
+        LOG.clear()
+        _, result, *left = function(torch.ones(1), cls(content), {"q": 0})
+        held = [list(dict.items(v)) if isinstance(v, dict) else v for v in (result, *left)]
+        found.append((list(LOG), type(result), held))
+    assert found[0] == found[1]

@@ -96,6 +96,8 @@ class DictObject(ObjectValue):
         if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)) and raw.__objclass__ in (dict, OrderedDict):
             if name in _METHODS:
                 return NativeMethod(self, name, _METHODS[name])
+            if name == "copy" and dict_base(self.cls) is dict:
+                return NativeMethod(self, name, _copy)
             if name in _OF_ITEMS and not (raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS):
                 return self.items(session).get_attribute(session, name)
             raise session.unsupported(f"method {name!r} of {self.describe()}")
@@ -194,7 +196,18 @@ def _union(owner: DictObject, session: Session, other: Value) -> Value:
     items = _items_of(session, other)
     if items is None or dict_base(owner.cls) is OrderedDict:
         raise session.unsupported(f"operator.or_ of {owner.describe()}")
-    return DictValue({**owner.made.entries, **items.entries}.items(), dict)
+    entries = _copied(owner, session)
+    entries.update(session.mapping_read(other))
+    return DictValue(entries.items(), dict)
+
+
+def _copied(owner: DictObject, session: Session) -> dict[Any, Value]:
+    """PyDict_Copy, which reads a dict by its own methods where its class says how to iterate."""
+    return dict(session.mapping_read(owner)) if owner.made.entries else {}
+
+
+def _copy(owner: DictObject, session: Session) -> Value:
+    return DictValue(_copied(owner, session).items(), dict)
 
 
 def _update_in_place(owner: DictObject, session: Session, other: Value) -> Value:
