@@ -46,7 +46,7 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
-from ingot.capture.values.keys import asks_for_hash, plain_key
+from ingot.capture.values.keys import plain_key, told_hash
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
@@ -209,14 +209,14 @@ class Results:
         return made
 
     def _set(self, value: SetValue) -> Recipe:
-        if any(map(asks_for_hash, value.entries)):
-            hashes = [hash(key) if asks_for_hash(key) else None for key in value.entries]
-            made = self._items(list(value.entries.values()))
-            return Call(_set_of, (residual.Constant(value.cls), residual.Constant(hashes), *made))
+        hashes = [told_hash(key) for key in value.entries]
+        if any(known is not None for known in hashes):
+            members = self._items(list(value.entries.values()))
+            return Call(_set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members))
         if not all(is_plain_key(plain_key(key)) for key in value.entries):
             return residual.Collection(value.cls, self._items(list(value.entries.values())))
-        members = [value.entries[key] for key in _building_order(value)]
-        return Call(value.cls, (residual.Collection(tuple, self._items(members)),))
+        ordered = [value.entries[key] for key in _building_order(value)]
+        return Call(value.cls, (residual.Collection(tuple, self._items(ordered)),))
 
     def _stores(self, value: DictValue) -> list[tuple[Callable[..., Any], tuple[Recipe, ...]]]:
         """What puts the entries into a new dict."""
@@ -227,7 +227,7 @@ class Results:
         return [(self._recipe(wrap_key(key)), self._recipe(item)) for key, item in value.entries.items()]
 
     def _dict(self, value: DictValue) -> Recipe:
-        if value.cls is dict and not any(map(asks_for_hash, value.entries)):
+        if value.cls is dict and all(told_hash(key) is None for key in value.entries):
             plain = residual.Dict([])
             self._later(lambda: plain.items.extend(self._entries(value)))  # type: ignore[union-attr]
             return plain
@@ -502,9 +502,10 @@ _FACTORY: Any = vars(defaultdict)["default_factory"]
 
 def _stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
     """What puts the key that is `made` into a dict. What the user's code has been asked for is not asked again."""
-    if asks_for_hash(key):
-        return _native.store_hashed, (residual.Constant(hash(key)), made, item)
-    return dict.__setitem__, (made, item)
+    known = told_hash(key)
+    if known is None:
+        return dict.__setitem__, (made, item)
+    return _native.store_hashed, (residual.Constant(known), made, item)
 
 
 def _set_of(cls: type, hashes: Sequence[int | None], *members: Any) -> Any:

@@ -69,6 +69,41 @@ def test_a_hash_is_asked_for_once(container, given):
         assert seen[0] == seen[1]
 
 
+class _Plain:
+    """Hashes by its identity."""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_tuples_of_keys_are_found_again(broken):
+    """Also beside objects that are made, or tensors: their hashes are not known before."""
+
+    def program(x: torch.Tensor, named: Any, plain: Any) -> Any:
+        own, other = _Plain(), Named("own")
+        y = x * 2
+        keys = [
+            (named, 1),
+            (plain, named),
+            (own, named),
+            (y, named),
+            (other, "k", 2.0),
+            ((named, own), other),
+            (x, named),
+        ]
+        table, members = {key: k for k, key in enumerate(keys)}, set(keys)
+        frozen, nested = frozenset(keys[:3]), {"inner": {keys[2]: {keys[3]}}}
+        if broken and y.sum() > 0:
+            y = y + 1
+        return keys, table, members, frozen, nested
+
+    compiled = ingot.compile(program)
+    for _ in range(2):
+        keys, table, members, frozen, nested = compiled(torch.ones(3), Named("a"), _Plain())
+        assert [table[key] for key in keys] == list(range(len(keys))) and list(table) == keys
+        assert all(key in members for key in keys) and len(members) == len(keys)
+        assert all(key in frozen for key in keys[:3])
+        assert keys[3] in nested["inner"][keys[2]]
+
+
 def _shown(held: Any) -> str:
     if isinstance(held, dict):
         return str([(_shown(key), _shown(item)) for key, item in held.items()])

@@ -31,9 +31,17 @@ def is_plain_key(key: Any) -> bool:
     return type(key) in _PLAIN_KEYS or is_plain_constant(key)
 
 
-def asks_for_hash(key: Any) -> bool:
-    """Whether a hash of the key is what code of the user's says."""
-    return isinstance(key, HashedKey) or type(key) is tuple and any(map(asks_for_hash, key))
+def told_hash(key: Any) -> int | None:
+    """The hash of a key that code of the user's has told. None where it has told none, and where a tuple also holds
+    what hashes by its identity, which may not be made yet."""
+    if isinstance(key, HashedKey):
+        return key.number
+    if type(key) is not tuple:
+        return None
+    told = [told_hash(part) for part in key]
+    plain = [type(part) in _PLAIN_KEYS and part == part for part in key]  # NaN hashes by its identity, too
+    known = all(number is not None or is_plain for number, is_plain in zip(told, plain))
+    return hash(key) if known and any(number is not None for number in told) else None
 
 
 def plain_key(key: Any) -> Any:
