@@ -187,6 +187,21 @@ def test_nothing_is_left_of_a_call():
         gc.enable()
 
 
+def test_arguments_are_let_go_with_the_backward():
+    compiled = ingot.compile(lambda x, w: (x.exp(), w.tanh()), fullgraph=True)
+
+    def call() -> tuple[Any, list[Any]]:
+        given = [torch.rand(3, requires_grad=True) * 2 for _ in range(2)]
+        results = compiled(*given)
+        torch.autograd.backward(results, tangents_of(results))
+        return results, [weakref.ref(t) for t in given]
+
+    call()
+    results, given = call()
+    assert results[0].grad_fn is not results[1].grad_fn
+    assert [ref() for ref in given] == [None, None]
+
+
 def test_one_node_where_all_results_come_of_all_inputs():
     compiled = ingot.compile(lambda x, w: ((x * w).sin(), (x * w).cos()), fullgraph=True)
     x, w = (torch.rand(3, requires_grad=True) * 2 for _ in range(2))

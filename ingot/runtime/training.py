@@ -453,13 +453,13 @@ class TrainingProgram(_native.Recorder):
 
     def _record_groups(self, state: State, given: Sequence[Tensor]) -> tuple[Any, ...]:
         """The same, with a node for each group."""
-        siblings, outputs = Siblings(functools.partial(_run, self, given)), list[Any]([None]) * self.outputs
+        siblings, run = Siblings(), functools.cache(functools.partial(_run, self, given))
+        outputs = list[Any]([None]) * self.outputs
         for own, beyond in self.groups:
             reached = [t.detach() if k in beyond else t for k, t in enumerate(given)]
-            found = _apply(self, state, InGroup(own, siblings), *reached)
+            found = _apply(self, state, InGroup(own, siblings, run), *reached)
             for k in own:
                 outputs[k] = found[k]
-        siblings.made = None
         return tuple(outputs)
 
     def bits_of(self, outputs: Container[int]) -> int:
@@ -707,28 +707,20 @@ def _is_in(function: Any, error: Exception) -> bool:
 
 
 class InGroup(NamedTuple):
-    """That a node is made for a group of a program's outputs alone."""
+    """That a node is made for a group of a program's outputs alone. `run` gives the results and the outputs of all."""
 
     outputs: frozenset[int]
     siblings: Siblings
+    run: Callable[[], tuple[Sequence[Any], tuple[Any, ...]]]
 
 
 class Siblings:
-    """What the nodes of a call know together, each of which stands for a group of its outputs. `run` gives the results
-    and the outputs."""
+    """What the nodes of a call know together, each of which stands for a group of its outputs."""
 
-    def __init__(self, run: Callable[[], tuple[Sequence[Any], tuple[Any, ...]]]) -> None:
-        self._run = run
-        self.made: tuple[Sequence[Any], tuple[Any, ...]] | None = None
+    def __init__(self) -> None:
         self.passed = self._passed_now = 0  # through which outputs (bits) nobody may go back, since an earlier backward
         self._seen, self._given = set[int](), set[int]()
         self._task = -1
-
-    def results(self) -> tuple[Sequence[Any], tuple[Any, ...]]:
-        """Of the program, which runs once."""
-        if self.made is None:
-            self.made = self._run()
-        return self.made
 
     def enter(self) -> None:
         """Takes note of the backward that runs: what one of the nodes lets go of, others have had in the same one."""
@@ -765,7 +757,7 @@ def _forward(
     ctx.program = program
     untracked: Sequence[int] = program.untracked
     if isinstance(leaf, InGroup):
-        own, (results, outputs) = leaf.outputs, leaf.siblings.results()
+        own, (results, outputs) = leaf.outputs, leaf.run()
         outputs = tuple([output if k in own else None for k, output in enumerate(outputs)])
         # An output of another node would hold that, which may hold an output of this one.
         shown = [r.detach() if isinstance(r, Tensor) and k not in own else r for k, r in enumerate(results)]
