@@ -12,8 +12,7 @@ import traceback
 import pytest
 import torch
 
-import ingot
-from tests.capture.language import assert_same, outcome
+from tests.capture.questions import unlike_eager
 
 
 class Plain(Exception):
@@ -387,24 +386,7 @@ QUESTIONS = {
 KINDS = [*ERRORS, *GIVEN]
 
 
-def _compare(program, make, given):
-    found = ingot.compile(program, backend="eager")
-    args, others = (make(),) if given else (), (make(),) if given else ()
-    x = torch.ones(1)
-    expected, seen = outcome(program, (x, *args)), outcome(found, (x, *others))
-    assert repr(seen.raised) == repr(expected.raised)
-    assert_same(seen, expected)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_exceptions(kind):
-    """Every other question is asked of one that is given, in turns from kind to kind."""
-    make, failed = ERRORS.get(kind) or GIVEN[kind], {}
-    for turn, (name, ask) in enumerate(QUESTIONS.items(), KINDS.index(kind)):
-        given = kind in GIVEN or turn % 2 == 1
-        program = (lambda x, o: (x + 1, ask(o))) if given else (lambda x: (x + 1, ask(make())))
-        try:
-            _compare(program, make, given)
-        except Exception as error:
-            failed[name] = repr(error)[:200]
-    assert not failed
+    make = ERRORS.get(kind) or GIVEN[kind]
+    assert not unlike_eager(QUESTIONS, make, KINDS.index(kind), always_given=kind in GIVEN)

@@ -14,8 +14,7 @@ import sys
 import pytest
 import torch
 
-import ingot
-from tests.capture.language import outcome, assert_same
+from tests.capture.questions import unlike_eager
 
 
 def plain(a, b=2, *rest, c=3, **named):
@@ -219,24 +218,6 @@ QUESTIONS = {
 KINDS = list(PARTIALS)
 
 
-def _compare(program, make, given):
-    found = ingot.compile(program, backend="eager")
-    args, others = (make(),) if given else (), (make(),) if given else ()
-    x = torch.ones(1)
-    expected, seen = outcome(program, (x, *args)), outcome(found, (x, *others))
-    assert repr(seen.raised) == repr(expected.raised)
-    assert_same(seen, expected)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_partials(kind):
-    """Every other question is asked of one that is given, in turns from kind to kind."""
-    make, failed = PARTIALS[kind], {}
-    for turn, (name, ask) in enumerate(QUESTIONS.items(), KINDS.index(kind)):
-        given = turn % 2 == 1
-        program = (lambda x, o: (x + 1, ask(o))) if given else (lambda x: (x + 1, ask(make())))
-        try:
-            _compare(program, make, given)
-        except Exception as error:
-            failed[name] = repr(error)[:200]
-    assert not failed
+    assert not unlike_eager(QUESTIONS, PARTIALS[kind], KINDS.index(kind))

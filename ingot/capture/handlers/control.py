@@ -28,9 +28,10 @@ def truth_at_branch(frame: InterpreterFrame, value: Value, if_false: Side, if_tr
     if isinstance(value, ObjectValue):
         value = frame.session.as_bool(value)
     if hasattr(value, "require_truth"):
-        wanted = only_raises(frame, *if_false, value, False)
-        if wanted is not only_raises(frame, *if_true, value, True) and value.require_truth(frame.session, wanted):
-            return wanted
+        must_be_true = only_raises(frame, *if_false, value, False)
+        must_be_false = only_raises(frame, *if_true, value, True)
+        if must_be_true is not must_be_false and value.require_truth(frame.session, must_be_true):
+            return must_be_true
     return frame.session.truth(value)
 
 
@@ -74,8 +75,9 @@ def jump_if_false_or_pop(frame: InterpreterFrame, target: int) -> None:
 
 def _jump_or_pop(frame: InterpreterFrame, target: int, wanted: bool) -> None:
     value = frame.pop()
-    stays, goes = (target, [*frame.stack, value]), (frame.index, frame.stack)
-    if truth_at_branch(frame, value, *((goes, stays) if wanted else (stays, goes))) is wanted:
+    keeps, drops = (target, [*frame.stack, value]), (frame.index, frame.stack)
+    if_false, if_true = (drops, keeps) if wanted else (keeps, drops)
+    if truth_at_branch(frame, value, if_false, if_true) is wanted:
         frame.push(value)
         frame.index = target
 

@@ -60,8 +60,9 @@ def is_op(frame: InterpreterFrame, inverted: int) -> None:
     right, left = frame.pop(), frame.pop()
     if hasattr(left, "is_bool"):
         left, right = right, left
-    if hasattr(right, "is_bool") and (made := right.is_bool(frame.session, left, not inverted)) is not None:
-        frame.push(made)
+    answer = right.is_bool(frame.session, left, not inverted) if hasattr(right, "is_bool") else None
+    if answer is not None:
+        frame.push(answer)
         return
     frame.push(ConstantValue(frame.session.same(left, right) is not bool(inverted)))
 
