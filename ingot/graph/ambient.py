@@ -13,11 +13,13 @@ import torch
 from ingot.torch_private import (
     enter_autocast,
     exit_autocast,
+    func_decrement_nesting,
     get_dynamic_layer_stack_depth,
     grad_decrement_nesting,
     grad_increment_nesting,
+    jvp_decrement_nesting,
     len_torch_dispatch_stack,
-    pop_dynamic_layer_stack_and_undo_to_depth,
+    peek_interpreter_stack,
     pop_inference_mode,
     pop_saved_tensors_default_hooks,
     pop_torch_dispatch_stack,
@@ -30,6 +32,14 @@ from ingot.torch_private import (
 )
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+
+# By the kind of a transform of torch.func. (torch 2.11's own function for that leaves one level too many.)
+_LEAVE_LEVEL: dict[str, Callable[[], Any]] = {
+    "Vmap": vmap_decrement_nesting,
+    "Grad": grad_decrement_nesting,
+    "Jvp": jvp_decrement_nesting,
+    "Functionalize": func_decrement_nesting,
+}
 
 Change = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of torch, and its arguments, that sets a mode."""
@@ -152,8 +162,8 @@ def snapshot() -> Callable[[], None]:
     def restore() -> None:
         while len_torch_dispatch_stack() > dispatch_modes:  # a signal came between a push and its `with`
             pop_torch_dispatch_stack(None)
-        if get_dynamic_layer_stack_depth() > levels:
-            pop_dynamic_layer_stack_and_undo_to_depth(levels)
+        while get_dynamic_layer_stack_depth() > levels:
+            _LEAVE_LEVEL[peek_interpreter_stack().key().name]()
         _abandon_inference_mode(entered)
         modes.set()
         surplus = autocast_depth() - depth
