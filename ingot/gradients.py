@@ -33,17 +33,15 @@ from ingot.native import _native
 from ingot.runtime.cuda_graphs import Replayed
 from ingot.runtime.training import (
     Backward,
-    BySizes,
     Demand,
     ForSizes,
     Original,
     Tangent,
     TrainingProgram,
-    Window,
-    WithWindows,
     WithZeros,
     lazy_keys,
 )
+from ingot.runtime.windows import BySizes, Window, WithWindows
 from ingot.serial import serial
 from ingot.torch_private import GRADIENTS, require
 from ingot.wrapped import is_wrapped
