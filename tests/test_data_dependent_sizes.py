@@ -95,6 +95,18 @@ def viewed(x: Tensor, mask: Tensor) -> Tensor:
     return rows.view(-1) * 2 + rows.reshape(rows.shape[0] * 5)
 
 
+first_piece_is_known: list[Callable[[Tensor, Tensor], Any]] = [
+    lambda x, mask: torch.cat([(a := x.exp()).view(-1), a[a > 1.5]]),
+    lambda x, mask: torch.cat([(a := x.exp().cumsum(1)).view(-1), a[mask]]),
+    lambda x, mask: torch.cat([x.view(-1), (x * 2).exp()[x * 2 > 0.5]]),
+    lambda x, mask: torch.stack([(a := x.exp()).sum().expand((b := a[a > 1.5]).shape), b], 1),
+    lambda x, mask: torch.cat([(a := x.exp()), a[a[:, 0] > 1.2]]).sin(),
+    lambda x, mask: F.pad((a := x.exp())[a > 1.5], (2, 3), value=7.0),
+    lambda x, mask: (torch.zeros_like(a := x.exp()) + a.sum(), a.new_full((a[a > 1.5].shape[0],), 2.0)),
+]
+"""What is written into a buffer of such a size before the size is known, in a kernel with what the size comes of."""
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -115,6 +127,7 @@ def viewed(x: Tensor, mask: Tensor) -> Tensor:
         lambda x, mask: x[mask].clone().numel() * 2 + 1,
         lambda x, mask: F.relu(x[mask]).unsqueeze(0).expand(3, -1).sum(0),
         lambda x, mask: x[mask] * x[mask].shape[0],
+        *first_piece_is_known,
     ],
 )  # fmt: skip
 def test_what_a_mask_selects(function):

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -80,6 +81,8 @@ def _held(value: Any) -> Iterable[Any]:
         return list.__iter__(value)
     if issubclass(kind, tuple):
         return tuple.__iter__(value)
+    if issubclass(kind, partial):  # to read its `__dict__` makes one, and one with it is not flattened by another
+        return (*partial.args.__get__(value), *partial.keywords.__get__(value).values())  # type: ignore[attr-defined]
     held = value if issubclass(kind, dict) else instance_dict(value)
     return dict.values(held) if isinstance(held, dict) else ()  # that of a class is no dict
 

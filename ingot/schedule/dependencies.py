@@ -7,12 +7,12 @@ element at the same point, or if the later access stays within what the earlier 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal
-from ingot.loops.ir import Library, LoopGraph, Node, symbols_in
+from ingot.loops.ir import Buffer, Library, LoopGraph, Node, symbols_in
 from ingot.loops.side_effects import acts
 from ingot.schedule.nests import ALIKE, Compute
 
@@ -47,13 +47,14 @@ def readers_and_writers(nodes: Sequence[Node]) -> tuple[dict[str, list[int]], di
     return readers, writers
 
 
-def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
+def direct_dependencies(nodes: Sequence[Node], buffers: Mapping[str, Buffer]) -> list[set[int]]:
     """For each node, the positions of earlier nodes that must run before it.
 
     Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both
-    write it wholly by loops; anything that reads the buffer waits for all of its writers so far. What depends on a size
-    waits for the call that binds it. Calls with effects keep their order, and what acts its place among what may be an
-    error: only that happens which eager does before the error. (Random draws do not: they join what is around them.)
+    write it wholly by loops; anything that reads the buffer waits for all of its writers so far. What depends on a
+    size, or writes a buffer of such a size, waits for the call that binds it. Calls with effects keep their order, and
+    what acts its place among what may be an error: only that happens which eager does before the error. (Random draws
+    do not: they join what is around them.)
     """
     binders = {s: k for k, node in enumerate(nodes) if isinstance(node, Library) for s, *_ in node.binds}
     writers: dict[str, list[int]] = defaultdict(list)
@@ -62,7 +63,7 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
     last_ordered = last_acting = -1
     failing: list[int] = []  # what may be an error behind the last that acts
     for k, node in enumerate(nodes):
-        before = {binders[s] for s in symbols_in(node) if s in binders} if binders else set()
+        before = {binders[s] for s in _sizes_of(node, buffers) if s in binders} if binders else set()
         for name in node.reads():
             before.update(writers[name])
         for name in node.writes():
@@ -86,6 +87,13 @@ def direct_dependencies(nodes: Sequence[Node]) -> list[set[int]]:
         for name in node.writes():
             writers[name].append(k)
     return result
+
+
+def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
+    """The symbols in a node and in the sizes of what it writes, which may be more: a piece of a concatenation has sizes
+    of its own."""
+    written = [expr for name in node.writes() for expr in (*buffers[name].sizes, *buffers[name].strides)]
+    return symbols_in(node).union(*(expr.symbols for expr in written))
 
 
 def may_fail(node: Node) -> bool:

@@ -172,7 +172,7 @@ class _Fusion:
         self.nodes: dict[int, int] = {}  # group -> bit set of its nodes
         self.ancestors: dict[int, int] = {}  # group -> bit set of the nodes that run before it
         self.after: dict[int, set[int]] = defaultdict(set)  # group -> those that wait for it
-        for k, before in enumerate(direct_dependencies(nodes)):
+        for k, before in enumerate(direct_dependencies(nodes, buffers)):
             group = self.groups[k] = self._single(k, nodes[k], before)
             if group.fusible:
                 for name in group.touches:

@@ -14,6 +14,7 @@ import sys
 import pytest
 import torch
 
+import ingot
 from tests.capture.questions import unlike_eager
 
 
@@ -229,15 +230,20 @@ QUESTIONS = {
 
 KINDS = list(PARTIALS)
 
-_NOT_ALWAYS_FLAT = pytest.mark.skip(
-    reason="a partial of an instance of a subclass that is made in a step behind a graph break is now and then not flat, "
-    "when a collection comes in between: docs/limits.md"
-)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=_NOT_ALWAYS_FLAT) if k == "partial of a subclass" else k for k in KINDS],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_partials(kind):
     assert not unlike_eager(QUESTIONS, PARTIALS[kind], KINDS.index(kind))
+
+
+def test_a_look_at_arguments_makes_no_dict():
+    """Calls behind a graph break are looked at for tensors; a partial that has a `__dict__` is not flattened."""
+
+    def program(x):
+        inner = Sub(plain, 1)
+        eval("held(inner)", {"held": held, "inner": inner})
+        return x + 1, functools.partial(inner, 2).args
+
+    def held(partial):
+        return partial.func
+
+    assert ingot.compile(program, backend="eager")(torch.ones(1))[1] == (1, 2)

@@ -39,7 +39,7 @@ def test_pieces_of_a_concatenation_do_not_wait_for_each_other_but_their_reader_d
         d.graph.nodes[-1] = type(node)(name, node.origin, node.loops, node.body, "both", i * 16 + j + 8 * k)
     d.buffer("both", [4, 16])
     d.pointwise("y", "cos", "both")
-    assert direct_dependencies(d.graph.nodes) == [set(), set(), {0, 1}]
+    assert direct_dependencies(d.graph.nodes, d.graph.buffers) == [set(), set(), {0, 1}]
 
 
 def test_writers_that_may_overlap_keep_their_order():
@@ -48,7 +48,7 @@ def test_writers_that_may_overlap_keep_their_order():
     d.pointwise("a", "sin", x)
     first = d.graph.nodes[-1]
     d.graph.nodes.append(type(first)("again", first.origin, first.loops, first.body, "a", first.index))
-    assert direct_dependencies(d.graph.nodes) == [set(), {0}]
+    assert direct_dependencies(d.graph.nodes, d.graph.buffers) == [set(), {0}]
 
 
 def test_a_write_to_an_input_waits_for_its_readers_and_is_never_dead():
@@ -60,7 +60,7 @@ def test_a_write_to_an_input_waits_for_its_readers_and_is_never_dead():
     d.graph.nodes.append(type(last)("update", last.origin, last.loops, last.body, "x", last.index))
     graph = d.returns("y")
     assert [n.name for n in used_nodes(graph)] == ["y", "update"]
-    assert direct_dependencies(graph.nodes) == [set(), {0}]
+    assert direct_dependencies(graph.nodes, graph.buffers) == [set(), {0}]
 
 
 ROWS, LANE = loop_symbol("o0", N), loop_symbol("o1", 64)
