@@ -336,6 +336,11 @@ class _Operators:
 
 aten: Any = _Operators()
 
+ADDRESSING = frozenset(
+    getattr(aten, name).default for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
+)
+"""The ops that count elements from where the storage of their argument begins, and not from the argument's first."""
+
 # -- attributes --------------------------------------------------------------------------------------------------------
 
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

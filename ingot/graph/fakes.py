@@ -32,6 +32,7 @@ from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
 from ingot.loops.side_effects import acts
 from ingot.torch_private import (
+    ADDRESSING,
     DisableTorchDispatch,
     OpOverload,
     TorchDispatchMode,
@@ -45,10 +46,6 @@ from ingot.wrapped import is_transformed, is_wrapped, untransformed
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _NUMBER = aten._local_scalar_dense.default
-_ADDRESSING = {
-    getattr(aten, name).default
-    for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
-}
 
 
 class FakeTensor(torch.Tensor):
@@ -488,7 +485,7 @@ class FakeContext(Mode):
         if self.outside_is_refused and op is not aten.lift_fresh.default:
             if holds_real((args, kwargs)):
                 raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
-        if op in _ADDRESSING:
+        if op in ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
         if torch.is_inference_mode_enabled() and is_composite(op):

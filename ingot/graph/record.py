@@ -394,10 +394,12 @@ class Recorder(Mode):
             value = aten._to_copy(value, dtype=target.dtype)
         whole, cursor = value, tracked
         while cursor.parent is not None:
-            assert cursor.view is not None
-            if cursor.view.op is aten.as_strided.default:
+            view = cursor.view
+            assert view is not None
+            if view.op is aten.as_strided.default:
                 _refuse_beyond(cursor.parent.fake, cursor)
-            whole = written_back(cursor.view, cursor.parent.fake, whole)
+                view = View(view.op, self._shifted(self.node_of(cursor.parent), cursor))
+            whole = written_back(view, cursor.parent.fake, whole)
             cursor = cursor.parent
         if cursor.storage.position is not None and cursor.fake.numel() and geometry.shares_elements(cursor.fake):
             raise Unsupported("an input is written whose elements share memory")

@@ -22,7 +22,7 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.torch_private import OpOverload, aten
+from ingot.torch_private import ADDRESSING, OpOverload, aten
 
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
 
@@ -56,7 +56,7 @@ def choose_layouts(graph: AtenGraph) -> None:
     convolutions = [node for node in nodes if _convolves(node)]
     trains = any(node.target is aten.convolution_backward.default for node in convolutions)
     laid = {node for node in convolutions if _is_loops(node) or (not trains and _is_for_tensor_cores(node))}
-    if not laid or any(node.target is aten.as_strided.default for node in nodes):
+    if not laid or any(node.target in ADDRESSING for node in nodes):
         return
     for node in nodes:
         if not laid.isdisjoint(_images(node)):

@@ -11,7 +11,7 @@ import torch
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.functional import same_strides
 from ingot.graph.passes.ownership import is_view
-from ingot.torch_private import aten
+from ingot.torch_private import ADDRESSING, aten
 
 
 def _is(value: Any, number: float) -> bool:
@@ -67,9 +67,9 @@ _INVOLUTIONS = {
 def remove_no_ops(graph: AtenGraph) -> None:
     """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart from inputs.
 
-    A copy stays where `as_strided` counts from the beginning of its memory.
+    A copy stays where `as_strided` or its kin count from the beginning of its memory.
     """
-    addressed = {_owner(n.args[0]) for n in graph.graph.nodes if n.target is aten.as_strided.default}
+    addressed = {_owner(n.args[0]) for n in graph.graph.nodes if n.target in ADDRESSING}
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or node in addressed:
             continue

@@ -54,7 +54,7 @@ from ingot.loops.side_effects import acts
 from ingot.loops.sides import moves, on_host
 from ingot.loops.target import CPU, Target
 from ingot.serial import safe_point
-from ingot.torch_private import OpOverload, aten
+from ingot.torch_private import ADDRESSING, OpOverload, aten
 
 
 def lower(
@@ -91,7 +91,7 @@ class _Walk:
         self.unchecked: dict[torch.fx.Node, None] = {}  # lazy values whose computation may be an error
         self.spreads: set[str] = set()  # buffers of results whose elements lie apart
         self.returned = next(iter(reversed(aten.graph.nodes)))
-        self.addressed = {_owner(n) for n in aten.graph.nodes if n.target is _as_strided}
+        self.addressed = {_owner(n.args[0]) for n in aten.graph.nodes if n.target in ADDRESSING}
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -403,9 +403,6 @@ _PARTIAL = _LOOKUPS | {
     aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default, aten.unfold.default,
     aten.constant_pad_nd.default, operator.getitem,
 }  # fmt: skip
-
-
-_as_strided = aten.as_strided.default
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ingot.errors import Unsupported
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_less, maximum, minimum, product
+from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, stored
+from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, stored, view_of
 from ingot.torch_private import aten
 
 
@@ -233,13 +234,22 @@ def as_strided_scatter(
     strides: Sequence[int | Expr],
     offset: int | Expr | None = None,
 ) -> TensorValue:
-    """A copy of `x` in which a window is `source`. The window counts from where the storage begins, which is another
-    place for a part of the arena than for eager's tensor."""
+    """A copy of `x` in which a window is `source`: what lies under `x` is copied, and shown as `x` shows it. The window
+    counts from where the storage begins, which is another place for a part of the arena than for eager's tensor."""
     root = _laid_out(lw, x)
     begin = ZERO if offset is None else as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
-    (result,) = lw.call(_with_window, [out], [root, source, list(sizes), list(strides), begin])
-    assert result is not None
-    return result
+    shown = view_of(x) if root is x.root else None
+    if shown is None:
+        if numel(x.sizes) is not numel(root.sizes):
+            raise Unsupported("as_strided of a part of a value that is laid out anew", lw.origin.where)
+        shown = View("", x.sizes, x.strides, ZERO, x.dtype)  # as eager lays out the whole
+    (copy,) = lw.call(
+        _with_window,
+        [Spec(root.sizes, root.strides, root.dtype, out.device)],
+        [root, source, list(sizes), list(strides), begin],
+    )
+    assert copy is not None
+    return stored(copy.buffer or "", Spec(out.sizes, shown.strides, out.dtype, out.device), shown.offset)
 
 
 def _with_window(x: Tensor, source: Tensor, sizes: list[int], strides: list[int], begin: int) -> Tensor:
