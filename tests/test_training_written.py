@@ -241,3 +241,44 @@ def test_written_with_its_own_value(program, gradients):
     assert ours == of_eager
     for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def _a_copy_of_itself(x, other):
+    other.mul_(2)
+    x.copy_(x)
+    return torch.exp(x)
+
+
+def _itself_before(x, other):
+    x[:] = x
+    y = x.sin()
+    other.add_(y.sum())
+    return y * other.sum()
+
+
+def _a_part_of_itself(x, other):
+    y = x.exp()
+    x[1:] = x[1:]
+    other.copy_(other)
+    return y.relu().sum() + other.mul_(3)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("program", [_a_copy_of_itself, _itself_before, _a_part_of_itself])
+@pytest.mark.filterwarnings("error")
+def test_written_with_its_own_value_beside_another(program, dtype, gradients):
+    """Autograd is told of both writes at the first of them: until then, neither is let go."""
+    found = []
+    for function in (program, ingot.compile(program, fullgraph=True)):
+        leaves = [torch.arange(1.0, n + 1).to(dtype).requires_grad_(gradients) for n in (4, 3)]
+        x, other = (leaf * 0.25 for leaf in leaves)
+        result = function(x, other)
+        seen = [result, x, other]
+        if gradients:
+            seen += torch.autograd.grad([r.sum() for r in seen], leaves)
+        found.append((seen, x._version > 0, other._version > 0))
+    (expected, *of_eager), (actual, *ours) = found
+    assert ours == of_eager
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b)

@@ -56,7 +56,8 @@ def step_buffers(step: Step) -> list[str]:
 
 
 def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
-    """The life of every temporary and input that a step touches; what is returned lives to the end."""
+    """The life of every temporary and input that a step touches. What is returned lives to the end, and so does an
+    input that is mutated: whoever gave it sees it, and autograd is told of the write even where it stores nothing."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(steps):
@@ -66,6 +67,7 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
     for v in graph.outputs:
         if isinstance(v, View) and v.buffer in last:
             last[v.buffer] = len(steps)
+    last |= {name: len(steps) for name in graph.mutated if name in last}
     held = {name: Life(name, 0, last[name]) for name in graph.inputs if name in last}
     temporaries = [name for name in first if graph.buffers[name].role == "temporary"]
     return held | {name: Life(name, first[name], last[name]) for name in temporaries}
