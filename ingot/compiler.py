@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -26,7 +26,15 @@ from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
 from ingot.collection import paused_collection
-from ingot.errors import BackendError, EagerRaises, GraphBreakError, RecompileError, Unsupported, of_hooks
+from ingot.errors import (
+    BackendError,
+    EagerRaises,
+    GraphBreakError,
+    RecompileError,
+    Unsupported,
+    of_hooks,
+    without_frames,
+)
 from ingot.explain.compilation import Compilation, stage
 from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.graph.ambient import Modes, undisturbed
@@ -58,7 +66,6 @@ MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; b
 _FLOATS = frozenset({float})
 _NUMBERS = _FLOATS | {int}
 
-AnyError = TypeVar("AnyError", bound=Exception)
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -263,7 +270,7 @@ class Compiler:
             except Exception as problem:
                 if not has_symbols(compilation.captured or problem):
                     raise
-                return problem
+                return without_frames(problem)
             return why
 
         if self.fixed_sizes:
@@ -463,7 +470,7 @@ class Compiler:
     def _leave_to_eager(self, compilation: Compilation, reason: Unsupported) -> None:
         """Keep the reason, and make the decision an entry that lasts as long as the facts that led to it."""
         if self.options.fullgraph and not isinstance(reason, EagerRaises):
-            raise GraphBreakError(reason) from None
+            raise GraphBreakError(without_frames(reason)) from None
         if reason.guards is None and compilation.captured is not None:
             reason.guards = compilation.captured.guards
         compilation.skipped = without_frames(reason)
@@ -620,12 +627,6 @@ def acts_on_others(aten: Any) -> bool:
     return aten is not None and any(acts(node.target) for node in aten.graph.nodes if node.op == "call_function")
 
 
-def without_frames(error: AnyError) -> AnyError:
-    """The error without its traceback and causes, whose frames hold the tensors of the call."""
-    error.__traceback__ = error.__cause__ = error.__context__ = None
-    return error
-
-
 def entry_function(fn: Any) -> Any:
     """The Python function, or bound method of one, whose call is a call of `fn`: for a module or another object its
     `__call__`, for what is called in C (a `functools.partial`, a built-in) a function around it."""
@@ -675,4 +676,3 @@ def _without_trace(program: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return run
-

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from ingot.reasons import hint_for
+
+AnyError = TypeVar("AnyError", bound=Exception)
+
+
+def without_frames(error: AnyError) -> AnyError:
+    """The error without its traceback and causes, for whoever keeps it: their frames hold the tensors of the call, and
+    may hold the error."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 class IngotError(Exception):

@@ -28,7 +28,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, Unsupported, without_frames
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
 from ingot.graph.relations import reduced
@@ -185,6 +185,7 @@ def _capture(enter: Enter, request: Request) -> Captured:
     except EagerRaises as reason:
         if not reason.asked_compiling:
             raise
+        without_frames(reason)
     says_compiling = False
     return _capture_to_a_break(capture, request)
 
@@ -196,14 +197,14 @@ def _capture_to_a_break(capture: Callable[[Unsupported | None], Captured], reque
     except Unsupported as reason:
         if reason.step is None or reason.skip or request.options.fullgraph or request.continuations is None:
             raise
-        broken = reason
+        broken = without_frames(reason)
     while True:
         try:
             return capture(broken)
         except Unsupported as reason:
             if reason is not broken and reason.step is not None and broken.step is not None:
                 if reason.step < broken.step:  # it has to be broken earlier
-                    broken = reason
+                    broken = without_frames(reason)
                     continue
             if reason is not broken and not reason.skip:
                 reason.reason = f"{broken.reason}, where the graph cannot be broken: {reason.reason}"

@@ -140,8 +140,9 @@ _RULES: dict[Kind, _Rule] = {
     Kind.TENSOR_ALIGNED: _Rule("{0}.data_ptr() % {1}", lambda tensor, size: tensor.data_ptr() % size, lambda _: 0),
 }
 
-_LOST = (LookupError, AttributeError, TypeError)
-"""What loading a path or reading a fact raises when the path is gone or leads to something of another nature."""
+_LOST = Exception
+"""What loading a path or reading a fact raises when the path is gone or leads to something of another nature: any
+error, as to the native walk."""
 
 
 def _short(value: object) -> str:
@@ -514,7 +515,7 @@ class GuardSet:
             for left, relation, right, _ in self.conditions:
                 if not _RELATIONS[relation](left.evaluate(values), right.evaluate(values)):
                     return False
-        except (*_LOST, ZeroDivisionError):
+        except _LOST:
             return False
         return not any(g.kind is not Kind.SHAPE and g.differences(slots, self.symbols) for g in self)
 
@@ -527,7 +528,7 @@ class GuardSet:
             assert guard.source is not None
             try:
                 now = TensorFacts.of(guard.source.load(slots))
-            except (*_LOST, TypeError):
+            except _LOST:
                 continue
             if guard.data.is_resized(now):
                 for dim, (was, size) in enumerate(zip(guard.data.sizes, now.sizes, strict=True)):

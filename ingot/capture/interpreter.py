@@ -119,7 +119,7 @@ class InterpreterFrame:
         del self.stack[-count:]
         return values
 
-    def run(self, raised: Raised | None = None) -> Value:
+    def run(self, raised: Value | None = None) -> Value:
         """Runs to the next yield or to the end, with all that it calls, and gives the value yielded or returned. It may
         begin with an exception, at the instruction that it stands behind."""
         session = self.session
@@ -127,7 +127,7 @@ class InterpreterFrame:
         try:
             session.enter(self)
             if raised is not None:
-                _unwind(session, raised, bottom)
+                _throw(session, raised, bottom)
             return _run(session, bottom)
         finally:
             session.leave(bottom - 1)
@@ -151,7 +151,7 @@ def run_chain(session: Session, frames: list[InterpreterFrame], raised: Value | 
     for frame in frames:
         session.enter(frame)
     if raised is not None:
-        _unwind(session, Raised(raised), 1)
+        _throw(session, raised, 1)
     return _run(session, 1)
 
 
@@ -182,7 +182,9 @@ def _loop(session: Session, bottom: int) -> Value:
         try:
             outcome = handler(frame, arg)
         except Raised as raised:
-            frame = _unwind(session, raised, bottom)
+            if not _is_handled(session, raised, bottom):
+                raise
+            frame = frames[-1]
             continue
         except NotConstant as unknown:
             what = unknown.args[0].describe()
@@ -201,11 +203,20 @@ def _loop(session: Session, bottom: int) -> Value:
         frame.push(outcome)
 
 
-def _unwind(session: Session, raised: Raised, bottom: int) -> InterpreterFrame:
-    """The frame that handles an exception, at its handler. Where none from number `bottom` on does, raises it on."""
+def _throw(session: Session, error: Value, bottom: int) -> None:
+    """Raises an exception where the innermost frame stands."""
+    try:
+        raise Raised(error)
+    except Raised as raised:
+        if not _is_handled(session, raised, bottom):
+            raise
+
+
+def _is_handled(session: Session, raised: Raised, bottom: int) -> bool:
+    """Whether a frame from number `bottom` on handles an exception: it is the innermost one then, at its handler."""
     raised.where = raised.where or session.where
     while not session.frames[-1].unwind(raised):
         if len(session.frames) == bottom:
-            raise raised
+            return False  # raised on by whoever caught it: a frame that has it in a variable would hold it, and it that
         session.leave(len(session.frames) - 1)
-    return session.frames[-1]
+    return True

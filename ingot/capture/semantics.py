@@ -48,7 +48,7 @@ from ingot.capture.values.sequences import ConstantIterator, SliceValue
 from ingot.capture.values.signatures import EMPTY
 from ingot.capture.values.subclasses import OF_SEQUENCES, SEQUENCES, BuiltinObject
 from ingot.capture.values.tensor import TensorValue
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, without_frames
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -587,7 +587,7 @@ class Semantics:
                 known.append(self._known_argument(value))
             except Unsupported as reason:
                 known.append(self.stand_in(value))
-                unknown = reason
+                unknown = without_frames(reason)
         try:
             named = dict(zip(kwargs, known[len(args) :]))
             result = self.python(function, *known[: len(args)], **named)

@@ -120,10 +120,11 @@ class Session(Semantics, Reading):
         del self.frames[count:], self._users[count:]
 
     def end(self) -> None:
-        """Forgets the frames: they and the session hold each other, and with them the call's arguments."""
-        self.frames.clear()
-        self._users.clear()
-        self.left = None
+        """Forgets all: frames and values hold the session, which holds them, and with them the call's arguments. So do
+        a generator that waits and an object that its frame has."""
+        for generator in self.suspended:
+            generator.frame = None
+        vars(self).clear()
 
     def count_step(self) -> None:
         """Counts an instruction that is about to run, or as much work."""

@@ -11,7 +11,7 @@ import builtins
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any, Literal, dataclass_transform
 from weakref import KeyedRef
 
@@ -70,8 +70,7 @@ def _source(cls: type) -> Any:
 
 
 class Source(metaclass=_Interning):
-    """A way to load a value again. `load(slots)` raises LookupError, AttributeError or TypeError where the path is
-    gone."""
+    """A way to load a value again. `load(slots)` raises what Python does where the path is gone."""
 
     __slots__ = ("__weakref__",)
 
@@ -317,11 +316,7 @@ class CellSource(Source):
         return self.base, "cell", self.index
 
     def load(self, slots: Sequence[Any]) -> Any:
-        cell: CellType = self.base.load(slots).__closure__[self.index]
-        try:
-            return cell.cell_contents
-        except ValueError:
-            raise LookupError(f"{self.name} is not bound") from None
+        return self.base.load(slots).__closure__[self.index].cell_contents
 
 
 @_source
@@ -428,8 +423,4 @@ class DerivedSource(Source):
         return self.base, "apply", self.function
 
     def load(self, slots: Sequence[Any]) -> Any:
-        value = self.base.load(slots)
-        try:
-            return self.function(value)
-        except (ArithmeticError, RuntimeError, ValueError) as lost:  # an iterator over a dict that has grown, for one
-            raise LookupError(str(lost)) from None
+        return self.function(self.base.load(slots))

@@ -18,6 +18,7 @@ from ingot.capture.sources import (
     CellSource,
     ClassAttrSource,
     ConstSource,
+    DerivedSource,
     DictKeysSource,
     FunctionFieldSource,
     GlobalSource,
@@ -131,6 +132,20 @@ def closure(value: Any) -> Callable[[], Any]:
 
 def set_cell(function: Any, value: Any) -> None:
     function.__closure__[0].cell_contents = value
+
+
+def cell_of(function: Any) -> Any:
+    return function.__closure__[0]
+
+
+def empty_cell(function: Any) -> None:
+    del function.__closure__[0].cell_contents
+
+
+def _derived(thing: Thing) -> int:
+    if thing.error is not None:
+        raise thing.error
+    return 1
 
 
 def module() -> torch.nn.Module:
@@ -277,6 +292,30 @@ CASES = [
         fact(Kind.EQUALS, 1, CellSource(X, 0, "value")),
         mutate(lambda x: set_cell(x, 2)),
         "value was 1, is 2",
+    ),
+    Case(
+        "empty cell",
+        lambda: (closure(1),),
+        fact(Kind.EQUALS, 1, CellSource(X, 0, "value")),
+        mutate(empty_cell),
+        "value cannot be read",
+    ),
+    Case(
+        "empty cell by itself",
+        lambda: (cell_of(closure(1)),),
+        fact(Kind.EQUALS, 1, AttrSource(X, "cell_contents", "slot")),
+        mutate(lambda cell: delattr(cell, "cell_contents")),
+        "x.cell_contents cannot be read",
+    ),
+    *(
+        Case(
+            f"a derived place that raises {error.__name__}",
+            lambda: (Thing(error=None),),
+            fact(Kind.EQUALS, 1, DerivedSource(X, _derived)),
+            mutate(lambda x, error=error: setattr(x, "error", error)),
+            "derived(x) cannot be read",
+        )
+        for error in (ValueError, RuntimeError, ZeroDivisionError, ReferenceError, OSError, MemoryError, RecursionError)
     ),
     Case(
         "code",

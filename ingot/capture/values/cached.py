@@ -15,7 +15,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.deferred import is_none, logged, seen_from, user_frames
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.wrap import wraps
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, without_frames
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -76,7 +76,7 @@ class CachedFunction(Value):
             known = [_argument(session, arg) for arg in args]
             by_name = {name: _argument(session, arg) for name, arg in kwargs.items()}
         except Unsupported as unknown:
-            return None, unknown
+            return None, without_frames(unknown)
         key = session.python(_key_of, self.object, known, by_name)
         return self._hits.setdefault(key, Hit(self.object, key, known, by_name)), None
 

@@ -298,7 +298,7 @@ class GeneratorValue(Value):
         self.frame.stack.append(sent)
         return self._run(session, None)
 
-    def _run(self, session: Session, raised: Raised | None) -> Value | None:
+    def _run(self, session: Session, raised: Value | None) -> Value | None:
         frame = self.frame
         assert frame is not None
         self.frame, self.running = None, True  # if it raises, it is exhausted
@@ -378,7 +378,7 @@ class GeneratorValue(Value):
             is_stop = VERSION < (3, 12) and issubclass(error.python_type(), StopIteration)
             raise Raised(session.stopped_inside(error) if is_stop else error)
         self.frame.stack.append(NONE)  # in the place of what would have been sent
-        return self._run(session, Raised(error))
+        return self._run(session, error)
 
     def _send_index(self) -> tuple[int, int]:
         """The SEND that it waits in, and where it goes on behind it; (-1, -1) outside a `yield from`."""

@@ -12,7 +12,7 @@ from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
-from ingot.capture.values.base import NULL, Raised, Value
+from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import FunctionValue, GeneratorValue
@@ -57,7 +57,7 @@ class OutsideGenerator(GeneratorValue):
     def touch(self, session: Session) -> None:
         session.effects.change(session, self, self.object, self)
 
-    def _run(self, session: Session, raised: Raised | None) -> Value | None:
+    def _run(self, session: Session, raised: Value | None) -> Value | None:
         try:
             return super()._run(session, raised)
         finally:
