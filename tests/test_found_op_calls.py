@@ -186,6 +186,26 @@ def test_layout_of_ldexp() -> None:
     check(torch.ldexp, torch.randn(5, 1, 10).permute(2, 1, 0), torch.randn(5, 10).t(), native=True)
 
 
+REALS = [torch.float16, torch.bfloat16, f32, f64]
+
+
+@pytest.mark.parametrize("power", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, f32, f64], ids=str)
+@pytest.mark.parametrize("dtype", [*REALS, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_scaled_by_a_power_of_two(dtype: torch.dtype, power: torch.dtype) -> None:
+    """All the way out of the dtype's range and back in, where eager rounds once and where it does not."""
+    least, most = (-128, 127) if power is torch.int8 else (-2200, 2200)
+    powers = [least, -1100, -1074, -1022, -300, -149, -127, -126, -20, -1, 0, 1, 15, 24, 127, 128, 300, 1023, 1024]
+    powers = torch.tensor([p for p in [*powers, most] if least <= p <= most]).to(power)
+    numbers = torch.tensor([0.0, -0.0, 1, -1.5, math.pi, 6e-8, 1e-38, 1e-45, 3e38, 5e-324, 1.7e308, math.inf, math.nan])
+    if not dtype.is_floating_point:
+        numbers = torch.tensor([0, 1, 2, 77])
+    numbers = numbers.double().to(dtype)[:, None]
+    check(torch.ldexp, numbers, powers, native=True)
+    check(torch.ldexp, numbers.expand(-1, len(powers)).t().contiguous().t(), powers, native=True)
+    check(torch.ldexp, numbers[0, 0], powers[-1], native=True)
+    check(torch.ldexp, numbers[0, 0], powers, native=True)
+
+
 def test_row_numbers_are_made_up_in_their_range() -> None:
     """LAPACK counts rows from one, and goes where it is told to."""
     matrix = torch.randn(4, 4, dtype=f64)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
+from ingot.graph.meta.families import is_scaled_exactly
 from ingot.torch_private import aten
 
 Rule = Callable[..., Any]
@@ -168,7 +169,19 @@ def rad2deg(x: Tensor) -> Tensor:
 
 @rule(aten.ldexp.Tensor)
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    if is_scaled_exactly(x, exponent):
+        return _scaled(x, exponent.long())
     return NotImplemented if x.is_complex() or exponent.is_complex() else x * torch.pow(2.0, exponent)
+
+
+def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent, rounded once: 2**exponent itself may be too large or too small for the dtype."""
+    if x.dtype is not torch.float64:  # whose range squared is within that of float64
+        return (x.double() * torch.exp2(exponent.clamp(-300, 300).double())).float().to(x.dtype)
+    for _ in range(2):  # numbers stay normal up to the last step, which rounds
+        step = torch.where(exponent < -1022, -969, exponent.clamp(-1022, 1023))
+        x, exponent = x * torch.exp2(step.double()), exponent - step
+    return x * torch.exp2(exponent.clamp(-1022, 1023).double())
 
 
 @rule(aten.linalg_cross.default)

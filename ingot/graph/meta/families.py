@@ -73,9 +73,21 @@ def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     return fresh(args[1].shape, dtype_of(op, args, kwargs))
 
 
+def is_scaled_exactly(x: Tensor, exponent: Tensor) -> bool:
+    """Whether eager's ldexp rounds once: else it is the product with a power of 2."""
+    return _SCALES_EXACTLY and x.is_floating_point() and exponent.dtype in _INTEGERS
+
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_SCALES_EXACTLY = math.isfinite(torch.ldexp(torch.zeros(1, device="cpu"), torch.full((1,), 2000, device="cpu")).item())
+"""Since torch 2.12 or 2.13; 0 times infinity before."""
+
+
 def power_of_two(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """ldexp: the product with a power of 2, which is contiguous where it is of the default dtype."""
     x, exponent = args
+    if is_scaled_exactly(x, exponent):
+        return pointwise(op, args, kwargs)
     if not (exponent.is_floating_point() or exponent.is_complex()) or exponent.dtype is torch.get_default_dtype():
         exponent = fresh(exponent.shape, exponent.dtype)
     return pointwise(op, (x, exponent), kwargs)
