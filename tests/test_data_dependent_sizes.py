@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
+from ingot.compiler import Compiler
 from tests.tracked import Tracked
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
@@ -412,3 +413,25 @@ def test_a_mask_that_is_written_selects_another_number():
             tracked(X, mask_of(9), mask_of(30))
         with pytest.warns(UserWarning, match="size"), pytest.raises(RuntimeError, match="must match"):
             tracked.compiled(X, mask_of(9), fewer)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("length", [0, 1])
+def test_narrow_from_where_the_data_say(length: int, dim: int):
+    """From before the first place to behind the last one: what eager gives, or the error that it raises."""
+
+    def function(x: Tensor, start: Tensor) -> Any:
+        part = x.narrow(dim, start, length)
+        return part, part.sum()
+
+    def outcome(call: Any, start: int) -> Any:
+        try:
+            return [result.tolist() for result in call(torch.arange(25.0).view(5, 5), torch.tensor(start))]
+        except (IndexError, RuntimeError) as error:
+            return type(error), str(error)
+
+    compiled = ingot.compile(function)
+    for start in (0, 5, -1, 3, 6, -6, -5, 4):
+        assert outcome(compiled, start) == outcome(function, start)
+    reasons = [c.skipped.reason for c in Compiler.of(compiled).compilations if c.skipped is not None]
+    assert not any("AttributeError" in reason for reason in reasons)

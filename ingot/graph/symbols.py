@@ -516,7 +516,7 @@ class SizeNode(_Node):
         return SizeNode(integer(value), self.context)
 
     def wrap_bool(self, value: bool) -> TruthNode:
-        return TruthNode(lambda: value, str(value), known=lambda: value)
+        return TruthNode(self.context, lambda: value, str(value), known=lambda: value)
 
     def wrap_float(self, value: float) -> Any:
         raise Unsupported("arithmetic between a symbolic size and a float")
@@ -607,7 +607,8 @@ class SizeNode(_Node):
             return _DECIDE[relation](self.context.hint(left), self.context.hint(right))
 
         known = functools.partial(self.context.proved, left, relation, right)
-        return TruthNode(decide, f"{left} {relation} {right}", lambda: decide(True), decide_unless, known, at_hand)
+        text = f"{left} {relation} {right}"
+        return TruthNode(self.context, decide, text, lambda: decide(True), decide_unless, known, at_hand)
 
     def eq(self, other: SizeNode) -> TruthNode:
         return self._relation(self.expr, "==", other.expr)
@@ -657,7 +658,7 @@ class SizeNode(_Node):
                 step = step * size
             return True
 
-        return TruthNode(answer, "is laid out in order")
+        return TruthNode(self.context, answer, "is laid out in order")
 
     def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
         return self._dense_in_order(sizes, strides, range(len(sizes) - 1, -1, -1))
@@ -760,7 +761,8 @@ class FractionNode(_Node):
 
     def _relation(self, left: FractionNode, relation: Any, right: FractionNode) -> TruthNode:
         sides = left._whole(), right._whole()
-        return TruthNode(lambda: self.context.holds(sides[0], relation, sides[1]), f"{left} {relation} {right}")
+        text = f"{left} {relation} {right}"
+        return TruthNode(self.context, lambda: self.context.holds(sides[0], relation, sides[1]), text)
 
     def eq(self, other: FractionNode) -> TruthNode:
         return self._relation(self, "==", other)
@@ -789,6 +791,7 @@ class TruthNode(_Node):
 
     def __init__(
         self,
+        context: ShapeContext,
         decide: Callable[[], bool],
         text: str,
         expect: Callable[[], bool] | None = None,
@@ -796,6 +799,7 @@ class TruthNode(_Node):
         known: Callable[[], bool | None] = lambda: None,
         at_hand: Callable[[], bool | None] = lambda: None,
     ) -> None:
+        self.context = context
         self._decide = decide
         self._text = text
         self.known = known
@@ -812,7 +816,10 @@ class TruthNode(_Node):
     __repr__ = __str__ = _graph_repr = str
 
     def wrap_bool(self, value: bool) -> TruthNode:
-        return TruthNode(lambda: value, str(value), known=lambda: value)
+        return TruthNode(self.context, lambda: value, str(value), known=lambda: value)
+
+    def wrap_int(self, value: int) -> SizeNode:
+        return SizeNode(integer(value), self.context)
 
     def bool_(self) -> bool:
         return self._decide()
@@ -853,6 +860,7 @@ class TruthNode(_Node):
             return None if answer is None else not answer
 
         return TruthNode(
+            self.context,
             lambda: not self._decide(),
             f"not ({self._text})",
             None,
@@ -866,6 +874,7 @@ class TruthNode(_Node):
             return False if False in answers else None if None in answers else True
 
         return TruthNode(
+            self.context,
             lambda: known() is not False and self._decide() and other._decide(),
             f"({self._text}) and ({other._text})",
             lambda: self._expect() and other._expect(),
@@ -879,6 +888,7 @@ class TruthNode(_Node):
             return True if True in answers else None if None in answers else False
 
         return TruthNode(
+            self.context,
             lambda: known() is True or self._decide() or other._decide(),
             f"({self._text}) or ({other._text})",
             None,
