@@ -13,6 +13,7 @@ import torch
 
 from ingot.errors import EagerRaises, Unsupported
 from ingot.graph import geometry
+from ingot.graph.geometry import bad_dims
 from ingot.graph.schemas import bind, name_of
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.graph.symbols import is_decided_by_data
@@ -33,20 +34,13 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
 _NAMES = {"self": "x", "input": "x"}
 
 
-def _bad_dims(x: Tensor, dims: Sequence[int]) -> str:
-    rank = max(x.dim(), 1)
-    if any(not -rank <= d < rank for d in dims):
-        return "a dimension out of range"
-    return "a dimension occurs twice" if len({d % rank for d in dims}) < len(dims) else ""
-
-
 def _rank(x: Tensor) -> int:
     return max(x.dim(), 1)
 
 
 def _gather(x: Tensor, dim: int, index: Tensor, **_: Any) -> str:
-    if _bad_dims(x, [dim]) or geometry.is_empty(index):
-        return _bad_dims(x, [dim])
+    if bad_dims(x, [dim]) or geometry.is_empty(index):
+        return bad_dims(x, [dim])
     if _rank(index) != _rank(x):
         return "the index has another rank"
     large = any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape)) if d != dim % x.dim())
@@ -67,11 +61,11 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> str:
 
 
 def _along(x: Tensor, dim: int, **_: Any) -> str:
-    return _bad_dims(x, [dim])
+    return bad_dims(x, [dim])
 
 
 def _index_select(x: Tensor, dim: int, index: Tensor) -> str:
-    return "an index that is no vector" if index.dim() > 1 else _bad_dims(x, [dim])
+    return "an index that is no vector" if index.dim() > 1 else bad_dims(x, [dim])
 
 
 def _embedding(weight: Tensor, **_: Any) -> str:
@@ -117,11 +111,11 @@ def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> str:
     aligned = len(shifts) == len(dims) if dims else len(shifts) == 1
-    return "" if aligned and not any(_bad_dims(x, [d]) for d in dims) else "shifts and dimensions that do not align"
+    return "" if aligned and not any(bad_dims(x, [d]) for d in dims) else "shifts and dimensions that do not align"
 
 
 def _flip(x: Tensor, dims: Sequence[int]) -> str:
-    return _bad_dims(x, dims)
+    return bad_dims(x, dims)
 
 
 def _pad(x: Tensor, pad: Sequence[Any], value: Any = 0, **_: Any) -> str:
@@ -302,7 +296,9 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::constant_pad_nd": _pad,
     "aten::pow": _pow,
     "aten::masked_fill": _masked_fill,
-    "aten::index_fill": lambda x, index, value, **_: _long_index(index) or _index_fill(x, value),
+    "aten::index_fill": lambda x, dim, index, value: (
+        bad_dims(x, [dim]) or _long_index(index) or _index_fill(x, value)
+    ),
     "aten::fill": _index_fill,
     "aten::fill_": _index_fill,
     "aten::full": _full,
@@ -324,7 +320,9 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::bmm": _batched,
     "aten::linear": _linear,
     **{f"aten::{name}": _source_like("source") for name in ("index_add", "masked_scatter")},
-    "aten::index_copy": lambda x, index, source, **_: _long_index(index) or _source_like("source")(x, source=source),
+    "aten::index_copy": lambda x, dim, index, source: (
+        bad_dims(x, [dim]) or _long_index(index) or _source_like("source")(x, source=source)
+    ),
     **{f"aten::{name}": _source_like("src") for name in ("scatter_add", "scatter_reduce")},
     "aten::scatter": lambda x, **given: (
         _source_like("src")(x, **given) or _index_fill(x, given.get("value"))  # scatter.src and scatter.value

@@ -161,6 +161,14 @@ def at_hand(size: Size) -> int:
     return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
+def bad_dims(t: torch.Tensor, dims: Sequence[int]) -> str:
+    """Why these cannot be dimensions of a tensor, each once; "" where they can."""
+    rank = max(t.dim(), 1)
+    if any(not -rank <= d < rank for d in dims):
+        return "a dimension out of range"
+    return "a dimension occurs twice" if len({d % rank for d in dims}) < len(dims) else ""
+
+
 def is_empty(t: torch.Tensor) -> bool:
     """Whether a size is known to be 0."""
     return any(isinstance(size, int) and size == 0 for size in t.shape)

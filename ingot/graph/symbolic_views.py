@@ -33,6 +33,9 @@ def is_symbolic(t: Tensor) -> bool:
 
 def view_symbolically(op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a view op on a tensor with symbolic sizes, on the same storage."""
+    refused = _REFUSED[op](t, *args, **kwargs) if op in _REFUSED else ""
+    if refused:
+        raise EagerRaises(f"{op} does not take these arguments in eager: {refused}")
     if op in _SEVERAL:
         return [t.as_strided(*w) for w in _SEVERAL[op](t, *args, **kwargs)]
     rule = _RULES.get(op)
@@ -323,4 +326,29 @@ _SEVERAL: dict[OpOverload, Callable[..., list[Window]]] = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
     aten.unbind.int: _unbind,
+}
+
+
+def _bad_dim(t: Tensor, dim: int = 0, *_: Any, **__: Any) -> str:
+    return geometry.bad_dims(t, [dim])
+
+
+# What eager refuses for the rank, whatever the sizes are.
+_REFUSED: dict[OpOverload, Callable[..., str]] = {
+    aten.expand.default: lambda t, sizes, **_: "fewer sizes than dimensions" if len(sizes) < t.dim() else "",
+    aten.permute.default: lambda t, dims: (
+        geometry.bad_dims(t, dims) if len(dims) == t.dim() else "another number of dimensions"
+    ),
+    aten.t.default: lambda t: "more than two dimensions" if t.dim() > 2 else "",
+    aten.transpose.int: lambda t, *dims: _bad_dim(t, dims[0]) or _bad_dim(t, dims[1]),
+    aten.select.int: _bad_dim,
+    aten.slice.Tensor: _bad_dim,
+    aten.unsqueeze.default: lambda t, dim: "" if -t.dim() - 1 <= dim <= t.dim() else "a dimension out of range",
+    aten.squeeze.dim: _bad_dim,
+    aten.squeeze.dims: geometry.bad_dims,
+    aten.diagonal.default: lambda t, offset=0, dim1=0, dim2=1: geometry.bad_dims(t, [dim1, dim2]),
+    aten.unfold.default: _bad_dim,
+    aten.split.Tensor: lambda t, size, dim=0: _bad_dim(t, dim),
+    aten.split_with_sizes.default: lambda t, sizes, dim=0: _bad_dim(t, dim),
+    aten.unbind.int: _bad_dim,
 }
