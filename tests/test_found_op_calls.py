@@ -186,6 +186,25 @@ def test_layout_of_ldexp() -> None:
     check(torch.ldexp, torch.randn(5, 1, 10).permute(2, 1, 0), torch.randn(5, 10).t(), native=True)
 
 
+LAID_OUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded": lambda t: t[:, :1].expand(4, 6),
+    "expanded twice": lambda t: t[:1, :1].expand(4, 6),
+    "transposed": lambda t: t.t().contiguous().t(),
+    "every second": lambda t: t.repeat(2, 1)[::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize("seen", [torch.int16, torch.float16, torch.uint8, torch.int32], ids=str)
+def test_seen_as_another_type(seen: torch.dtype, layout: str) -> None:
+    for dtype in (torch.float16, torch.int16, torch.int32):
+        x = LAID_OUT[layout](torch.randint(0, 9, (4, 6)).to(dtype))
+        check(lambda x: x.view(seen).to(torch.int64) + 1, x)
+        check(lambda x: x.view(seen).transpose(0, 1).to(torch.int64), x)
+        check(lambda x: x.view(seen).clone(), x)
+        check(lambda x: (x.view(seen), x.view(seen).abs()), x)
+
+
 REALS = [torch.float16, torch.bfloat16, f32, f64]
 
 

@@ -435,6 +435,14 @@ def is_decided_by_data(value: Any) -> bool:
 class _Node:
     """What torch asks of every symbolic node, answered for a plain size or truth value."""
 
+    context: ShapeContext
+
+    def wrap_int(self, value: int) -> SizeNode:
+        return SizeNode(integer(value), self.context)
+
+    def wrap_bool(self, value: bool) -> TruthNode:
+        return TruthNode(self.context, lambda: value, str(value), known=lambda: value)
+
     def is_int(self) -> bool:
         return False
 
@@ -511,12 +519,6 @@ class SizeNode(_Node):
 
     def constant_int(self) -> int | None:
         return self.expr.constant
-
-    def wrap_int(self, value: int) -> SizeNode:
-        return SizeNode(integer(value), self.context)
-
-    def wrap_bool(self, value: bool) -> TruthNode:
-        return TruthNode(self.context, lambda: value, str(value), known=lambda: value)
 
     def wrap_float(self, value: float) -> Any:
         raise Unsupported("arithmetic between a symbolic size and a float")
@@ -814,12 +816,6 @@ class TruthNode(_Node):
         return self._text
 
     __repr__ = __str__ = _graph_repr = str
-
-    def wrap_bool(self, value: bool) -> TruthNode:
-        return TruthNode(self.context, lambda: value, str(value), known=lambda: value)
-
-    def wrap_int(self, value: int) -> SizeNode:
-        return SizeNode(integer(value), self.context)
 
     def bool_(self) -> bool:
         return self._decide()

@@ -28,6 +28,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.loops.side_effects import has_effect, retains
 from ingot.loops.target import CPU, Target
+from ingot.torch_private import OpOverload
 
 # A value is computed again at each use while it costs at most this many cheap ops and joins no tensors ...
 CHEAP_TO_REPEAT = 4
@@ -266,7 +267,10 @@ class Lowering:
         out: str | None = None,
         binds: tuple[tuple[Symbol, int, int], ...] = (),
     ) -> list[TensorValue | None]:
-        """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None: unused)."""
+        """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None: unused). Of a view, the
+        result is a copy."""
+        if isinstance(function, OpOverload) and any(r.alias_info is not None for r in function._schema.returns):
+            outs = [o if o is None else o._replace(strides=dense_strides(o.sizes, o.strides)) for o in outs]
         arguments = self.arguments(tuple(args))
         keywords = self.arguments(kwargs or {})
         targets = tuple(None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs)
