@@ -186,6 +186,20 @@ def test_layout_of_ldexp() -> None:
     check(torch.ldexp, torch.randn(5, 1, 10).permute(2, 1, 0), torch.randn(5, 10).t(), native=True)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 2), (2, 3, 2, 3, 2), (2, 0, 3, 4)], ids=str)
+def test_layout_of_roll(shape: tuple[int, ...]) -> None:
+    """All the way round, too, and back."""
+    x = torch.randn(shape)
+    last = x.contiguous(memory_format=torch.channels_last if len(shape) == 4 else LAST_3D)
+    for t in (x, last, x.transpose(0, -1).contiguous().transpose(0, -1)):
+        for shift in (0, 1, -2, 3, -6):
+            for dims in [(d,) for d in range(len(shape))]:
+                check(torch.roll, t, (shift,), dims)
+            check(torch.roll, t, (shift, 1), (0, len(shape) - 1))
+            check(torch.roll, t, (1, shift), (1, 0))
+            check(torch.roll, t, (shift,))
+
+
 LAID_OUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expanded": lambda t: t[:, :1].expand(4, 6),
     "expanded twice": lambda t: t[:1, :1].expand(4, 6),

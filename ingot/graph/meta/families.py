@@ -64,8 +64,15 @@ def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
 
 
 def roll(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    t, dims = args[0], bind(op, args, kwargs)["dims"]
-    return fresh(t.shape, t.dtype, geometry.suggested(t) if dims else None)
+    """A clone where there are no elements. Else the parts before and behind a place are joined anew, one dimension
+    after the other: in the memory format of both, of which one may be empty."""
+    t, bound = args[0], bind(op, args, kwargs)
+    if geometry.is_empty(t) and bound["dims"]:
+        return fresh(t.shape, t.dtype, geometry.preserved(t))
+    joined = bool(bound["dims"]) and geometry.like_channels_last(t)
+    for shift, dim in zip(bound["shifts"], bound["dims"]):
+        joined = joined and (shift % t.shape[dim] != 0 or geometry.like_channels_last(t.narrow(dim, 0, 0)))
+    return fresh(t.shape, t.dtype, geometry.suggested(t) if joined else None)
 
 
 def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
