@@ -157,7 +157,7 @@ def _at_run_time(windows: Sequence[OutputWindow], parts: Partition) -> BySizes[S
 def _shows_memory(window: OutputWindow, given: int) -> bool:
     """Whether an output is memory that is none of the `given` outputs, or a view of it in autograd's eyes."""
     (kind, position), spec = window.base, window.spec
-    return kind == "output" and position >= given and spec.tracked and spec.alias in ("view", "same")
+    return kind == "output" and position >= given and spec.tracked and spec.alias in ("view", "one of several", "same")
 
 
 def _unread(joint: Joint) -> list[int]:

@@ -22,6 +22,7 @@ from ingot.graph.aten_graph import OutputSpec
 from ingot.graph.fakes import FakeTensor, has_history
 from ingot.graph.record import Recorder
 from ingot.graph.tensor_hooks import is_hooked
+from ingot.torch_private import CreationMeta, get_creation_meta
 
 _PLAIN_VIEW = re.compile(
     "(Alias|AsStrided|Diagonal|Expand|Permute|ReshapeAlias|Select|Slice|Split|SplitWithSizes|Squeeze|T|Transpose"
@@ -131,8 +132,13 @@ def _window(shown: _Shown, output: FakeTensor, path: Sequence[Edge], anchors: _A
     if base[0] == "input":
         _refuse_part_of_shared(spec, fake)
     offset = output.storage_offset() - fake.storage_offset() * fake.element_size() // output.element_size()
-    alias = "same" if output is fake else "view"
+    alias = "same" if output is fake else "one of several" if _is_one_of_several(output) else "view"
     return Window(shown.output, base, replace(spec, offset=offset, alias=alias))
+
+
+def _is_one_of_several(output: FakeTensor) -> bool:
+    """Whether it is a view that autograd knows as one of those that an op gives at once, or a view of such a one."""
+    return output._is_view() and get_creation_meta(output) == CreationMeta.MULTI_OUTPUT_NODE
 
 
 def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ingot.loops.expr import Symbol
+from ingot.torch_private import CreationMeta, set_creation_meta
 
 Made = TypeVar("Made")
 
@@ -51,8 +52,9 @@ def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: st
 @dataclass(frozen=True)
 class Window:
     """An output that shares the memory of an input or of another output, `base` ("input" | "output", position): a
-    window on it, `offset` elements from its first, with a history if `tracked`. To autograd it is a "view" of it,
-    "detached", its "data", a "view of data", or the "same" tensor: `alias`."""
+    window on it, `offset` elements from its first, with a history if `tracked`. To autograd it is a "view" of it, "one
+    of several" that an op gives at once, which must not be written, "detached", its "data", a "view of data", or the
+    "same" tensor: `alias`."""
 
     output: int
     base: tuple[str, int]
@@ -75,6 +77,8 @@ class Window:
         if self.alias == "same":
             return base
         shown = self._shown(base.data if self.alias in ("data", "view of data") else base)
+        if self.alias == "one of several" and shown._is_view():
+            set_creation_meta(shown, CreationMeta.MULTI_OUTPUT_NODE)
         return shown.detach() if self.alias in ("data", "detached") and shown._is_view() else shown
 
     def _shown(self, base: Tensor) -> Tensor:
