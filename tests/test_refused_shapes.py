@@ -211,3 +211,27 @@ def test_eagers_error_for_symbolic_sizes(name: str) -> None:
         for shape in ((4, 7), (6, 8)):
             x = torch.randn(shape)
             assert _outcome(compiled, x) == _outcome(call, x)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize(
+    "name", ["catdim", "stackdim", "softmax dim", "cumsum dim", "sum dim", "sort dim", "flip range"]
+)
+def test_eagers_error_behind_a_call_of_its_kind(name: str, dynamic: bool) -> None:
+    """What was found out about such a call that eager takes does not answer for the dimension."""
+    taken: dict[str, Callable[[Tensor], Any]] = {
+        "catdim": lambda x: torch.cat([x, x], 1),
+        "stackdim": lambda x: torch.stack([x, x], 2),
+        "softmax dim": lambda x: x.softmax(1),
+        "cumsum dim": lambda x: x.cumsum(1),
+        "sum dim": lambda x: x.sum(1),
+        "sort dim": lambda x: x.sort(1),
+        "flip range": lambda x: x.flip(1),
+    }
+    call = (lambda x: torch.stack([x, x], 3)) if name == "stackdim" else CALLS[name]
+    for function in (taken[name], call):
+        compiled = ingot.compile(function, dynamic=dynamic)
+        for shape in ((4, 7), (6, 8)):
+            x = torch.randn(shape)
+            expected, actual = _outcome(function, x), _outcome(compiled, x)
+            assert actual == expected

@@ -100,8 +100,16 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
     return test
 
 
+def _cat(tensors: Sequence[Tensor], dim: int) -> str:
+    """One dimension without elements is as good as any."""
+    ranked = [t for t in tensors if t.dim() != 1 or not geometry.is_empty(t)]
+    return bad_dims(ranked[0], [dim]) if ranked else ""
+
+
 def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
     offset = x.storage_offset() if storage_offset is None else storage_offset
+    if any(isinstance(s, int) and s < 0 for s in stride):
+        return "a negative stride"  # which torch 2.11's own meta function takes
     if any(n == 0 for n in size):
         return ""
     last = offset + sum((n - 1) * s for n, s in zip(size, stride))
@@ -277,6 +285,10 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::gather": _gather,
     "aten::index": _index,
     "aten::index_select": _index_select,
+    "aten::cat": _cat,
+    "aten::stack": lambda tensors, dim: (
+        "" if -tensors[0].dim() - 1 <= dim <= tensors[0].dim() else "a dimension out of range"
+    ),
     "aten::_softmax": _along,
     "aten::_log_softmax": _along,
     "aten::cumsum": _along,

@@ -347,9 +347,6 @@ _REFUSED: dict[OpOverload, Callable[..., str]] = {
     aten.squeeze.dim: _bad_dim,
     aten.squeeze.dims: geometry.bad_dims,
     aten.diagonal.default: lambda t, offset=0, dim1=0, dim2=1: geometry.bad_dims(t, [dim1, dim2]),
-    aten.as_strided.default: lambda t, sizes, strides, offset=None: (
-        "a negative stride" if any(isinstance(stride, int) and stride < 0 for stride in strides) else ""
-    ),
     aten.unfold.default: _bad_dim,
     aten.split.Tensor: lambda t, size, dim=0: _bad_dim(t, dim),
     aten.split_with_sizes.default: lambda t, sizes, dim=0: _bad_dim(t, dim),
