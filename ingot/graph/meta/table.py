@@ -158,6 +158,7 @@ _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
     **{name: KNOWN_TO_CPUS[rule] for name, rule in _RULES.items() if rule in KNOWN_TO_CPUS},
+    "roll": contiguous_self,
 }
 _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
     aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
