@@ -38,8 +38,9 @@ from ingot.errors import (
 from ingot.explain.compilation import Compilation, stage
 from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.graph.ambient import Modes, undisturbed
+from ingot.graph.meta.basis import tensors_in
+from ingot.graph.schemas import draws
 from ingot.graph.symbols import too_large
-from ingot.loops.side_effects import acts
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import safe_point, serial
@@ -416,21 +417,27 @@ class Compiler:
         if failed is not None:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
         residual = captured.residual
-        clean = not captured.writes or compilation.program is not None and compilation.program.fails_first
-        aten = compilation.aten
-        draws = draws_random_numbers(aten)
-        if clean and draws and aten is not None and aten.checks:
-            target, draws = _without_trace(target), False
-        replays = clean and not draws and not acts_on_others(aten)
-        if aten is not None and aten.checks and not replays:
-            raise Unsupported(f"{aten.checks[0]} is checked where eager could not go on", aten.checks[0].where)
+        aten, program = compilation.aten, compilation.program
+        fails_at = may_fail_at(aten)
+        if fails_at is not None and not program.fails_first and (aten.checks or captured.protects or residual.effects):
+            raise Unsupported("an error of the data's may be found where eager could not go on", fails_at)
+        generators = generators_of(aten) if fails_at is not None else ()
+        replays = bool(generators) or not draws_random_numbers(aten)
+        if program is None:
+            replays = not captured.writes
         handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
         if hot:
             from ingot.runtime.training import prepare_backward
 
             prepare_backward(target, [entry.target for entry in self.entries])
         entry = self.dispatcher.add_entry(
-            tree, target, residual, replays=replays, handles=handles, general=bool(captured.guards.symbols)
+            tree,
+            target,
+            residual,
+            replays=replays,
+            handles=handles,
+            general=bool(captured.guards.symbols),
+            generators=generators,
         )
         if not hot:
             self.guards.append(captured.guards)
@@ -438,13 +445,16 @@ class Compiler:
 
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raised: Exception | None = None
+            states = [generator.get_state() for generator in generators]
             try:
                 outputs = target(*[s.load(slots) for s in sources])
             except Exception as error:
-                if not replays or of_hooks(error):
+                if not replays or of_hooks(error) or _native.left_traces():
                     raise
                 raised = without_frames(error)
             if raised is not None:  # out of the handler, which would hang on what is raised now
+                for generator, state in zip(generators, states):
+                    generator.set_state(state)
                 return self._replay(raised, handles, args, kwargs)
             if not self.options.is_native:
                 check_outputs(self.options, outputs, residual.output_count)
@@ -618,13 +628,23 @@ def has_symbols(found: Any) -> bool:
 
 def draws_random_numbers(aten: Any) -> bool:
     """Whether an operation of an ATen graph (None: there is none) takes numbers from a generator."""
-    tag = torch.Tag.nondeterministic_seeded
-    return aten is not None and any(tag in getattr(node.target, "tags", ()) for node in aten.graph.nodes)
+    return aten is not None and any(draws(node.target) for node in aten.graph.nodes)
 
 
-def acts_on_others(aten: Any) -> bool:
-    """Whether an operation of an ATen graph may have an effect that it would have again."""
-    return aten is not None and any(acts(node.target) for node in aten.graph.nodes if node.op == "call_function")
+def generators_of(aten: Any) -> tuple[torch.Generator, ...]:
+    """The generators that an ATen graph takes numbers from."""
+    drawn = (tensors_in(node.meta["val"])[0] for node in aten.graph.nodes if draws(node.target))
+    devices, on_gpus = dict.fromkeys(tensor.device for tensor in drawn), torch.cuda.default_generators
+    return tuple(on_gpus[d.index] if d.type == "cuda" else torch.default_generator for d in devices)
+
+
+def may_fail_at(aten: Any) -> str | None:
+    """Where an ATen graph may raise an error for what its tensors hold; None where it does not, or none is known."""
+    if aten is None:
+        return None
+    if aten.checks:
+        return aten.checks[0].where
+    return next((node.meta.get("where", "") for node in aten.graph.nodes if node.meta.get("may_raise")), None)
 
 
 def entry_function(fn: Any) -> Any:
@@ -661,18 +681,3 @@ def _module_state(sources: Sequence[Source], slots: tuple[Any, ...]) -> Iterator
             isinstance(owner.load(slots), torch.nn.Module) for owner in source.owners()
         ):
             yield position, value
-
-
-def _without_trace(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, which leaves the generator as it was where it raises an error: eager draws the numbers again."""
-
-    def run(*inputs: Any) -> Any:
-        state = torch.get_rng_state()
-        try:
-            return program(*inputs)
-        except Exception as error:
-            if not of_hooks(error):
-                torch.set_rng_state(state)
-            raise
-
-    return run

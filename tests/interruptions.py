@@ -318,7 +318,7 @@ def in_child(work: Callable[[], Any], seconds: float = HUNG) -> str:
     if pid == 0:
         status = 1
         try:
-            faulthandler.dump_traceback_later(seconds * 0.9)
+            faulthandler.register(signal.SIGQUIT)  # no timer: pytest's would be waited for, which is not in the child
             torch.set_num_threads(1)  # libgomp's threads are not there, and eager waits for them
             work()
             status = 0
@@ -333,6 +333,8 @@ def in_child(work: Callable[[], Any], seconds: float = HUNG) -> str:
             code = os.waitstatus_to_exitcode(status)
             return "ok" if code == 0 else f"exit code {code}"
         time.sleep(0.005)
+    os.kill(pid, signal.SIGQUIT)  # where it hangs
+    time.sleep(0.5)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return "hung"

@@ -103,6 +103,75 @@ def test_right_behind_the_acquisition_of_llvmlites_lock(count):
     assert free == [True] and is_right(compiled)
 
 
+class TestFinalizing:
+    """What a handler raises in a `__del__` is lost."""
+
+    def test_a_signal_while_code_is_unloaded(self, monkeypatch):
+        tracker, calls = llvm().orcjit.ResourceTracker, []
+        dispose = tracker._dispose
+
+        def interrupted(self):
+            signal.raise_signal(signal.SIGINT)
+            calls.append("went on")
+            dispose(self)
+
+        monkeypatch.setattr(tracker, "_dispose", interrupted)
+        compiled = fresh(softmax)
+        outcome(compiled, False)
+        with pytest.raises(KeyboardInterrupt):
+            del compiled
+            gc.collect()
+            outcome(softmax, False)
+        assert calls and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    @pytest.mark.parametrize("compiles", [False, True])
+    def test_many_at_once(self, compiles):
+        """None is cut off, and the handler's exception is behind them, before anything is compiled."""
+        calls = []
+
+        class Counted:
+            @_native.finalizing
+            def __del__(self):
+                calls.append(signal.raise_signal(signal.SIGINT))
+
+        made = [Counted() for _ in range(50)]
+        with pytest.raises(KeyboardInterrupt):
+            made.clear()
+            if compiles:
+                outcome(fresh(softmax), True)
+            raise AssertionError("went on")
+        assert len(calls) == 50 and is_right()
+
+    def test_an_error(self, monkeypatch):
+        unraisable = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda given: unraisable.append(given.exc_value))
+
+        class Fails:
+            @_native.finalizing
+            def __del__(self):
+                raise KeyError("mine")
+
+        made = Fails()
+        with pytest.raises(KeyError, match="mine"):
+            made.__del__()
+        del made
+        gc.collect()
+        assert [str(error) for error in unraisable] == ["'mine'"]
+
+    def test_in_another_thread(self):
+        calls = []
+
+        class Counted:
+            @_native.finalizing
+            def __del__(self):
+                calls.append(threading.current_thread())
+
+        thread = threading.Thread(target=Counted)
+        thread.start()
+        thread.join()
+        assert calls == [thread]
+
+
 class TestLibraryLock:
     def test_it_takes_llvmlites_place(self):
         lib = llvm().ffi.lib
@@ -163,12 +232,14 @@ class TestLibraryLock:
     def test_signals_at_random_times(self):
         inner, _, lock = self.lock()
         interrupted = 0
+        gc.collect()  # what a handler raises in somebody's `__del__` is lost
         for k in range(200):
             timer = signal.setitimer
             before = signal.signal(signal.SIGALRM, raising(Alarm))
             try:
                 timer(signal.ITIMER_REAL, 0.0002 + 0.000003 * k)
-                while True:
+                end = time.monotonic() + 60
+                while time.monotonic() < end:
                     with lock:
                         pass
             except Alarm:

@@ -39,7 +39,8 @@ from ingot.options import Options
 class Captured:
     """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and
     the arguments of the call make the result through `residual`. `break_` is why the graph ends before the function
-    does; `writes` whether it may change its inputs, `handles` whether the program may handle what it raises."""
+    does; `writes` whether it may change its inputs, `handles` whether the program may handle what it raises, `protects`
+    whether it surely handles some errors of operations in the graph."""
 
     graph_module: fx.GraphModule
     inputs: list[GraphInput]
@@ -50,6 +51,7 @@ class Captured:
     break_: Unsupported | None = None
     writes: bool = False
     handles: bool = False
+    protects: bool = False
     marked: frozenset[Quantity] = frozenset()  # the sizes that are marked to be symbols
     supposed: frozenset[Quantity] = frozenset()  # those that are symbols though they were not seen to vary
 
@@ -283,6 +285,7 @@ def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported
         end,
         recorder.writes,
         session.handles,
+        session.protects,
         frozenset(recorder.marked),
         frozenset(recorder.supposed),
     )

@@ -228,6 +228,7 @@ class GraphRecorder:
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
         self.writes |= writes
+        session.protects = session.protects or session.handles_errors
         if self.modes.differs:
             self.modes.reach(self.graph, where)
         read = self.context.read
@@ -257,7 +258,7 @@ class GraphRecorder:
         have it done."""
         if not _is_of_tensors(result):
             raise session.unsupported(f"{name} gives what is no tensor, which depends on what it does")
-        if any(frame.handles_errors for frame in session.frames):
+        if session.handles_errors:
             raise session.unsupported(f"{name} may have an effect, and raise an error that the function handles")
         if session.effects.are_seen:
             raise session.unsupported(f"{name} may have an effect, behind what is printed, warned of or logged")

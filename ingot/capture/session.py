@@ -84,6 +84,7 @@ class Session(Semantics, Reading):
         self.left: InterpreterFrame | None = None
         self.steps = 0
         self.handles = False  # whether there are exception handlers in the code that was met
+        self.protects = False  # whether an operation was met where one of them stands around it
         self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         self.stop_at = STEP_LIMIT  # the number of instructions after which capture ends in a graph break or is given up
@@ -143,6 +144,11 @@ class Session(Semantics, Reading):
         """The innermost line of the user's own code that runs now."""
         frame = (self._users[-1] or self.frames[-1]) if self.frames else self.left
         return frame.where if frame is not None else ""
+
+    @property
+    def handles_errors(self) -> bool:
+        """Whether the program would handle an error of the instruction that runs."""
+        return self.handles and any(frame.handles_errors for frame in self.frames)
 
     @property
     def user_frame(self) -> InterpreterFrame | None:

@@ -240,13 +240,14 @@ class View:
 class Library(Node):
     """A call of `function(*args, **kwargs)` at run time, for an op whose library kernel is the right answer.
 
-    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into tensors
-    and ints. With `out` set, the call writes into the buffers `targets` through that keyword (an out= variant); with
-    `out` None it returns fresh tensors (one, or a tuple matching `targets`, where None stands for a result nobody
-    uses) which become the buffers. `mutates` names the buffers among the arguments that the call writes. `ordered`
-    calls do something beside their results, and keep their order; one that `retains` may keep the tensors that it is
-    given, and those that it gives. `binds` are the symbols that the call gives a value: (symbol, position among the
-    results, dimension), with dimension -1 the result itself, an int.
+    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into
+    tensors and ints. With `out` set, the call writes into the buffers `targets` through that keyword (an out=
+    variant); with `out` None it returns fresh tensors (one, or a tuple matching `targets`, where None stands for a
+    result nobody uses) which become the buffers. `mutates` names the buffers among the arguments that the call
+    writes. `ordered` calls do something beside their results, and keep their order; one that `retains` may keep the
+    tensors that it is given, and those that it gives; one that `may_raise` is an error for some values of its
+    tensors. `binds` are the symbols that the call gives a value: (symbol, position among the results, dimension),
+    with dimension -1 the result itself, an int.
     """
 
     function: Any
@@ -257,6 +258,7 @@ class Library(Node):
     mutates: tuple[str, ...] = ()
     ordered: bool = False
     retains: bool = False
+    may_raise: bool = False
     binds: tuple[tuple[Symbol, int, int], ...] = ()
 
     def reads(self) -> set[str]:

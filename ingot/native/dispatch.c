@@ -20,9 +20,10 @@ static const char *const result_names[] = {[TENSOR] = "tensor", [TUPLE] = "tuple
 
 typedef struct {
     PyObject_HEAD PyObject *guards; /* GuardTree */
-    PyObject *target;   /* Program, a callable(*inputs) -> tuple or list, or None: run the original function */
-    PyObject *residual; /* callable(outputs, slots), or NULL where `result` says all */
-    PyObject *record;   /* whatever the compiler keeps for the report */
+    PyObject *target;     /* Program, a callable(*inputs) -> tuple or list, or None: run the original function */
+    PyObject *residual;   /* callable(outputs, slots), or NULL where `result` says all */
+    PyObject *record;     /* whatever the compiler keeps for the report */
+    PyObject *generators; /* tuple of those whose states are put back before a replay, or NULL */
     Result result;
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
     bool handles;            /* the program may handle what it raises, so that the replay may well return */
@@ -38,6 +39,7 @@ static int entry_traverse(Entry *entry, visitproc visit, void *arg) {
     Py_VISIT(entry->target);
     Py_VISIT(entry->residual);
     Py_VISIT(entry->record);
+    Py_VISIT(entry->generators);
     return 0;
 }
 
@@ -47,6 +49,7 @@ static void entry_dealloc(Entry *entry) {
     Py_XDECREF(entry->target);
     Py_XDECREF(entry->residual);
     Py_XDECREF(entry->record);
+    Py_XDECREF(entry->generators);
     Py_TYPE(entry)->tp_free((PyObject *)entry);
 }
 
@@ -175,15 +178,42 @@ typedef struct {
 
 typedef enum { MISSED, HIT } Outcome;
 
+/* The states of some generators, as a tuple. */
+static PyObject *states_of(PyObject *generators) {
+    Py_ssize_t count = PyTuple_GET_SIZE(generators);
+    PyObject *states = PyTuple_New(count);
+    for (Py_ssize_t i = 0; states != NULL && i < count; i++) {
+        PyObject *state = PyObject_CallMethod(PyTuple_GET_ITEM(generators, i), "get_state", NULL);
+        if (state == NULL)
+            Py_CLEAR(states);
+        else
+            PyTuple_SET_ITEM(states, i, state);
+    }
+    return states;
+}
+
+static int put_back(PyObject *generators, PyObject *states) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(states); i++) {
+        PyObject *done =
+            PyObject_CallMethod(PyTuple_GET_ITEM(generators, i), "set_state", "O", PyTuple_GET_ITEM(states, i));
+        if (done == NULL)
+            return -1;
+        Py_DECREF(done);
+    }
+    return 0;
+}
+
 /* Runs the original function after its graph has raised: it raises the same at its own line, or handles it, or there
- * is a fault. */
-static PyObject *replay(Dispatcher *dispatcher, bool handles, PyObject *const *args, size_t flagged_count,
-                        PyObject *names) {
+ * is a fault. `states`: of the entry's generators before the graph ran, or NULL. */
+static PyObject *replay(Dispatcher *dispatcher, Entry *entry, PyObject *states, PyObject *const *args,
+                        size_t flagged_count, PyObject *names) {
     PyObject *type, *raised, *traceback;
     PyErr_Fetch(&type, &raised, &traceback);
     PyErr_NormalizeException(&type, &raised, &traceback);
-    PyObject *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
-    if (result != NULL && !handles &&
+    PyObject *result = states != NULL && put_back(entry->generators, states) < 0
+                           ? NULL
+                           : PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
+    if (result != NULL && !entry->handles &&
         PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
                          "a compiled graph raised %R, which %R does not: the call ran in eager", raised,
                          dispatcher->fn) < 0)
@@ -223,16 +253,21 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
     Outcome outcome = ingot_guard_tree_check(entry->guards, slots, inputs, around) ? HIT : MISSED;
     if (outcome == HIT) {
         bool failed = false;
+        PyObject *states = NULL;
+        ingot_left_traces = false;
         entry->hits++;
-        if (entry->target == Py_None)
+        if (entry->generators != NULL && (states = states_of(entry->generators)) == NULL)
+            *result = NULL;
+        else if (entry->target == Py_None)
             *result = PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
         else if (Py_TYPE(entry->target) == &IngotProgram_Type)
             *result = run_program(entry, inputs, count, slots, slot_count, &failed);
         else
             *result = run_callable(entry, inputs, count, slots, slot_count, &failed);
         release(inputs, count);
-        if (failed && entry->replays && is_the_graphs())
-            *result = replay(dispatcher, entry->handles, args, flagged_count, names);
+        if (failed && entry->replays && !ingot_left_traces && is_the_graphs())
+            *result = replay(dispatcher, entry, states, args, flagged_count, names);
+        Py_XDECREF(states);
     }
     if (room != on_stack)
         PyMem_Free(room);
@@ -463,11 +498,13 @@ static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_
 }
 
 static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"guards", "target", "residual", "record", "replays", "handles", "general", NULL};
-    PyObject *guards, *target, *residual = Py_None, *record = Py_None;
+    static char *names[] = {"guards",  "target",  "residual",   "record", "replays",
+                            "handles", "general", "generators", NULL};
+    PyObject *guards, *target, *residual = Py_None, *record = Py_None, *generators = NULL;
     int replays = false, handles = false, general = false;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOppp:add_entry", names, &IngotGuardTree_Type, &guards, &target,
-                                     &residual, &record, &replays, &handles, &general))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpppO!:add_entry", names, &IngotGuardTree_Type, &guards,
+                                     &target, &residual, &record, &replays, &handles, &general, &PyTuple_Type,
+                                     &generators))
         return NULL;
     if (!is_target(target)) {
         PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
@@ -486,6 +523,7 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->replays = replays;
     entry->handles = handles;
     entry->general = general;
+    entry->generators = generators == NULL || PyTuple_GET_SIZE(generators) == 0 ? NULL : Py_NewRef(generators);
     if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
         Py_DECREF(entry);
         return NULL;
@@ -534,9 +572,11 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False, general=False) -> Entry\n\n"
+     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False, general=False,\n"
+     "          generators=()) -> Entry\n\n"
      "replays: where the graph raises, the original function is called, to raise at its own line. handles: it may\n"
-     "handle what it raises; otherwise there is a warning where it does not raise.\n"
+     "handle what it raises; otherwise there is a warning where it does not raise. generators: have the state then\n"
+     "that they had before the graph ran.\n"
      "Puts an entry first, or, where it is general, last, since special ones are faster. target: a Program, a\n"
      "callable(*inputs) -> tuple or list of outputs, or None for the original function.\n"
      "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "

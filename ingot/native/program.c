@@ -572,10 +572,18 @@ static PyObject *make_output(Program *program, Frame *frame, const Output *outpu
     }
 }
 
+_Thread_local bool ingot_left_traces;
+
+static int fail(const Program *program, const Step *step) {
+    ingot_left_traces = step - program->steps >= program->traces_from;
+    return -1;
+}
+
 static int run_steps(Program *program, Frame *frame) {
     for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++)
         if (RUN[step->kind](program, frame, step) < 0)
-            return -1;
+            return fail(program, step);
+    ingot_left_traces = program->traces_from < program->step_count;
     return 0;
 }
 
@@ -590,12 +598,13 @@ static int run_steps_profiled(Program *program, Frame *frame) {
     int64_t start = now();
     for (int i = 0; i < program->step_count; i++) {
         if (RUN[program->steps[i].kind](program, frame, &program->steps[i]) < 0)
-            return -1;
+            return fail(program, &program->steps[i]);
         int64_t end = now();
         if (program->nanoseconds)
             program->nanoseconds[i] += end - start;
         start = end;
     }
+    ingot_left_traces = program->traces_from < program->step_count;
     return 0;
 }
 
@@ -633,6 +642,7 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
         return -1;
     Py_INCREF(self); /* a library call may drop the last reference */
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
+    ingot_left_traces = false;
     int grad_mode = program->calls_torch ? ingot_swap_grad_mode(0) : 0;
     int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
     frame->elsewhere = entered == 1;
@@ -840,7 +850,14 @@ static PyObject *record_for_itself(PyObject *Py_UNUSED(module), PyObject *does) 
     Py_RETURN_NONE;
 }
 
+static PyObject *left_traces(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    return PyBool_FromLong(ingot_left_traces);
+}
+
 static PyMethodDef methods[] = {
+    {"left_traces", left_traces, METH_NOARGS,
+     "Whether the program that this thread ran last wrote an input, or did what others see, before it ended or "
+     "failed."},
     {"record_for_itself", record_for_itself, METH_O,
      "record_for_itself(does): whether what this thread records from now on holds its program, and what that made."},
     {"_lend_from", lend_from, METH_O,

@@ -5,6 +5,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdbool.h>
+
 extern PyTypeObject IngotProgram_Type;
 
 int ingot_program_register(PyObject *module);
@@ -16,6 +18,9 @@ Py_ssize_t ingot_program_output_count(PyObject *program);
    (0) `outputs` receives output_count new references: tensors, and ints for sizes. On failure (-1) an exception is set
    and no reference is left in `outputs`. Needs the GIL, and lets other threads have it during long kernels. */
 int ingot_program_run(PyObject *program, PyObject *const *inputs, Py_ssize_t n, PyObject **outputs);
+
+/* Whether the program that this thread ran last wrote an input, or did what others see, before it ended or failed. */
+extern _Thread_local bool ingot_left_traces;
 
 /* The same on inputs that it takes, so that each may die with its last use: NULL is in their places then, where it got
    that far. */

@@ -480,10 +480,10 @@ int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
         *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL;
     long long most_joined = -1;
-    program->peak_bytes = -1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOL", &program->input_count, &symbols, &expressions, &constants,
+    program->peak_bytes = program->traces_from = -1;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLi", &program->input_count, &symbols, &expressions, &constants,
                           &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages,
-                          &program->frugal, &peak, &joined, &most_joined))
+                          &program->frugal, &peak, &joined, &most_joined, &program->traces_from))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
@@ -508,6 +508,8 @@ int ingot_program_describe(Program *program, PyObject *description) {
         status = read_position(peak, value_count(program), "peak", &program->peak_bytes);
     program->joined_bytes = program->arena_bytes;
     program->most_joined = most_joined;
+    if (program->traces_from < 0)
+        program->traces_from = program->step_count;
     if (status == 0 && joined)
         status = read_position(joined, value_count(program), "joined arena", &program->joined_bytes);
     if (status == 0)

@@ -211,6 +211,7 @@ typedef struct {
     Step *steps;
     Output *outputs;
     int arena_bytes;             /* position in values */
+    int traces_from;             /* the first step that writes an input or has an effect; step_count if none does */
     int joined_bytes;            /* the same with the small buffers */
     int64_t most_joined;         /* the most bytes of an arena with these */
     int peak_bytes;              /* position in values of what a call takes at once; -1: much */

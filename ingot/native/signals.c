@@ -41,6 +41,8 @@ typedef struct {
 } Deferral;
 
 static Deferral *current; /* which is in place, or NULL */
+static Deferral *left;    /* the same, where a finalizer has left it there: signals came */
+static int kept_off;      /* how many calls run in the owner's thread that no handler may cut off */
 static unsigned long owner;
 static bool came[NSIG];
 static volatile bool any_came;
@@ -329,16 +331,50 @@ static int put_deferral(double waits) {
 
 static bool is_owner(void) { return current != NULL && owner == PyThread_get_thread_ident(); }
 
+/* Has the signals that came come again. */
+static void hand_back_signals(void) {
+    for (int n = 1; n < NSIG; n++)
+        if (came[n])
+            PyErr_SetInterruptEx(n);
+    forget_signals();
+}
+
+static int take_left_deferral(void) {
+    Deferral *deferral = left;
+    left = NULL;
+    int status = remove_deferral(deferral);
+    Py_DECREF(deferral);
+    return status;
+}
+
+/* Called by the main thread between two bytecodes: handles the signals that came while something was finalized, once
+ * nothing runs any more in which that would be in vain. */
+static int settle(void *Py_UNUSED(nothing)) {
+    if (left == NULL || left != current)
+        return 0;
+    if (kept_off > 0 && Py_AddPendingCall(settle, NULL) == 0)
+        return 0;
+    if (take_left_deferral() == 0)
+        return handle_signals();
+    hand_back_signals();
+    return -1;
+}
+
 /* -- what runs whole ------------------------------------------------------------------------------------------------
  */
 
 /* One attempt. `*gave_up`: it was given up at a safe point. */
 static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, double waits, bool *gave_up) {
     *gave_up = false;
+    if (left != NULL && kept_off == 0 && settle(NULL) < 0)
+        return NULL;
     int placed = put_deferral(waits);
     if (placed < 0)
         return NULL;
+    bool keeps_off = is_owner();
+    kept_off += keeps_off;
     PyObject *result = PyObject_Call(function, args, kwargs);
+    kept_off -= keeps_off;
     Deferral *deferral = placed ? current : NULL; /* `run_handled` may have put another one in place, or none */
     if (deferral == NULL)
         return result;
@@ -426,12 +462,17 @@ static PyObject *run_handled(PyObject *Py_UNUSED(module), PyObject *given) {
         return PyObject_Call(function, args, kwargs);
     double waits = patience;
     Deferral *deferral = current;
+    bool was_left = deferral == left;
+    left = was_left ? NULL : left;
     if (remove_deferral(deferral) < 0 || (any_came && handle_signals() < 0)) {
         Py_DECREF(deferral);
         return NULL;
     }
     Py_DECREF(deferral);
+    int around = kept_off;
+    kept_off = 0;
     PyObject *result = PyObject_Call(function, args, kwargs);
+    kept_off = around;
     PyObject *type, *raised, *traceback;
     PyErr_Fetch(&type, &raised, &traceback);
     if (put_deferral(waits) < 0) {
@@ -439,6 +480,7 @@ static PyObject *run_handled(PyObject *Py_UNUSED(module), PyObject *given) {
         Py_CLEAR(result);
     } else
         PyErr_Restore(type, raised, traceback);
+    left = was_left ? current : left;
     return result;
 }
 
@@ -462,6 +504,8 @@ static PyObject *renew_after_fork(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     if (current != NULL && !is_owner()) {
         Deferral *deferral = current;
         forget_signals();
+        left = NULL;
+        kept_off = 0;
         int status = remove_deferral(deferral);
         Py_DECREF(deferral);
         if (status < 0)
@@ -598,6 +642,43 @@ static PyObject *forgetting(PyObject *Py_UNUSED(module), PyObject *table) {
     return PyCFunction_New(&forget_function, table);
 }
 
+/* -- finalizing: a `__del__`, in which what a signal's handler raises is lost as well ---------------------------------
+ */
+
+/* Calls the function; signals that come meanwhile are handled behind it, and behind what is finalized next to it. */
+static PyObject *finalize(PyObject *function, PyObject *object) {
+    PyObject *type, *raised, *traceback;
+    int placed = put_deferral(0);
+    PyErr_Fetch(&type, &raised, &traceback); /* what the handler of a signal raised that came just before */
+    bool keeps_off = is_owner();
+    kept_off += keeps_off;
+    PyObject *result = PyObject_CallOneArg(function, object);
+    kept_off -= keeps_off;
+    if (type == NULL)
+        PyErr_Fetch(&type, &raised, &traceback);
+    else
+        Py_CLEAR(result);
+    if (placed > 0) {
+        left = current;
+        if (!any_came || Py_AddPendingCall(settle, NULL) < 0) {
+            if (take_left_deferral() < 0)
+                PyErr_Clear();
+            hand_back_signals();
+        }
+    }
+    PyErr_Restore(type, raised, traceback);
+    return result;
+}
+
+static PyMethodDef finalize_function = {"__del__", finalize, METH_O, "Finalizes an object; signals are handled later."};
+
+static PyObject *finalizing(PyObject *Py_UNUSED(module), PyObject *function) {
+    PyObject *made = PyCFunction_New(&finalize_function, function);
+    PyObject *method = made == NULL ? NULL : PyInstanceMethod_New(made);
+    Py_XDECREF(made);
+    return method;
+}
+
 /* -- the module -----------------------------------------------------------------------------------------------------
  */
 
@@ -611,6 +692,8 @@ static PyMethodDef functions[] = {
     {"safe_point", safe_point, METH_NOARGS, "Raises Interrupted where a signal waits to be handled."},
     {"forgetting", forgetting, METH_O,
      "forgetting(table): a callback of weak references that have a `key`, which takes them from the table."},
+    {"finalizing", finalizing, METH_O,
+     "finalizing(function): a `__del__` that calls it; the handlers of signals that come meanwhile run behind it."},
     {"renew_after_fork", renew_after_fork, METH_NOARGS, "Is called in the child of a fork."},
     {0},
 };

@@ -80,6 +80,7 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
+from ingot.loops.side_effects import acts
 from ingot.native import _native
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.memory import JOINED_BYTES
@@ -191,10 +192,10 @@ class Program:
 
     @property
     def fails_first(self) -> bool:
-        """Whether what may raise an error comes before all that writes inputs, so that an error leaves them alone."""
-        steps = self.plan.steps
-        writing = [k for k, step in enumerate(steps) if _written_inputs(step, self.plan)]
-        return not writing or not any(self._may_fail(step) for step in steps[writing[0] :])
+        """Whether what may raise an error for what its tensors hold comes before all that writes inputs or has an
+        effect, so that it leaves them alone."""
+        behind = self.plan.steps[first_trace(self.plan) :]
+        return not any(self._may_fail(step) for step in behind)
 
     @property
     def written_inputs(self) -> set[int]:
@@ -208,7 +209,9 @@ class Program:
         return {k for k in self.written_inputs if self.plan.graph.inputs[k] not in self.plan.graph.uncounted}
 
     def _may_fail(self, step: KernelStep | LibraryStep) -> bool:
-        return isinstance(step, LibraryStep) or bool(self._errors(step.kernel))
+        if isinstance(step, KernelStep):
+            return bool(self._errors(step.kernel))
+        return step.node.may_raise and not _acts(step)  # capture has seen to what acts and raises itself
 
     @property
     def layout_mismatches(self) -> int:
@@ -294,7 +297,13 @@ class _Description:
             peak,
             joined,
             JOINED_BYTES,
+            self.traces_from(len(steps)),
         )
+
+    def traces_from(self, otherwise: int) -> int:
+        """The first native step that leaves a trace of itself."""
+        first = first_trace(self.plan)
+        return next((n for n, k in enumerate(self.plan_steps) if k is not None and k >= first), otherwise)
 
     def peak(self) -> int:
         """The position of the bytes that a call takes at once, as far as its inputs tell: sizes that the program finds
@@ -595,6 +604,16 @@ def _written(step: KernelStep | LibraryStep) -> Iterable[str]:
 
 def _written_inputs(step: KernelStep | LibraryStep, plan: Plan) -> set[str]:
     return {name for name in _written(step) if name in plan.places and plan.places[name].kind == "input"}
+
+
+def first_trace(plan: Plan) -> int:
+    """The position of the first step that writes an input or has an effect; how many there are if none does."""
+    steps = plan.steps
+    return next((k for k, step in enumerate(steps) if _written_inputs(step, plan) or _acts(step)), len(steps))
+
+
+def _acts(step: KernelStep | LibraryStep) -> bool:
+    return isinstance(step, LibraryStep) and step.node.ordered and acts(step.node.function)
 
 
 def _mutated(plan: Plan) -> set[str]:

@@ -20,16 +20,16 @@ ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or whose call has an effect, or may be an error
-    (a call that gives nothing is made for that), or that bind a size, or are read by such nodes. Loops over no points
-    do nothing."""
+    """The nodes whose results are returned, or written to an input, or whose call has an effect, or that may be an
+    error (readers may look at nothing of what checks an index: `x ** 0`), or that bind a size, or are read by such
+    nodes. Loops over no points do nothing."""
     kept: list[Node] = []
     wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
     wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"} | graph.checked
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
-        needed = getattr(node, "ordered", False) or getattr(node, "binds", ()) or not node.writes()
+        needed = getattr(node, "ordered", False) or getattr(node, "binds", ()) or may_fail(node)
         if needed or any(name in wanted for name in node.writes()):
             kept.append(node)
             wanted |= node.reads()

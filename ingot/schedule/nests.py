@@ -161,8 +161,8 @@ def _without_reducing(node: Reduction) -> Pointwise:
     body = node.body
     if node.reduced:
         body = Body((Instruction("constant", (), node.dtype, (_NEUTRAL.get(node.kind, 0),)),), (0,))
-    elif node.kind.startswith("arg"):
-        body = Body((Instruction("constant", (), node.dtype, (0,)),), (0,))
+    elif node.kind.startswith("arg"):  # the element may lie where an index is checked
+        body = Body((*body.instructions, Instruction("constant", (), node.dtype, (0,))), (len(body.instructions),))
     return Pointwise(node.name, node.origin, node.loops, body, node.target, node.index)
 
 

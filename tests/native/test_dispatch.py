@@ -537,3 +537,32 @@ def test_call_overhead() -> None:
     overhead = nanoseconds(compiled) - nanoseconds(target)
     print(f"dispatch of one tensor: {overhead:.0f} ns over the target")
     assert overhead < 5000
+
+
+def test_the_generators_of_a_graph_that_raises_are_put_back() -> None:
+    def original(x: Any) -> torch.Tensor:
+        return torch.rand(2)
+
+    def graph(x: Any) -> Any:
+        torch.rand(1000)
+        raise IndexError("the graph's")
+
+    compiled = slots_of(original)
+    generators = (torch.default_generator,)
+    compiled.add_entry(tree(Kind.EQUALS, 1), graph, PAIR, replays=True, handles=True, generators=generators)
+    compiled.add_entry(tree(Kind.EQUALS, 2), graph, PAIR, replays=True, handles=True)
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    assert torch.equal(compiled(1), expected)
+    torch.manual_seed(0)
+    assert not torch.equal(compiled(2), expected)
+
+
+def test_a_generator_without_a_state() -> None:
+    compiled = slots_of(identity)
+    compiled.add_entry(tree(Kind.EQUALS, 1), lambda x: (x, x), PAIR, generators=(object(),))
+    with pytest.raises(AttributeError, match="get_state"):
+        compiled(1)
+    with pytest.raises(TypeError):
+        compiled.add_entry(tree(Kind.EQUALS, 1), lambda x: (x, x), PAIR, generators=[])

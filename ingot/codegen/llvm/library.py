@@ -17,6 +17,7 @@ def llvm() -> Any:
     import llvmlite.binding as binding
 
     _replace_lock(binding.ffi)
+    _keep_signals_out(binding.ffi.ObjectRef, _native.finalizing(binding.ffi.ObjectRef.__del__))
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
@@ -33,6 +34,15 @@ def _replace_lock(ffi: Any) -> None:
     ffi.lib._lock = lock
     for function in functions.values():
         function._lock = lock
+
+
+def _keep_signals_out(base: Any, finalizer: Any) -> None:
+    """Gives the derived classes whose objects have something to dispose of another `__del__`: such an object may die
+    where the user's code runs, whose handler of a signal would raise in vain in there."""
+    for derived in base.__subclasses__():
+        if "_dispose" in vars(derived):
+            derived.__del__ = finalizer
+        _keep_signals_out(derived, finalizer)
 
 
 @cache

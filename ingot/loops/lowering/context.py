@@ -54,6 +54,7 @@ class Lowering:
         self.on_host = False  # whether what is lowered runs on the CPU, beside a GPU
         self.origin = Origin(())
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
+        self.may_raise = False  # whether the ATen node raises errors for what its tensors hold
         self.returned = False  # whether the graph returns the ATen node's result
         self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
         self.padded: dict[Any, TensorValue] = {}  # images with margins that are in memory, by what they are made of
@@ -275,6 +276,7 @@ class Lowering:
         keywords = self.arguments(kwargs or {})
         targets = tuple(None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs)
         node = Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, binds=binds)
+        node = replace(node, may_raise=self.may_raise)
         if out is None:  # else it is the form of an op of torch's that writes where it is told
             node = replace(node, ordered=has_effect(function), retains=retains(function))
         self.graph.nodes.append(node)
@@ -286,9 +288,8 @@ class Lowering:
         """Call a library that writes to its first argument, which nobody else has; it then has the result."""
         arguments, keywords = self.arguments((start, *args)), self.arguments(kwargs)
         mutates = (self.view(start).buffer,)
-        self.graph.nodes.append(
-            Library(self.node_name(), self.origin, function, arguments, keywords, (None,), None, mutates)
-        )
+        node = Library(self.node_name(), self.origin, function, arguments, keywords, (None,), None, mutates)
+        self.graph.nodes.append(replace(node, may_raise=self.may_raise))
         return start
 
     def arguments(self, tree: Any) -> Any:

@@ -102,6 +102,7 @@ class _Walk:
             self.values[node] = self.constant(node)
         elif node.op == "call_function":
             self.lw.origin = Origin((str(node.target),), node.meta.get("where", ""))
+            self.lw.may_raise = node.meta.get("may_raise", False)
             self.stand_beside(node)
             if self.unchecked and acts(node.target):
                 self.check_all()
