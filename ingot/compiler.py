@@ -446,6 +446,7 @@ class Compiler:
         def run(slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raised: Exception | None = None
             states = [generator.get_state() for generator in generators]
+            _native.forget_traces()
             try:
                 outputs = target(*[s.load(slots) for s in sources])
             except Exception as error:

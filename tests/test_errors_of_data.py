@@ -183,3 +183,29 @@ def _outcome(f: Callable[..., Any], *args: Any) -> str:
         return repr(f(*args))
     except (IndexError, RuntimeError) as error:
         return f"{type(error)} {error}"
+
+
+# -- where there is no element to be an error --------------------------------------------------------------------------
+
+DIVISIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "%": lambda x: x % 0,
+    "//": lambda x: x // 0,
+    "fmod": lambda x: x.fmod(0),
+    "floor": lambda x: torch.div(x, 0, rounding_mode="floor"),
+    "trunc": lambda x: torch.div(x, 0, rounding_mode="trunc"),
+    "in place": lambda x: x.clone().remainder_(0),
+    "beneath": lambda x: torch.remainder(5, x),
+    "take_along_dim": lambda x: torch.take_along_dim(x, torch.zeros((0,) * x.dim(), dtype=torch.int64)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_nothing_divided_by_zero(division: str, dtype: torch.dtype) -> None:
+    program = DIVISIONS[division]
+    for shape in ((0,), (3,), (0, 2)):
+        x = torch.zeros(shape, dtype=dtype)
+        expected = _outcome(program, x)
+        assert _outcome(ingot.compile(program), x) == expected
+        if "Error" not in expected:
+            assert not ingot.explain(program)(x).breaks

@@ -854,7 +854,13 @@ static PyObject *left_traces(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ig
     return PyBool_FromLong(ingot_left_traces);
 }
 
+static PyObject *forget_traces(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    ingot_left_traces = false;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"forget_traces", forget_traces, METH_NOARGS, "forget_traces(): `left_traces` is False until a program runs."},
     {"left_traces", left_traces, METH_NOARGS,
      "Whether the program that this thread ran last wrote an input, or did what others see, before it ended or "
      "failed."},

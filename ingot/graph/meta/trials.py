@@ -74,6 +74,8 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
         with _undrawn(op):
             return op(*concrete(map_tensors(small, args)), **map_tensors(small, kwargs))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        if extent and first_line(error) == "ZeroDivisionError":  # of an element; there may be none
+            return _run_small(op, args, kwargs, 0)
         if extent == 1:  # a single element may have a kernel of its own, which knows fewer dtypes
             return _run_small(op, args, kwargs, 2)
         raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
