@@ -32,15 +32,15 @@ def memory(t: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())  # type: ignore[call-overload]
 
 
-def between(tensors: list[torch.Tensor], k: int) -> torch.Tensor:
-    """The bytes of the k-th tensor's storage that none of the tensors shows."""
+def between(tensors: list[torch.Tensor], k: int, before: int) -> torch.Tensor:
+    """The bytes of the k-th tensor's storage that none of the tensors shows, as far as it had them before the call."""
     storage = tensors[k].untyped_storage()
     shown = torch.zeros(storage.nbytes(), dtype=torch.uint8)
     for t in tensors:
         if t.untyped_storage()._cdata == storage._cdata:
             whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()]
             shown.view(whole).as_strided(t.shape, t.stride(), t.storage_offset()).fill_(-1)
-    return memory(tensors[k])[shown == 0]
+    return memory(tensors[k])[:before][shown[:before] == 0]
 
 
 class Outcome:
@@ -49,6 +49,7 @@ class Outcome:
     def __init__(self, function: Any, arguments: tuple[Any, ...]) -> None:
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         versions = [t._version for t in tensors]
+        self.bytes_before = [t.untyped_storage().nbytes() for t in tensors]
         torch.manual_seed(0)
         self.error: Exception | None = None
         self.result: Any = None
@@ -73,7 +74,7 @@ class Outcome:
             same = objects.setdefault(id(t), k)
             first, start = memory.setdefault(t.untyped_storage()._cdata, (k, t.storage_offset() * t.element_size()))
             apart = t.storage_offset() * t.element_size() - start if t.numel() else None
-            pattern.append((k, same, first if t.untyped_storage().nbytes() else k, apart))
+            pattern.append((k, same, first if t.numel() else k, apart))
         return pattern
 
 
@@ -99,7 +100,8 @@ def compare(actual: Outcome, expected: Outcome, moved: Sequence[Outcome] = ()) -
             assert type(a) is type(e) and a == e, f"result {k} is {a!r}, eager {e!r}"
     for k, (a, e) in enumerate(zip(actual.inputs, expected.inputs)):
         compare_tensors(a, e, f"argument {k}", [m.inputs[k] for m in moved])
-        outside = between(actual.inputs, k), between(expected.inputs, k)
+        before = expected.bytes_before[k]
+        outside = between(actual.inputs, k, before), between(expected.inputs, k, before)
         assert torch.equal(*outside), f"argument {k}: the memory around it was written"
 
 
