@@ -326,6 +326,11 @@ def in_child(work: Callable[[], Any], seconds: float = HUNG) -> str:
             sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         finally:
             os._exit(status)
+    return how_it_ends(pid, seconds)
+
+
+def how_it_ends(pid: int, seconds: float = HUNG) -> str:
+    """A forked child: "ok", or what was wrong."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -28,6 +28,7 @@ from tests.interruptions import (
     differences,
     forks,
     fresh,
+    how_it_ends,
     in_child,
     looped,
     outcome,
@@ -606,4 +607,4 @@ class TestForks:
         finally:
             if pids == [0]:
                 os._exit(status)
-        assert status == 0 and os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]) == 0
+        assert status == 0 and how_it_ends(pids[0]) == "ok"
