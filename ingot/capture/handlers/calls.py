@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Keywords, Value
-from ingot.capture.values.keys import plain_key
+from ingot.capture.values.keys import ArgumentName, plain_key
 from ingot.capture.values.objects import IdentityKey
 
 
@@ -53,10 +53,15 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
 
 
 def _name(frame: InterpreterFrame, key: Any) -> Any:
-    """The name of an argument: of an instance of a subclass of str, the text."""
-    key = plain_key(key)
-    is_text = isinstance(key, IdentityKey) and issubclass(key.value.python_type(), str)
-    return frame.session.known(key.value) if is_text else key
+    """The name of an argument, which may be an instance of a subclass of str."""
+    plain = plain_key(key)
+    is_text = isinstance(plain, IdentityKey) and issubclass(plain.value.python_type(), str)
+    name = frame.session.known(plain.value) if is_text else plain
+    if type(name) is not str or not isinstance(key, IdentityKey):
+        return name
+    made = ArgumentName(name)
+    made.key = key
+    return made
 
 
 @handles("CALL_FUNCTION_EX")

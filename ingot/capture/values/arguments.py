@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values.base import NULL, Arguments, Keywords, Value
+from ingot.capture.values.keys import argument_key
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -33,7 +34,7 @@ def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Key
     return bound
 
 
-def _place_keywords(function: FunctionValue, bound: list[Value], kwargs: Keywords) -> dict[str, Value] | None:
+def _place_keywords(function: FunctionValue, bound: list[Value], kwargs: Keywords) -> dict[Any, Value] | None:
     """Puts keyword arguments in their places, and gives those that have none; None where the call is wrong."""
     code, rest = function.code, {}
     names = code.co_varnames[: len(bound)]
@@ -43,8 +44,8 @@ def _place_keywords(function: FunctionValue, bound: list[Value], kwargs: Keyword
             if bound[place] is not NULL:
                 return None
             bound[place] = value
-        elif code.co_flags & 8 and type(name) is str:
-            rest[name] = value
+        elif code.co_flags & 8 and isinstance(name, str):
+            rest[argument_key(name)] = value
         else:
             return None
     return rest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import dict_base
 from ingot.capture.values.base import NULL, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import is_plain_key, matching_key, ordered_key_error, plain_key
+from ingot.capture.values.keys import argument_key, is_plain_key, matching_key, ordered_key_error, plain_key
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
 from ingot.capture.values.sequences import (
     Container,
@@ -212,8 +212,8 @@ class DictValue(Container):
             read = session.ordered_entries_read if ordered else session.entries_read
             for key, value in read(other):
                 self.write(session, key, value)
-        for key, value in named.items():
-            self.write(session, key, value)
+        for name, value in named.items():
+            self.write(session, argument_key(name), value)
         return NONE
 
     def method_copy(self, session: Session) -> Value:

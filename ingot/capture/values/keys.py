@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import is_plain_constant
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import Keywords, Value
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import ContentKey, HashedKey, IdentityKey, ObjectValue
 from ingot.capture.values.sequences import TupleValue
@@ -49,6 +49,24 @@ def plain_key(key: Any) -> Any:
     if isinstance(key, ContentKey):
         return plain_key(key.content)
     return tuple(map(plain_key, key)) if type(key) is tuple else key
+
+
+class ArgumentName(str):
+    """The name of an argument that a call gives as an instance of a subclass of str. Where the arguments make a dict,
+    this has its `key`."""
+
+    key: IdentityKey
+
+
+def argument_key(name: str) -> Any:
+    """The key of an argument in the dict that a function takes the arguments in which it does not name."""
+    return name.key if isinstance(name, ArgumentName) else name
+
+
+def require_plain_names(session: Session, kwargs: Keywords) -> None:
+    """Refuses arguments that are kept under their names, where one of these is more than its text."""
+    if any(isinstance(name, ArgumentName) for name in kwargs):
+        raise session.unsupported("an argument named by an instance of a subclass of str")
 
 
 def outside_key(session: Session, key: Any) -> Any:

@@ -13,7 +13,7 @@ from ingot.capture.sources import AttrSource, InstanceDictSource, Source
 from ingot.capture.values.base import NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
-from ingot.capture.values.keys import plain_key
+from ingot.capture.values.keys import argument_key, plain_key
 from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.outside_containers import OutsideDict
 
@@ -162,8 +162,8 @@ def _update(owner: DictObject, session: Session, other: Value | None = None, /, 
     if other is not None:
         for key, value in read(other):
             store(session, session.wrap_key(key), value)
-    for key, value in named.items():
-        store(session, session.wrap_key(key), value)
+    for name, value in named.items():
+        store(session, session.wrap_key(argument_key(name)), value)
     return NONE
 
 

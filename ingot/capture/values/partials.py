@@ -11,6 +11,7 @@ from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Value, find_missing, type_name
 from ingot.capture.values.builtins import rule
 from ingot.capture.values.containers import DictValue, TupleValue
+from ingot.capture.values.keys import require_plain_names
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -113,6 +114,7 @@ class PartialValue(Value):
 def partial(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
     if find_missing(function.python_type(), "__call__"):
         raise session.raised(TypeError, "the first argument must be callable")
+    require_plain_names(session, kwargs)
     if isinstance(function, PartialValue) and not function.has_dict(session):
         args, kwargs = (*function.args, *args), {**function.kwargs, **kwargs}
         function = function.function

@@ -12,6 +12,7 @@ from ingot.capture.sources import Source
 from ingot.capture.values.base import NativeMethod, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.keys import require_plain_names
 from ingot.capture.values.objects import (
     BINARY_METHODS,
     INPLACE_METHODS,
@@ -167,6 +168,7 @@ class NamespaceObject(ObjectValue):
     __slots__ = ()
 
     def method___init__(self, session: Session, **attributes: Value) -> Value:
+        require_plain_names(session, attributes)
         for name, value in attributes.items():
             self.put(session, name, value)
         return NONE
@@ -176,7 +178,8 @@ class NamespaceObject(ObjectValue):
 
     def text(self, session: Session, make: Any) -> str:
         """What repr() gives."""
-        texts = [f"{name}={session.text_of(value, repr)}" for name, value in self._entries(session).items()]
+        entries = self._entries(session).items()
+        texts = [f"{session.known(session.wrap_key(k))}={session.text_of(v, repr)}" for k, v in entries]
         name = "namespace" if self.cls is SimpleNamespace else self.cls.__name__
         return f"{name}({', '.join(texts)})"
 
