@@ -435,3 +435,28 @@ def test_narrow_from_where_the_data_say(length: int, dim: int):
         assert outcome(compiled, start) == outcome(function, start)
     reasons = [c.skipped.reason for c in Compiler.of(compiled).compilations if c.skipped is not None]
     assert not any("AttributeError" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_a_size_that_is_checked_behind_a_write(write):
+    """Where it is another one than was supposed, eager cannot begin anew: it has the call from the start."""
+
+    def program(x, y):
+        if write:
+            y.add_(1)
+        kept = torch.unique((x > 0).long())[:1] + (y.nonzero().sum() + torch.arange(x.shape[0]))
+        y.mul_(2)
+        return torch.unique(y)[:2] + kept[:2]
+
+    compiled = ingot.compile(program)
+    for values in ([1.0, -1.0, 2.0], [1.0, 2.0, 3.0], [1.0, -1.0, 1.0], [-1.0, -1.0, -1.0]):
+        results = []
+        for function in (compiled, program):
+            x, y = torch.tensor(values), torch.tensor(values).flip(0)
+            try:
+                results.append((function(x, y), y))
+            except RuntimeError as error:
+                results.append((str(error), y))
+        (actual, y1), (expected, y2) = results
+        assert torch.equal(y1, y2) and type(actual) is type(expected)
+        assert actual == expected if isinstance(expected, str) else torch.equal(actual, expected)

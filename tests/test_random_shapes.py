@@ -60,8 +60,9 @@ class Trained(Outcome):
 
     def shares_memory(self) -> bool:
         """Whether results are views of one another or of arguments: their gradients lie as those of as_strided do."""
-        places = [first for k, _, first, _ in self.sharing() if k >= len(self.inputs)]
-        return len({*places} - {*range(len(self.inputs))}) < len(places)
+        given, results = ([t for t in tensors if isinstance(t, torch.Tensor)] for tensors in (self.inputs, self.leaves))
+        storages = [t.untyped_storage()._cdata for t in results]
+        return len({*storages} - {t.untyped_storage()._cdata for t in given}) < len(storages)
 
 
 def laid_out(tangent: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
