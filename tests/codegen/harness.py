@@ -65,7 +65,7 @@ def launch(
     sizes = sizes or {}
     compiled = compiled or compile_kernels([kernel], list(sizes))
     function = SIGNATURE(compiled.address(kernel))
-    scratch = torch.full((compiled.scratch_bytes(kernel).evaluate(sizes) + 64,), 0x7F, dtype=torch.uint8)
+    scratch = _scratch(compiled.scratch_bytes(kernel).evaluate(sizes) + 64)
     aligned = (scratch.data_ptr() + 63) // 64 * 64
     buffers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
     values = (ctypes.c_int64 * (len(sizes) + 1))(*sizes.values())
@@ -74,6 +74,17 @@ def launch(
         if status:
             return status
     return 0
+
+
+def _scratch(size: int) -> Tensor:
+    """Memory that holds no zeros; the last one's, where that suffices."""
+    global _last_scratch
+    if _last_scratch.numel() < size:
+        _last_scratch = torch.empty(size, dtype=torch.uint8)
+    return _last_scratch[:size].fill_(0x7F)
+
+
+_last_scratch = torch.empty(0, dtype=torch.uint8)
 
 
 def check(
