@@ -59,7 +59,7 @@ def check(program: RandomProgram, gradients: bool) -> None:
         for draw, other in [(1, False), (2, False), (3, True)]:
             expected = Logged(program.function, program.arguments(draw, other), gradients)
             actual = Logged(compiled, program.arguments(draw, other), gradients)
-            compared = 2 if expected.raises else None  # then the backward is eager's only so far: docs/limits.md
+            compared = 2 if expected.raises else None  # of such a backward docs/limits.md tells
             try:
                 assert actual.logs[:compared] == expected.logs[:compared], f"{actual.logs}, eager {expected.logs}"
                 if not gradients:
