@@ -347,17 +347,41 @@ static int take_left_deferral(void) {
     return status;
 }
 
+/* What a handler raised where it would be lost, to be raised by `settle`. */
+static PyObject *stashed;
+
+static void stash(void) {
+    PyObject *type, *raised, *traceback;
+    PyErr_Fetch(&type, &raised, &traceback);
+    PyErr_NormalizeException(&type, &raised, &traceback);
+    if (stashed == NULL)
+        stashed = Py_XNewRef(raised);
+    Py_XDECREF(type), Py_XDECREF(raised), Py_XDECREF(traceback);
+}
+
+static int raise_stashed(void) {
+    PyObject *raised = stashed;
+    stashed = NULL;
+    PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+    Py_DECREF(raised);
+    return -1;
+}
+
 /* Called by the main thread between two bytecodes: handles the signals that came while something was finalized, once
  * nothing runs any more in which that would be in vain. */
 static int settle(void *Py_UNUSED(nothing)) {
-    if (left == NULL || left != current)
-        return 0;
     if (kept_off > 0 && Py_AddPendingCall(settle, NULL) == 0)
         return 0;
-    if (take_left_deferral() == 0)
-        return handle_signals();
-    hand_back_signals();
-    return -1;
+    int status = 0;
+    if (left != NULL && left == current)
+        status = take_left_deferral() < 0 ? -1 : handle_signals();
+    if (status < 0 || stashed != NULL)
+        hand_back_signals();
+    if (status < 0) {
+        Py_CLEAR(stashed);
+        return -1;
+    }
+    return stashed == NULL ? 0 : raise_stashed();
 }
 
 /* -- what runs whole ------------------------------------------------------------------------------------------------
@@ -366,7 +390,7 @@ static int settle(void *Py_UNUSED(nothing)) {
 /* One attempt. `*gave_up`: it was given up at a safe point. */
 static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, double waits, bool *gave_up) {
     *gave_up = false;
-    if (left != NULL && kept_off == 0 && settle(NULL) < 0)
+    if ((left != NULL || stashed != NULL) && kept_off == 0 && settle(NULL) < 0)
         return NULL;
     int placed = put_deferral(waits);
     if (placed < 0)
@@ -647,25 +671,21 @@ static PyObject *forgetting(PyObject *Py_UNUSED(module), PyObject *table) {
 
 /* Calls the function; signals that come meanwhile are handled behind it, and behind what is finalized next to it. */
 static PyObject *finalize(PyObject *function, PyObject *object) {
-    PyObject *type, *raised, *traceback;
     int placed = put_deferral(0);
-    PyErr_Fetch(&type, &raised, &traceback); /* what the handler of a signal raised that came just before */
+    if (placed < 0)
+        stash();
     bool keeps_off = is_owner();
     kept_off += keeps_off;
     PyObject *result = PyObject_CallOneArg(function, object);
     kept_off -= keeps_off;
-    if (type == NULL)
-        PyErr_Fetch(&type, &raised, &traceback);
-    else
-        Py_CLEAR(result);
-    if (placed > 0) {
-        left = current;
-        if (!any_came || Py_AddPendingCall(settle, NULL) < 0) {
-            if (take_left_deferral() < 0)
-                PyErr_Clear();
-            hand_back_signals();
-        }
-    }
+    left = placed > 0 ? current : left;
+    if (placed == 0 || Py_AddPendingCall(settle, NULL) == 0)
+        return result;
+    PyObject *type, *raised, *traceback; /* no more calls can be pending */
+    PyErr_Fetch(&type, &raised, &traceback);
+    if (placed > 0 && take_left_deferral() < 0)
+        stash();
+    hand_back_signals();
     PyErr_Restore(type, raised, traceback);
     return result;
 }
