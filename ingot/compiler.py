@@ -425,6 +425,8 @@ class Compiler:
         replays = bool(generators) or not draws_random_numbers(aten)
         if program is None:
             replays = not captured.writes
+        elif not isinstance(compilation.replayed, str | None):  # a CUDA graph does not say how far it came
+            replays = replays and not program.leaves_traces
         handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
         if hot:
             from ingot.runtime.training import prepare_backward

@@ -198,6 +198,11 @@ class Program:
         return not any(self._may_fail(step) for step in behind)
 
     @property
+    def leaves_traces(self) -> bool:
+        """Whether a step writes an input or has an effect."""
+        return first_trace(self.plan) < len(self.plan.steps)
+
+    @property
     def written_inputs(self) -> set[int]:
         """The positions of the inputs that are written."""
         names = _mutated(self.plan)
