@@ -146,6 +146,30 @@ class TestFinalizing:
             raise AssertionError("went on")
         assert len(calls) == 50 and is_right()
 
+    def test_functions_are_profiled(self):
+        """A call that is pending all the time would keep a profiled function at its first line."""
+        calls = []
+
+        def noted():
+            calls.append(len(calls))
+
+        class Counted:
+            @_native.finalizing
+            def __del__(self):
+                if not calls:
+                    signal.raise_signal(signal.SIGINT)
+                noted()
+
+        made = [Counted() for _ in range(5)]
+        sys.setprofile(lambda frame, event, arg: None)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                made.clear()
+                raise AssertionError("went on")
+        finally:
+            sys.setprofile(None)
+        assert calls == [0, 1, 2, 3, 4]
+
     def test_an_error(self, monkeypatch):
         unraisable = []
         monkeypatch.setattr(sys, "unraisablehook", lambda given: unraisable.append(given.exc_value))

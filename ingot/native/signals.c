@@ -347,6 +347,8 @@ static int take_left_deferral(void) {
     return status;
 }
 
+static bool unsettled; /* `settle` was called where it could do nothing */
+
 /* What a handler raised where it would be lost, to be raised by `settle`. */
 static PyObject *stashed;
 
@@ -370,7 +372,8 @@ static int raise_stashed(void) {
 /* Called by the main thread between two bytecodes: handles the signals that came while something was finalized, once
  * nothing runs any more in which that would be in vain. */
 static int settle(void *Py_UNUSED(nothing)) {
-    if (kept_off > 0 && Py_AddPendingCall(settle, NULL) == 0)
+    unsettled = kept_off > 0; /* not added again here: a traced function would wait for its end at its first line */
+    if (unsettled)
         return 0;
     int status = 0;
     if (left != NULL && left == current)
@@ -399,6 +402,8 @@ static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, d
     kept_off += keeps_off;
     PyObject *result = PyObject_Call(function, args, kwargs);
     kept_off -= keeps_off;
+    if (unsettled && kept_off == 0)
+        Py_AddPendingCall(settle, NULL);
     Deferral *deferral = placed ? current : NULL; /* `run_handled` may have put another one in place, or none */
     if (deferral == NULL)
         return result;
@@ -679,7 +684,7 @@ static PyObject *finalize(PyObject *function, PyObject *object) {
     PyObject *result = PyObject_CallOneArg(function, object);
     kept_off -= keeps_off;
     left = placed > 0 ? current : left;
-    if (placed == 0 || Py_AddPendingCall(settle, NULL) == 0)
+    if ((placed == 0 && (!unsettled || kept_off > 0)) || Py_AddPendingCall(settle, NULL) == 0)
         return result;
     PyObject *type, *raised, *traceback; /* no more calls can be pending */
     PyErr_Fetch(&type, &raised, &traceback);
