@@ -419,14 +419,15 @@ class Compiler:
         residual = captured.residual
         aten, program = compilation.aten, compilation.program
         fails_at = may_fail_at(aten)
-        if fails_at is not None and not program.fails_first and (aten.checks or captured.protects or residual.effects):
-            raise Unsupported("an error of the data's may be found where eager could not go on", fails_at)
         generators = generators_of(aten) if fails_at is not None else ()
         replays = bool(generators) or not draws_random_numbers(aten)
         if program is None:
             replays = not captured.writes
         elif not isinstance(compilation.replayed, str | None):  # a CUDA graph does not say how far it came
             replays = replays and not program.leaves_traces
+        if fails_at is not None and not (replays and program.fails_first):
+            if aten.checks or captured.protects or residual.effects:
+                raise Unsupported("an error of the data's may be found where eager could not go on", fails_at)
         handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
         if hot:
             from ingot.runtime.training import prepare_backward

@@ -1,5 +1,6 @@
-"""An operation that raises for what its tensors hold: eager's error, with all that the program does before it and,
-where the program handles it, after it. Readers that look at nothing of what the operation gives raise as well."""
+"""An operation that raises for what its tensors hold: eager's error, with all that the program does
+before it and, where the program handles it, after it. Readers that look at nothing of what the
+operation gives raise as well."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from torch.nn import functional as F
 import ingot
 from tests.long import mostly_long
 
-# -- what is done around it --------------------------------------------------------------------------------------------
+# -- what is done around it ------------------------------------------------------------------------
 
 
 @dataclass
 class World:
     """What a program changes beside its results."""
 
-    given: torch.Tensor
+    argument: torch.Tensor
     calls: int = 0
     log: list[str] = field(default_factory=list)
 
@@ -47,14 +48,14 @@ DEEDS: dict[str, Callable[[World], Any]] = {
     "nothing": lambda world: None,
     "a draw": lambda world: torch.rand(2),
     "dropout": lambda world: F.dropout(torch.ones(4), 0.5),
-    "a write": lambda world: world.given.add_(1),
+    "a write": lambda world: world.argument.add_(1),
     "a count": _count,
     "a print": lambda world: print("here"),
     "an entry": lambda world: world.log.append("here"),
     "an op with effects": lambda world: seen_to_happen(torch.ones(2)),
 }
 
-# -- what raises -------------------------------------------------------------------------------------------------------
+# -- what raises -----------------------------------------------------------------------------------
 
 TABLE = torch.arange(4.0)
 RAISING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -66,19 +67,21 @@ RAISING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _program(raises: str, before: str, after: str, handled: str) -> Callable[[World, torch.Tensor], Any]:
+def _program(
+    raises: str, before: str, after: str, handled: str
+) -> Callable[[World, torch.Tensor], Any]:
     def at_once(world: World, i: torch.Tensor) -> Any:
-        first = DEEDS[before](world)
-        found = RAISING[raises](i)
-        return first, found, DEEDS[after](world)
+        deed = DEEDS[before](world)
+        result = RAISING[raises](i)
+        return deed, result, DEEDS[after](world)
 
     def inside(world: World, i: torch.Tensor) -> Any:
-        first, found = DEEDS[before](world), None
+        deed, result = DEEDS[before](world), None
         try:
-            found = RAISING[raises](i)
+            result = RAISING[raises](i)
         except (IndexError, RuntimeError) as error:
             return type(error), str(error), DEEDS[after](world)
-        return first, found, DEEDS[after](world)
+        return deed, result, DEEDS[after](world)
 
     def in_the_caller(world: World, i: torch.Tensor) -> Any:
         try:
@@ -92,7 +95,9 @@ def _program(raises: str, before: str, after: str, handled: str) -> Callable[[Wo
         finally:
             DEEDS[after](world)
 
-    return {"not": at_once, "inside": inside, "in the caller": in_the_caller, "at last": at_last}[handled]
+    return {"not": at_once, "inside": inside, "in the caller": in_the_caller, "at last": at_last}[
+        handled
+    ]
 
 
 def _observed(program: Callable[[World, torch.Tensor], Any]) -> Iterator[Any]:
@@ -118,7 +123,9 @@ def test_all_that_is_done_around_it(case: tuple[str, str]) -> None:
     for before, after in product(DEEDS, DEEDS):
         program = _program(raises, before, after, handled)
         seen, expected = list(_observed(ingot.compile(program))), list(_observed(program))
-        if handled == "not" and before == "an op with effects":  # which eager would have again: the graph's own error
+        if (
+            handled == "not" and before == "an op with effects"
+        ):  # which eager would have again: the graph's own error
             seen, expected = _without_places(seen), _without_places(expected)
         assert seen == expected, (before, after)
 
@@ -128,7 +135,7 @@ def _without_places(observed: list[Any]) -> list[Any]:
     return [(result.replace("index 10 is out", "index out"), *rest) for result, *rest in observed]
 
 
-# -- what looks at nothing of what it is given -------------------------------------------------------------------------
+# -- what looks at nothing of what it is given -----------------------------------------------------
 
 READERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "argmin": lambda v: v.argmin(),
@@ -185,7 +192,7 @@ def _outcome(f: Callable[..., Any], *args: Any) -> str:
         return f"{type(error)} {error}"
 
 
-# -- where there is no element to be an error --------------------------------------------------------------------------
+# -- where there is no element to be an error ------------------------------------------------------
 
 DIVISIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "%": lambda x: x % 0,
@@ -195,7 +202,9 @@ DIVISIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "trunc": lambda x: torch.div(x, 0, rounding_mode="trunc"),
     "in place": lambda x: x.clone().remainder_(0),
     "beneath": lambda x: torch.remainder(5, x),
-    "take_along_dim": lambda x: torch.take_along_dim(x, torch.zeros((0,) * x.dim(), dtype=torch.int64)),
+    "take_along_dim": lambda x: torch.take_along_dim(
+        x, torch.zeros((0,) * x.dim(), dtype=torch.int64)
+    ),
 }
 
 

@@ -186,6 +186,34 @@ class TestFinalizing:
         gc.collect()
         assert [str(error) for error in unraisable] == ["'mine'"]
 
+    def test_handlers_are_in_place_behind_it(self):
+        class Nothing:
+            @_native.finalizing
+            def __del__(self):
+                pass
+
+        for _ in range(100):
+            made = Nothing()
+            del made
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_another_thread_compiles_next(self):
+        """The signals are the main thread's, which goes on waiting here."""
+        thread, right = threading.Thread(target=lambda: right.append(is_right())), []
+
+        class Counted:
+            @_native.finalizing
+            def __del__(self):
+                signal.raise_signal(signal.SIGINT)
+                thread.start()
+
+        made = Counted()
+        with pytest.raises(KeyboardInterrupt):
+            del made
+            raise AssertionError("went on")
+        thread.join(60)
+        assert right == [True] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
     def test_in_another_thread(self):
         calls = []
 

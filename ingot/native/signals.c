@@ -42,6 +42,7 @@ typedef struct {
 
 static Deferral *current; /* which is in place, or NULL */
 static Deferral *left;    /* the same, where a finalizer has left it there: signals came */
+static PyObject *stashed; /* what a handler raised where it would be lost, to be raised by `settle` */
 static int kept_off;      /* how many calls run in the owner's thread that no handler may cut off */
 static unsigned long owner;
 static bool came[NSIG];
@@ -347,11 +348,7 @@ static int take_left_deferral(void) {
     return status;
 }
 
-static bool unsettled; /* `settle` was called where it could do nothing */
-
-/* What a handler raised where it would be lost, to be raised by `settle`. */
-static PyObject *stashed;
-
+/* Keeps what a handler raised where it would be lost. */
 static void stash(void) {
     PyObject *type, *raised, *traceback;
     PyErr_Fetch(&type, &raised, &traceback);
@@ -372,8 +369,7 @@ static int raise_stashed(void) {
 /* Called by the main thread between two bytecodes: handles the signals that came while something was finalized, once
  * nothing runs any more in which that would be in vain. */
 static int settle(void *Py_UNUSED(nothing)) {
-    unsettled = kept_off > 0; /* not added again here: a traced function would wait for its end at its first line */
-    if (unsettled)
+    if (kept_off > 0) /* added again by what ends last; added here, it would keep a traced function at its first line */
         return 0;
     int status = 0;
     if (left != NULL && left == current)
@@ -387,13 +383,32 @@ static int settle(void *Py_UNUSED(nothing)) {
     return stashed == NULL ? 0 : raise_stashed();
 }
 
+/* As `settle`, but lets the signals that came come again, and raises nothing. */
+static void settle_in_silence(void) {
+    PyObject *type, *raised, *traceback;
+    PyErr_Fetch(&type, &raised, &traceback);
+    if (left != NULL && take_left_deferral() < 0)
+        stash(); /* of a signal that came just now */
+    hand_back_signals();
+    PyErr_Restore(type, raised, traceback);
+}
+
+/* Where nothing runs any more that keeps handlers off: has `settle` called, if there is anything to settle. */
+static void settle_soon(void) {
+    if (kept_off > 0 || (left == NULL && stashed == NULL))
+        return;
+    if (Py_AddPendingCall(settle, NULL) < 0) /* too many are pending */
+        settle_in_silence();
+}
+
 /* -- what runs whole ------------------------------------------------------------------------------------------------
  */
 
 /* One attempt. `*gave_up`: it was given up at a safe point. */
 static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, double waits, bool *gave_up) {
     *gave_up = false;
-    if ((left != NULL || stashed != NULL) && kept_off == 0 && settle(NULL) < 0)
+    bool waits_here = (left != NULL || stashed != NULL) && owner == PyThread_get_thread_ident();
+    if (waits_here && settle(NULL) < 0)
         return NULL;
     int placed = put_deferral(waits);
     if (placed < 0)
@@ -402,8 +417,8 @@ static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, d
     kept_off += keeps_off;
     PyObject *result = PyObject_Call(function, args, kwargs);
     kept_off -= keeps_off;
-    if (unsettled && kept_off == 0)
-        Py_AddPendingCall(settle, NULL);
+    if (keeps_off)
+        settle_soon();
     Deferral *deferral = placed ? current : NULL; /* `run_handled` may have put another one in place, or none */
     if (deferral == NULL)
         return result;
@@ -683,15 +698,12 @@ static PyObject *finalize(PyObject *function, PyObject *object) {
     kept_off += keeps_off;
     PyObject *result = PyObject_CallOneArg(function, object);
     kept_off -= keeps_off;
-    left = placed > 0 ? current : left;
-    if ((placed == 0 && (!unsettled || kept_off > 0)) || Py_AddPendingCall(settle, NULL) == 0)
-        return result;
-    PyObject *type, *raised, *traceback; /* no more calls can be pending */
-    PyErr_Fetch(&type, &raised, &traceback);
-    if (placed > 0 && take_left_deferral() < 0)
-        stash();
-    hand_back_signals();
-    PyErr_Restore(type, raised, traceback);
+    if (placed > 0)
+        left = current;
+    if (placed > 0 && !any_came)
+        settle_in_silence();
+    if (keeps_off || placed < 0)
+        settle_soon();
     return result;
 }
 

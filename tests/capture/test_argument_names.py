@@ -1,4 +1,5 @@
-"""Arguments whose names are instances of a subclass of str: functions that do not name them see the instances."""
+"""Arguments whose names are instances of a subclass of str: functions that do not name them see the
+instances."""
 
 from __future__ import annotations
 
@@ -61,9 +62,9 @@ class Table(dict[str, Any]):
 
 
 def _updated(names: dict[str, int]) -> dict[str, int]:
-    made = {"c": 1}
-    made.update(**names)
-    return made
+    table = {"c": 1}
+    table.update(**names)
+    return table
 
 
 Pair = collections.namedtuple("Pair", "a")
@@ -114,7 +115,9 @@ def _outcome(program: Callable[..., Any], name: str) -> Any:
         return str(error)
 
 
-@pytest.mark.parametrize("name", [Name("a"), Letter.A, "a"], ids=["an instance", "a member", "a str"])
+@pytest.mark.parametrize(
+    "name", [Name("a"), Letter.A, "a"], ids=["an instance", "a member", "a str"]
+)
 @pytest.mark.parametrize("call", CALLS)
 def test_names(call: str, name: str) -> None:
     def program(x: torch.Tensor, name: str) -> Any:

@@ -59,9 +59,9 @@ def _name(frame: InterpreterFrame, key: Any) -> Any:
     name = frame.session.known(plain.value) if is_text else plain
     if type(name) is not str or not isinstance(key, IdentityKey):
         return name
-    made = ArgumentName(name)
-    made.key = key
-    return made
+    argument = ArgumentName(name)
+    argument.key = key
+    return argument
 
 
 @handles("CALL_FUNCTION_EX")

@@ -300,7 +300,7 @@ class _Walk:
     def finish(self) -> None:
         """Outputs first, for they may read what the mutations overwrite."""
         graph = self.lw.graph
-        self.lw.origin = Origin(("output",))
+        self.lw.origin, self.lw.may_raise = Origin(("output",)), False
         owners: dict[str, Any] = {}
         outputs: dict[int, View | Expr] = {}
         copied = {k for copies in self.aten.copies for copy in copies for k in copy.outputs.values()}
