@@ -17,6 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch import fx
 
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.capture import Captured, Chain, Request, argument_slots, capture_call, capture_continuation
@@ -399,7 +400,7 @@ class Compiler:
         compilation.break_ = without_frames(captured.break_) if captured.break_ is not None else None
         sources = [i.source for i in captured.inputs]
         if not captured.ops:
-            target: Any = tuple  # called without arguments: no outputs
+            target: Any = _without_work(captured.graph_module.graph)
         elif self.options.is_native:
             compile_graph = _import_pipeline()
             frozen = dict(_module_state(sources, slots)) if self.options.freeze else {}
@@ -633,6 +634,14 @@ def has_symbols(found: Any) -> bool:
 def draws_random_numbers(aten: Any) -> bool:
     """Whether an operation of an ATen graph (None: there is none) takes numbers from a generator."""
     return aten is not None and any(draws(node.target) for node in aten.graph.nodes)
+
+
+def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
+    """A program that gives some of its arguments, as a graph without operations does: numbers that vary."""
+    places = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+    outputs: Any = graph.output_node().args[0]
+    chosen = [places[node] for node in outputs]
+    return lambda *args: tuple([args[place] for place in chosen])
 
 
 def generators_of(aten: Any) -> tuple[torch.Generator, ...]:

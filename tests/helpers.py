@@ -4,6 +4,7 @@ mutation."""
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,12 @@ import torch
 
 from ingot.capture import Captured, Request, argument_slots, capture_call
 from ingot.options import Options
+
+
+def ignore_warnings() -> None:
+    """Ignores warnings in a `with warnings.catch_warnings()`, but for what says that Ingot was at fault."""
+    warnings.simplefilter("ignore")
+    warnings.filterwarnings("error", "a compiled graph raised", RuntimeWarning)
 
 
 def run_captured(

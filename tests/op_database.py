@@ -37,6 +37,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import ingot
 from ingot.codegen.llvm.module import CompiledKernels
+from tests.helpers import ignore_warnings
 from tests.op_outcome import Call, Different, Made, Ran, compare, made, text
 
 # -- the database ------------------------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ def run_op(name: str, info: Any, options: argparse.Namespace) -> Row:
     dtypes = [d for d in dtypes_of(info) if not options.dtypes or short(d) in options.dtypes]
     start = time.perf_counter()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         for dtype in dtypes:
             _run_samples(row, info, dtype, options.samples)
     row.seconds = time.perf_counter() - start

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 import ingot
 from ingot.compiler import Compiler
 from ingot.explain.measure import error
+from tests.helpers import ignore_warnings
 from tests.op_database import UNDEFINED, _QuickCode, category, facts, op_infos, run_all, short
 from tests.op_outcome import Call, Different, copied, made, text
 
@@ -213,7 +214,7 @@ def run_op(name: str, info: Any, options: argparse.Namespace) -> Row:
     """All calls of an op."""
     row, start = Row(name), time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         for dtype in DTYPES:
             if options.dtypes and short(dtype) not in options.dtypes:
                 continue

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tests import random_programs_indexing  # noqa: F401  (more statements)
+from tests.helpers import ignore_warnings
 from tests.random_programs import (
     ALIASES,
     FLOATS,
@@ -180,7 +181,7 @@ class _ShapedWriter(_Writer):
         environment = dict(environment)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+                ignore_warnings()
                 exec(text, environment)
         except Exception:
             return None

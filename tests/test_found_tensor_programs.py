@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import ingot
+from tests.helpers import ignore_warnings
 from tests.test_random_programs import Outcome, compare
 
 
@@ -75,7 +76,7 @@ FOUND: dict[Callable[..., Any], tuple[torch.Tensor, ...]] = {
 @pytest.mark.parametrize("function", FOUND, ids=lambda f: f.__name__)
 def test_found(function: Callable[..., Any]) -> None:
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         compiled = ingot.compile(function)
         for _ in range(2):
             arguments = copy.deepcopy((FOUND[function], FOUND[function]))

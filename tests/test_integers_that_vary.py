@@ -362,3 +362,30 @@ def test_a_truth_value_beside_an_integer_that_varies(
     assert compiler is not None
     skips = [str(c.skipped) for c in compiler.compilations if c.skipped is not None]
     assert not [skip for skip in skips if "internal error" in skip]
+
+
+def _appended(made: list[Any], n: int, m: int) -> None:
+    made.append(n)
+
+
+def _returned(made: list[Any], n: int, m: int) -> int:
+    made.append(n)
+    return n
+
+
+def _swapped(made: list[Any], n: int, m: int) -> Any:
+    made.extend((m, n, m))
+    return {"n": n}, m
+
+
+@pytest.mark.parametrize("program", [_appended, _returned, _swapped])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_integers_are_passed_along_without_tensor_work(program: Callable[..., Any], dynamic: bool | None) -> None:
+    compiled = ingot.compile(program, dynamic=dynamic)
+    for n in range(2, 8):
+        ours, eager = [], []  # type: ignore[var-annotated]
+        assert compiled(ours, n, 2 * n) == program(eager, n, 2 * n)
+        assert ours == eager
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    assert len(compiler.compilations) <= 3

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import ingot
 from tests.effectful_ops import KEPT, LOG
+from tests.helpers import ignore_warnings
 from tests.random_programs import RandomProgram
 from tests.random_programs_effects import effectful_program
 from tests.test_random_programs import Outcome, compare_or_move
@@ -55,7 +56,7 @@ def _tracked(argument: Any) -> Any:
 def check(program: RandomProgram, gradients: bool) -> None:
     compiled = ingot.compile(program.function)
     with torch.set_grad_enabled(gradients), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         for draw, other in [(1, False), (2, False), (3, True)]:
             expected = Logged(program.function, program.arguments(draw, other), gradients)
             actual = Logged(compiled, program.arguments(draw, other), gradients)

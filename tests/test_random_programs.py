@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten
 import ingot
 from ingot.compiler import Compiler
 from tests import random_programs_indexing  # noqa: F401  (more statements)
+from tests.helpers import ignore_warnings
 from tests.long import mostly_long
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved, within_rounding
@@ -159,7 +160,7 @@ def check(program: RandomProgram) -> tuple[Compiler, bool]:
     assert compiler is not None
     magnifies = False
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         for call, (draw, other) in enumerate([(1, False), (2, False), (3, True), (1, False)]):
             before = len(compiler.compilations)
             expected = Outcome(program.function, program.arguments(draw, other))

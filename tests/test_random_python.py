@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 import ingot
 from ingot.collection import paused_collection
 from ingot.compiler import Compiler
+from tests.helpers import ignore_warnings
 from tests.long import mostly_long
 from tests.matching import Matcher, Mismatch
 from tests.random_python import RandomPython, random_python
@@ -148,7 +149,7 @@ def check(program: RandomPython, backend: str = "eager") -> Report:
     compiler = Compiler.of(compiled)
     assert compiler is not None
     with torch.no_grad(), warnings.catch_warnings(), no_log(), paused_collection():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         for number, (other, reset) in enumerate(CALLS):
             if reset:
                 ours.reset()

@@ -21,6 +21,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
+from tests.helpers import ignore_warnings
 from tests.long import mostly_long
 from tests.random_gradients import Asked
 from tests.random_shapes import LATER_SIZES, ShapedProgram, shaped_program
@@ -138,7 +139,7 @@ def check(program: ShapedProgram) -> Checked:
     for call, (draw, (sizes, k), stance) in enumerate(draws):
         before = len(compiler.compilations)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            ignore_warnings()
             arguments = functools.partial(program.arguments_at, draw, sizes, k, asked.frozen)
             expected = Trained(program.function, arguments(), asked, call)
             given = arguments()

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
+from tests.helpers import ignore_warnings
 
 aten = torch.ops.aten
 
@@ -207,7 +208,7 @@ def test_eagers_error_for_symbolic_sizes(name: str) -> None:
     torch.manual_seed(0)
     compiled = ingot.compile(call, dynamic=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         for shape in ((4, 7), (6, 8)):
             x = torch.randn(shape)
             assert _outcome(compiled, x) == _outcome(call, x)

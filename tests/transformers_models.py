@@ -35,6 +35,7 @@ from ingot.compiler import Compiler
 from ingot.explain.measure import error, in_float64
 from ingot.explain.report import Report
 from tests import transformers_small, zoo_training
+from tests.helpers import ignore_warnings
 from tests.op_outcome import Different, text
 from tests.transformers_small import EagerFails, NotBuilt
 from tests.zoo_training import EPS, ERROR_FLOOR, Trial, check_each, problem, redrawn, seed_numpy
@@ -216,7 +217,7 @@ def work(answer: Connection, name: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     torch.set_num_threads(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         answer.send(examine(name))
 
 

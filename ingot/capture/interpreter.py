@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import Handler, Program
@@ -95,7 +96,11 @@ class InterpreterFrame:
         begin = {i.op for i in self.program.instructions[handler.target : handler.target + 2]}
         if "WITH_EXCEPT_START" not in begin:
             return "STOPITERATION_ERROR" not in begin
-        exit_ = self.session.realize(self.stack[handler.depth - 1])
+        exit_ = self.stack[handler.depth - 1]
+        if type(exit_) is LazyValue:
+            if type(exit_.object) is not MethodType:
+                return True  # of a class written in C: that it may handle errors is not worth a guard
+            exit_ = self.session.realize(exit_)
         function = self.session.realize(getattr(exit_, "function", exit_))
         return not getattr(function, "namespace", {}).get("__name__", "").startswith("torch.")
 

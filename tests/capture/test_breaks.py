@@ -7,6 +7,7 @@ import gc
 import itertools
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -645,3 +646,19 @@ def test_packed_sequences_break_the_graph() -> None:
         tracked(torch.randn(3, 6, 4), torch.tensor(lengths))
     assert tracked.skips == []
     assert sum(c.captured.ops > 0 for c in tracked.compiler.compilations if c.captured is not None) >= 2
+
+
+def test_operations_under_a_manager_written_in_c_do_not_break_the_graph() -> None:
+    """It breaks where the manager is entered and left, and not to ask whether it handles an error."""
+    lock = threading.Lock()
+
+    def fn(x: Tensor) -> Tensor:
+        with lock:
+            y = x + 1
+        return y.sin()
+
+    tracked = Tracked(fn, backend="eager")
+    tracked(X)
+    breaks = [str(c.break_) for c in tracked.compiler.compilations if c.break_ is not None]
+    assert len(breaks) == 2
+    assert "'__enter__'" in breaks[0] and "'__exit__'" in breaks[1]

@@ -148,3 +148,67 @@ def test_a_dict_that_grows_between() -> None:
     compiled = ingot.compile(fn, backend="eager")
     for grows in (False, True, False, True):
         assert compiled(torch.ones(2), {"a": 1, "b": 2}, grows) == fn(torch.ones(2), {"a": 1, "b": 2}, grows)
+
+
+class Text(str):
+    """A string whose iterator asks none of these."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return "?"
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Bytes(bytes):
+    def __getitem__(self, place: Any) -> Any:
+        return 7
+
+
+class List(list):  # type: ignore[type-arg]
+    def __getitem__(self, place: Any) -> Any:
+        return "?"
+
+    def __len__(self) -> int:
+        return 1
+
+
+def takes(x: torch.Tensor, iterator: Any, count: int) -> Any:
+    taken = [next(iterator, None) for _ in range(count)]
+    return x + 1, taken, list(iterator), next(iterator, "end")
+
+
+WALKED = ["abcd", "a\xe4\u4e2d\U0001f600", b"abcd", "", b"", Text("abcd"), Bytes(b"abcd"), List([1, 2, 3])]
+
+
+@pytest.mark.parametrize("wrapped", [iter, enumerate, lambda it: zip(it, it)], ids=["alone", "enumerate", "zip"])
+@pytest.mark.parametrize("walked", WALKED, ids=lambda walked: f"{type(walked).__name__}-{len(walked)}")
+def test_an_iterator_over_text_that_is_given(walked: Any, wrapped: Any) -> None:
+    """Wherever it stands, and whatever a subclass of what it goes over would say."""
+    compiled, x = ingot.compile(takes), torch.zeros(2)
+    for given in range(4):
+        for count in range(4):
+            ours, eager = (wrapped(type(walked).__iter__(walked)) for _ in range(2))
+            for _ in range(given):
+                next(ours, None)
+                next(eager, None)
+            assert compiled(x, ours, count)[1:] == takes(x, eager, count)[1:]
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    if type(walked) is not List:
+        assert all(c.skipped is c.break_ is None for c in compiler.compilations)
+
+
+def test_a_loop_over_text_is_compiled_once_for_each_letter() -> None:
+    def program(x: torch.Tensor, text: str) -> Any:
+        made = []
+        for letter, number in zip(text, range(len(text))):
+            pause()
+            made.append((letter, x * number))
+        return made
+
+    before = compilations()
+    compiled, x = ingot.compile(program, backend="eager"), torch.ones(2)
+    found = compiled(x, "abcabcabc")
+    assert [(letter, t.tolist()) for letter, t in found] == [(a, t.tolist()) for a, t in program(x, "abcabcabc")]
+    assert compilations() - before <= 12

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 import ingot
 from tests.gpu.checks import copied, error, tensors
+from tests.helpers import ignore_warnings
 from tests.op_database import UNDEFINED, op_infos
 
 SHARDS = 32
@@ -77,7 +78,7 @@ def test_ops(shard: int, dtype: torch.dtype) -> None:
         if name in UNDEFINED or name in EXCEPTIONS or dtype not in info.supported_dtypes("cuda"):
             continue
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
+            ignore_warnings()
             for k, sample in zip(range(SAMPLES), info.sample_inputs("cuda", dtype, requires_grad=False)):
                 found = difference(info.op, (sample.input, tuple(sample.args), dict(sample.kwargs)), dtype)
                 if found is not None:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 import ingot
 from tests.gpu.checks import copied, doubled, error
 from tests.gpu.test_op_database import EXCEPTIONS, SHARDS, SHARE
+from tests.helpers import ignore_warnings
 from tests.op_database import UNDEFINED, op_infos
 from tests.op_gradients import dense, drawn_like, tracked
 
@@ -71,7 +72,7 @@ def differences(shard: int, dtype: torch.dtype) -> Iterator[tuple[str, int, str]
         if dtype not in info.supported_backward_dtypes("cuda"):
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            ignore_warnings()
             for k, sample in zip(range(SAMPLES), info.sample_inputs("cuda", dtype, requires_grad=True)):
                 found = difference(info, sample, dtype)
                 if found is not None:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ingot
 from tests import random_programs_indexing  # noqa: F401  (more statements)
+from tests.helpers import ignore_warnings
 from tests.random_gradients import Asked
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved
@@ -181,7 +182,7 @@ def agrees(same: Callable[..., None], tensors: Sequence[torch.Tensor], k: int) -
 @pytest.mark.parametrize("first", range(0, 80, 10))
 def test_random_programs(first: int) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        ignore_warnings()
         wrong = {seed: found for seed in range(first, first + 10) if (found := examine(seed, "cuda"))}
     ingot.reset()
     assert not wrong
@@ -189,7 +190,7 @@ def test_random_programs(first: int) -> None:
 
 def main(count: int, first: int = 0, seconds: int = 3600, device: str = "cuda") -> None:
     end, ran, skipped = time.monotonic() + seconds, 0, 0
-    warnings.simplefilter("ignore")
+    ignore_warnings()
     for seed in range(first, first + count):
         if time.monotonic() > end:
             break

@@ -1,5 +1,5 @@
-"""Iterators that existed before the call, over lists, tuples, ranges and dicts: what is left of them is read without
-taking anything from them, and what capture takes is taken for real after the graph has run."""
+"""Iterators that existed before the call, over lists, tuples, ranges, strings and dicts: what is left of them is read
+without taking anything from them, and what capture takes is taken for real after the graph has run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import DictIterator, DictValue, RangeIterator, SequenceIterator, SequenceValue
+from ingot.capture.values.containers import (
+    DictIterator,
+    DictValue,
+    RangeIterator,
+    SequenceIterator,
+    SequenceValue,
+    TupleValue,
+)
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -57,6 +64,14 @@ _LOOK_AHEAD = 2
 then compiled for all of them; who takes more is compiled for the place where the iterator stands."""
 
 
+_WALKED = (list, tuple, range, str, bytes)
+
+
+def _walked_by(sequence: Any) -> Any:
+    """The built-in type that an iterator goes by: what a subclass overrides is not asked."""
+    return next(cls for cls in _WALKED if isinstance(sequence, cls))
+
+
 @functools.cache
 def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
     """A function that gives the element `count` places ahead in a tuple, an empty one where there is none."""
@@ -69,7 +84,9 @@ def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
             place = state[0]
         else:  # it has said that there are no more
             return ()
-        return (sequence[place + count],) if place + count < len(sequence) else ()
+        walked = _walked_by(sequence)
+        there = place + count < walked.__len__(sequence)
+        return (walked.__getitem__(sequence, place + count),) if there else ()
 
     ahead.__name__ = f"ahead_{count}"
     return ahead
@@ -136,6 +153,34 @@ def wrap_sequence_iterator(session: Session, object_: Any, source: Source) -> Va
     if not isinstance(sequence, SequenceValue):
         raise session.unsupported(f"an iterator over {sequence.describe()}")
     return OutsideSequenceIterator(sequence, object_, source)
+
+
+class OutsideTextIterator(_LooksAhead, SequenceIterator):
+    """An iterator over a string or bytes. The whole of it is looked at when more than a few elements are taken."""
+
+    def __init__(self, object_: Any, source: Source) -> None:
+        SequenceIterator.__init__(self, TupleValue([], tuple))
+        self.object, self.source, self.taken, self.passed, self.settled = object_, source, 0, 0, False
+
+    def under(self, session: Session) -> Any:
+        return None
+
+    def settle(self, session: Session) -> None:
+        rest = session.wrap(_rest_of_text(self.object), DerivedSource(self.source, _rest_of_text))  # type: ignore[arg-type]
+        self.sequence = TupleValue([ConstantValue(element) for element in session.realize(rest).constant()], tuple)
+        self.position = self.passed
+
+
+def _rest_of_text(iterator: Any) -> str | bytes:
+    """What an iterator over a string or bytes has left."""
+    _, (text,), *position = iterator.__reduce__()
+    return _walked_by(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
+
+
+@wraps(*(type(iter(text)) for text in ("a", "\xe4", b"a")))
+def wrap_text_iterator(session: Session, object_: Any, source: Source) -> Value:
+    session.guard(source, Kind.TYPE, type(object_))
+    return OutsideTextIterator(object_, source)
 
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:

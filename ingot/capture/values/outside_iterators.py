@@ -21,6 +21,7 @@ from ingot.capture.values.iterators import (
     OutsideIterator,
     OutsideRangeIterator,
     OutsideSequenceIterator,
+    OutsideTextIterator,
 )
 from ingot.capture.values.wrap import wraps
 
@@ -47,7 +48,7 @@ def _taken_through(session: Session, inner: Any) -> Value | None:
     return element
 
 
-_INNER = (OutsideSequenceIterator, OutsideRangeIterator, OutsideDictIterator, _Outer)
+_INNER = (OutsideSequenceIterator, OutsideRangeIterator, OutsideTextIterator, OutsideDictIterator, _Outer)
 
 
 def _parts(iterator: Any) -> tuple[Any, ...]:
@@ -183,5 +184,5 @@ def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
     return made
 
 
-_WALKED: tuple[Any, ...] = ([], (), range(0), {}, {}.values(), {}.items())
+_WALKED: tuple[Any, ...] = ([], (), range(0), "a", "\xe4", b"", {}, {}.values(), {}.items())
 _KINDS = frozenset([enumerate, zip, reversed, *(type(iter(c)) for c in _WALKED), type(reversed([1]))])
