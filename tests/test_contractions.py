@@ -313,3 +313,34 @@ def test_precisions_by_backend():
         assert "matmul_precision" in ingot.explain(compiled)(X, W.t()).recompiles[0]
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def reads_before(x, w, h):
+    before = x * 2 - 0.25
+    x.copy_(F.linear(h, w) + h)
+    return before
+
+
+def reads_twice_before(x, w, h):
+    before, total = x.exp(), x.sum()
+    x.add_(h @ w)
+    return before, total
+
+
+def reads_before_and_behind(x, w, h):
+    before = x + 1
+    x.copy_(h @ w)
+    return before, x * 2
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (1, 3), (64, 64)], ids=str)
+@pytest.mark.parametrize("fn", [reads_before, reads_twice_before, reads_before_and_behind])
+def test_what_a_product_writes_is_read_before(fn, shape):
+    """A kernel that reads an argument runs before the product whose epilogue overwrites it, and is none of its own."""
+    w = torch.randn(shape[-1], shape[-1])
+    given = [torch.randn(shape), w, torch.randn(shape)]
+    ours, eager = [t.clone() for t in given], [t.clone() for t in given]
+    for _ in range(2):
+        found, expected = ingot.compile(fn, fullgraph=True)(*ours), fn(*eager)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-5)

@@ -231,7 +231,8 @@ class _Fusion:
             merged = False
             for k in sorted(set().union(*(self.users[name] for name in group.writes))):
                 other = self.groups[k]
-                if len(other.members) > 1 or self._path_between(group, other):
+                comes_before = k in group.before  # as what reads a buffer that the group goes on to write
+                if len(other.members) > 1 or comes_before or self._path_between(group, other):
                     continue
                 laid = laid_over_contraction(other.members[0], group.members)
                 if laid is not None:

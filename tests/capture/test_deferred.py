@@ -484,6 +484,29 @@ def test_warnings_that_are_errors() -> None:
             assert str(compiled(X)) == str(fn(X))
 
 
+@pytest.mark.parametrize("category", [UserWarning, DeprecationWarning, FutureWarning, Warning])
+def test_warnings_of_which_some_are_errors(category: Any) -> None:
+    """The graph is broken for those that are raised, and for no other."""
+
+    def fn(x):
+        try:
+            warnings.warn("given", category)  # noqa: B028
+        except Warning as error:
+            return x * 2, type(error)
+        return x, None
+
+    compiled = ingot.compile(fn, backend="eager")
+    for raised in (DeprecationWarning, RuntimeWarning, Warning):
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            warnings.filterwarnings("error", category=raised)
+            assert str(compiled(X)) == str(fn(X))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    breaks = [str(c.break_) for c in compiler.compilations if "raised as errors" in str(c.break_)]
+    assert len(breaks) == 1  # that `Warning` is raised; a subclass that is raised as well has the same guards
+
+
 # -- texts that show tensors -------------------------------------------------------------------------------------------
 
 

@@ -174,12 +174,15 @@ UNREALIZED[builtins.print] = print_
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 
-def _raises(filters: list[Any]) -> bool:
-    """Whether some warning would be raised as an error."""
-    return any(action == "error" for action, *_ in filters)
+@functools.lru_cache
+def _raises(category: type) -> Callable[[list[Any]], bool]:
+    """A function that tells whether some warning of a category would be raised as an error by such filters."""
 
+    def raises(filters: list[Any]) -> bool:
+        return any(action == "error" and issubclass(category, of) for action, _, of, *_ in filters)
 
-_FILTERS = DerivedSource(GlobalSource(vars(warnings), "filters"), _raises)
+    raises.__name__ = f"{category.__name__} is raised by"
+    return raises
 
 
 def _warn_as_from(
@@ -198,10 +201,6 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported("side effect: warnings.warn with other arguments than it knows")
     if session.effects.is_changed(warnings.filters) or session.effects.fields(vars(warnings)) is not None:
         raise session.unsupported("side effect: warnings.warn, where the filters of warnings were changed")
-    if _raises(warnings.filters):  # type: ignore[arg-type]
-        session.guard(_FILTERS, Kind.EQUALS, True)
-        raise session.unsupported("side effect: warnings.warn, where warnings are raised as errors")
-    session.guard(_FILTERS, Kind.EQUALS, False)
     level = session.known(given["stacklevel"]) if "stacklevel" in given else 1
     frames = user_frames(session)
     if not isinstance(level, int) or level > len(frames) or not _calls_are_frames(frames[: max(level, 1) - 1]):
@@ -212,11 +211,17 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     source = given.get("source", NONE)
     if not is_none(session, source):
         raise session.unsupported("side effect: warnings.warn with a source")
+    category = _category(session, message, category)
+    raises = _raises(category)
+    is_raised = raises(warnings.filters)  # type: ignore[arg-type]
+    session.guard(DerivedSource(GlobalSource(vars(warnings), "filters"), raises), Kind.EQUALS, is_raised)
+    if is_raised:
+        raise session.unsupported("side effect: warnings.warn, where such warnings are raised as errors")
     operation = Operation(
         _warn_as_from,
         (
             message,
-            ConstantValue(_category(session, message, category)),
+            ConstantValue(category),
             NONE,
             ConstantValue(frame.program.code.co_filename),
             ConstantValue(frame.line),
