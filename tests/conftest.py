@@ -9,6 +9,7 @@ import os
 import pytest
 
 from ingot.native import _native
+from tests.long import leave_sweeps
 
 os.environ["INGOT_CACHE_DIR"] = ""  # nothing is kept from one run to the next
 
@@ -23,3 +24,8 @@ def nothing_older_is_walked():
     """A worker of pytest holds millions of objects, and the tests of lifetimes collect thousands of times."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_sweeps(items)

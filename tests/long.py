@@ -1,16 +1,155 @@
-"""Tests that `make test` leaves to `make test-long`: fuzzers, many ranks, other compilers, sweeps that a part stands
-for. `pytest -m ""` runs all."""
+"""Tests that `make test` leaves to `make test-long`: fuzzers, many ranks, other compilers, and most cases of the
+sweeps that take longest. `pytest -m ""` runs all."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 long = pytest.mark.long
 
+SWEEPS: dict[str, dict[str, int]] = {
+    "capture/test_asked_classes": {"given": 4, "made": 4},
+    "capture/test_exception_attributes": {"exceptions": 5},
+    "capture/test_exception_contexts": {"contexts": 3},
+    "capture/test_iterables": {
+        "iterators_that_are_made_again": 3,
+        "of_what_the_program_makes": 20,
+        "of_what_was_there_before": 3,
+    },
+    "capture/test_method_calls": {"methods": 5, "operators": 5},
+    "capture/test_outside_iterators": {"an_iterator_over_text_that_is_given": 4},
+    "capture/test_overrides": {"overridden_methods": 5},
+    "capture/test_partials": {"partials": 3},
+    "capture/test_sorting": {"the_same_comparisons_in_the_same_order": 4},
+    "capture/test_tensor_attributes": {"attributes_are_eagers": 5},
+    "codegen/test_attention": {
+        "against_the_oracle": 11,
+        "logarithms_of_the_sums": 6,
+        "of_symbolic_sizes": 7,
+    },
+    "codegen/test_attention_backward": {"against_the_oracle": 5, "of_symbolic_sizes": 2},
+    "codegen/test_contraction": {
+        "rows_whose_steps_lie_far_apart_are_copied": 4,
+        "short_sums_around_which_a_loop_runs": 3,
+        "sizes_and_layouts": 8,
+    },
+    "codegen/test_half": {"chains_round_where_eager_does": 2},
+    "codegen/test_kernels": {"flat_in_every_dtype": 3, "reductions": 6},
+    "codegen/test_prepack": {"the_bits_are_those_without": 7},
+    "codegen/test_scalar": {"exact": 2},
+    "codegen/test_strided": {"loads": 7, "loads_side_by_side": 4, "stores": 14},
+    "codegen/test_transposes": {"transposes_of_every_dtype": 17},
+    "codegen/triton/test_images": {"windows_of_channels": 4},
+    "codegen/triton/test_models": {"networks_compile": 2},
+    "codegen/triton/test_module": {"both_forms_compile": 2},
+    "codegen/triton/test_products": {"interpreted_sums_in_parts": 2, "products_compile": 2},
+    "explain/test_trial": {"right_programs": 4},
+    "graph/test_einsum": {"sizes_that_vary": 6},
+    "graph/test_matmul": {"sizes_that_vary": 4},
+    "graph/test_parts": {"levels_and_modes_are_entered_in_their_order": 9},
+    "loops/test_convolution_backward": {"what_is_kept_lies_as_it_is_read": 2},
+    "loops/test_index_checks": {
+        "an_error_is_handled_behind_a_write": 10,
+        "an_index_out_of_range": 20,
+    },
+    "loops/test_sampling": {"sampled": 11},
+    "loops/test_scans": {"scans": 7},
+    "native/test_recorder": {"gradients_that_come_in": 3},
+    "native/test_shortcuts": {"random_changes_against_the_oracle": 6},
+    "runtime/test_training_memory": {"a_step_holds_no_more_than_eagers": 2},
+    "schedule/test_offsets": {"values": 3},
+    "test_aliasing_functions": {"eager_is_the_oracle": 18},
+    "test_aliasing_hooks": {"eager_is_the_oracle": 9},
+    "test_attention": {"masks_of_written_out_forms": 3},
+    "test_compiled_backward_sizes": {"formulas": 8},
+    "test_contractions": {"layouts": 4, "pointwise_consumers_run_on_the_finished_tile": 3},
+    "test_dynamic_shapes": {
+        "gradients_of_what_libraries_have_kernels_for": 8,
+        "programs_of_an_integer": 2,
+        "with_gradients": 5,
+    },
+    "test_effectful_ops": {"what_acts_keeps_its_place_among_lookups": 4},
+    "test_endurance": {"four_threads_of_a_thousand_shapes_each": 4},
+    "test_errors_of_data": {"all_that_is_done_around_it": 6, "readers_that_look_at_nothing": 7},
+    "test_failures": {"good_variants_stay_and_the_like_is_tried_again": 4},
+    "test_found_op_calls": {
+        "layout_of_roll": 2,
+        "scaled_by_a_power_of_two": 4,
+        "seen_as_another_type": 2,
+    },
+    "test_func_transforms": {
+        "an_interrupted_trace_leaves_the_levels": 2,
+        "values_and_gradients": 6,
+    },
+    "test_hostile_names": {"files": 3, "functions": 4, "names_of_what_is_given": 4},
+    "test_integers_that_vary": {"a_truth_value_beside_an_integer_that_varies": 10},
+    "test_interruptions": {
+        "right_behind_the_acquisition_of_llvmlites_lock": 2,
+        "what_a_handler_raises_reaches_the_program": 8,
+    },
+    "test_mapped_functions": {"under_transforms_that_differentiate": 3, "under_vmap": 10},
+    "test_op_database": {"a_part_of_the_database": 3},
+    "test_optimizers": {
+        "fused_steps_of_scaled_gradients": 2,
+        "no_break_and_few_kernels": 5,
+        "steps_are_as_exact_as_eagers": 6,
+    },
+    "test_random_effectful_programs": {"random_effectful_programs": 2},
+    "test_random_functions": {"eager_is_the_oracle": 3},
+    "test_random_programs": {"random_programs": 6},
+    "test_random_python": {"random_python": 6, "random_python_compiled": 3},
+    "test_random_shapes": {"random_programs_at_several_shapes": 6},
+    "test_reached_inputs": {"a_backward_goes_where_eagers_does": 17},
+    "test_recomputed_values": {
+        "choices_in_a_checkpoint": 5,
+        "functions_in_kernels_of_many_shapes": 10,
+    },
+    "test_shape_guards": {
+        "the_guards_are_those_that_a_person_would_derive": 2,
+        "what_the_guards_accept_is_right_and_the_rest_is_refused": 3,
+    },
+    "test_symbolic_rules": {"gradients_of_products_of_sizes_that_may_be_1": 2},
+    "test_torch_compiles": {"torch_compile_sees_nothing_of_ingots": 5},
+    "test_training": {"models": 3},
+    "test_training_checkpoints": {"gradients": 3, "reentrant": 2},
+    "test_training_hooks": {"second_derivatives": 3},
+    "test_training_kernels": {"gradients_of_attention_go_no_further_from_float64_than_eagers": 3},
+    "test_training_parts": {
+        "each_choice_of_inputs": 6,
+        "each_choice_of_outputs": 5,
+        "one_after_the_other": 2,
+        "what_the_gradients_keep_is_told_by_its_value": 7,
+    },
+    "test_training_random": {"ten_steps_draw_the_numbers_of_eager": 15},
+    "test_training_step": {
+        "a_scaler_of_gradients": 4,
+        "a_step_is_one_graph": 5,
+        "a_step_that_is_not_taken": 4,
+    },
+    "test_training_written": {"an_input_becomes_a_result": 7},
+    "test_truth_of_data": {"uses": 2},
+    "test_vmap_numbers": {"numbers_beside_tensors_without_dimensions": 15},
+    "test_windows_on_storage": {"windows": 60},
+    "test_writes_to_data": {"eager_is_the_oracle": 5},
+    "test_written_results": {"results_may_be_written": 2},
+    "test_zoo_training": {"models_of_the_zoo": 2},
+}
+"""By file and test, without `tests/` and `test_`: `make test` runs the first of so many cases. Chosen by the time that
+they take (`pytest --durations 0`)."""
 
-def mostly_long(values: Iterable[Any], every: int) -> list[Any]:
-    """The values of a sweep: one of so many in `make test`, the others in `make test-long`."""
-    return [value if k % every == 0 else pytest.param(value, marks=long) for k, value in enumerate(values)]
+
+def leave_sweeps(items: Iterable[pytest.Item]) -> None:
+    """Marks most cases of the sweeps among collected tests as long."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("long") is not None:
+            continue
+        file = item.nodeid.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+        name = item.originalname.removeprefix("test_")
+        every = SWEEPS.get(file, {}).get(name, 1)
+        if seen[file, name] % every:
+            item.add_marker(long)
+        seen[file, name] += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingot.torch_private import ATTRIBUTES, MARKS
+from tests.long import SWEEPS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ingot"
@@ -197,3 +198,11 @@ def test_what_the_rule_of_private_names_sees():
     )
     found = ["torch._a", "torch._b.c", "torch.d._e", "torch._g", "torch.h._i", "nn._k", "x._l"]
     assert sorted(private_names(tree, {"_own"})) == sorted(found)
+
+
+@pytest.mark.parametrize("file", SWEEPS)
+def test_sweeps_are_there(file: str) -> None:
+    """Each test of which `make test` runs a part."""
+    text = (ROOT / "tests" / f"{file}.py").read_text()
+    found = {n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)}
+    assert {f"test_{name}" for name in SWEEPS[file]} <= found

@@ -20,7 +20,6 @@ import ingot
 from ingot.compiler import Compiler
 from tests import random_programs_indexing  # noqa: F401  (more statements)
 from tests.helpers import ignore_warnings
-from tests.long import mostly_long
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved, within_rounding
 
@@ -177,7 +176,7 @@ def check(program: RandomProgram) -> tuple[Compiler, bool]:
     return compiler, magnifies
 
 
-@pytest.mark.parametrize("first", mostly_long(range(0, 150, 10), 3))
+@pytest.mark.parametrize("first", range(0, 150, 3))
 def test_random_programs(first: int) -> None:
     for seed in range(first, first + 10):
         check(random_program(seed))

@@ -31,7 +31,6 @@ import ingot
 from ingot.collection import paused_collection
 from ingot.compiler import Compiler
 from tests.helpers import ignore_warnings
-from tests.long import mostly_long
 from tests.matching import Matcher, Mismatch
 from tests.random_python import RandomPython, random_python
 
@@ -190,7 +189,7 @@ def no_log() -> Any:
         logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("first", mostly_long(range(0, 150, 10), 3))
+@pytest.mark.parametrize("first", range(0, 150, 3))
 def test_random_python(first: int) -> None:
     for seed in range(first, first + 10):
         assert check(random_python(seed)).restless == "", seed

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ingot
-from tests.long import mostly_long
 
 STEPS = 10
 
@@ -187,7 +186,7 @@ def eager(function: Any) -> Any:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("arrange", [together, apart])
-@pytest.mark.parametrize("name", mostly_long(MODELS, 3))
+@pytest.mark.parametrize("name", MODELS)
 def test_ten_steps_draw_the_numbers_of_eager(name, arrange, optimizer):
     found = []
     for wrap in (eager, ingot.compile):

@@ -17,7 +17,6 @@ from torch import Tensor
 
 import ingot
 from tests.effectful_ops import noted
-from tests.long import mostly_long
 
 
 def along(x: Tensor, i: Tensor, d: int) -> Tensor:
@@ -80,7 +79,7 @@ def outcome(function: Callable[..., Any], *args: Any) -> str:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
-@pytest.mark.parametrize("call", mostly_long(CALLS, 5))
+@pytest.mark.parametrize("call", CALLS)
 def test_an_index_out_of_range(call: str, dtype: torch.dtype) -> None:
     """For each shape, dimension, type of index and index: an error as in eager, or none."""
 
