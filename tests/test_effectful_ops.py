@@ -359,6 +359,12 @@ def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
         noted(y)
         return y, z
 
+    def shared(x, i):
+        v = x * 2
+        look_up(v, i)
+        noted(x)
+        return v + 1, torch.arange(4.0)[v.long() % 4 + i.min()]
+
     def written(x, i):
         noted(x)
         y = look_up(x, i)
@@ -366,7 +372,7 @@ def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
         x.mul_(2)
         return y.sum()
 
-    for program in (fused, unused, several, written):
+    for program in (fused, unused, several, shared, written):
         compiled = ingot.compile(program, dynamic=dynamic)
         for indices in ([0, 1], [1, 7], [1, 1], [7, 0]):
             outcomes = []

@@ -570,11 +570,11 @@ class Semantics:
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
 
     def _content_of(self: Session, value: BuiltinObject) -> Any:  # type: ignore[misc]
-        """What an instance holds, nothing where that is not known."""
+        """What an instance holds, nothing, or zero, where that is not known."""
         try:
             return self.known(value.content)
         except Unsupported:
-            return ()
+            return plain_base(value.python_type())()
 
     def really(self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:  # type: ignore[misc]
         """What a pure function gives for real. Where an argument is not known, it is only called to see whether it

@@ -134,8 +134,10 @@ class Session(Semantics, Reading):
         self.steps += 1
 
     def stop(self) -> NoReturn:
-        """Ends the capture before the instruction `stop_at`."""
+        """Ends the capture before the instruction `stop_at`, which is one of the outermost loop's."""
         if self.stop_at < STEP_LIMIT:
+            if self.steps != self.step_of_outermost:
+                raise self.unsupported("capturing the same call twice ran other instructions", skip=True)
             raise Stop()
         raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", skip=True)
 

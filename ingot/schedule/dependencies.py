@@ -97,10 +97,10 @@ def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
 
 
 def may_fail(node: Node) -> bool:
-    """Whether a loop nest checks an index that it loads, or a call is made for what it may raise."""
+    """Whether a loop nest checks an index that it loads, or a call may raise for what it gets, or is made for that."""
     if isinstance(node, Compute):
         return any(i.op == "indirect" and i.attrs[2].possible for i in node.body.instructions)
-    return not node.writes()
+    return not node.writes() or isinstance(node, Library) and node.may_raise
 
 
 def _disjoint_pieces(first: Node, second: Node) -> bool:

@@ -419,6 +419,33 @@ def test_a_cached_function_is_called_behind_writes_that_it_does_not_read() -> No
     assert world["calls"] == 4
 
 
+@pytest.mark.parametrize("length", range(4))
+def test_a_break_behind_a_cached_function_is_where_it_was_found(length: int) -> None:
+    """The result is held when the capture starts over, which counts as many instructions all the same."""
+
+    @functools.cache
+    def cached(n):
+        for i in range(length):
+            n += i
+        return n
+
+    def numbers(x):
+        yield x
+        time.time()
+        yield x + 1
+
+    def program(x):
+        number = cached(3)
+        first, *others = numbers(x)
+        return first * number, others, time.time() > 0, x + (number - 1)
+
+    compiled = ingot.compile(program, backend="eager")
+    assert str(compiled(X)) == str(program(X))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    assert all(c.skipped is None for c in compiler.compilations)
+
+
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 

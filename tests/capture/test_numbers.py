@@ -578,3 +578,36 @@ def test_integers_that_are_no_sizes() -> None:
                 compiled(x, given)
         else:
             assert_same(compiled(x, given), expected)
+
+
+class Scale(float):
+    pass
+
+
+class Count(int):
+    pass
+
+
+@pytest.mark.parametrize("operation", [operator.or_, operator.matmul, operator.lshift, operator.and_])
+@pytest.mark.parametrize("cls", [Scale, Count])
+def test_a_number_of_the_datas_in_a_subclass_knows_no_other_operators(cls: Any, operation: Any) -> None:
+    """The error is Python's, where what the instance holds is only known when the graph runs."""
+
+    def program(x: torch.Tensor) -> Any:
+        number = cls(x.sum() * 2)
+        said = []
+        for other in (number, 1.5, None, [1]):
+            for pair in ((number, other), (other, number)):
+                try:
+                    said.append(operation(*pair))
+                except TypeError as error:
+                    said.append(str(error))
+        return x + 1, said
+
+    compiled = ingot.compile(program)
+    with torch.no_grad():
+        for x in (torch.ones(2), torch.ones(2), torch.zeros(2)):
+            assert str(compiled(x)) == str(program(x))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    assert not [c.skipped for c in compiler.compilations if "internal error" in str(c.skipped)]

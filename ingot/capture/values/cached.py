@@ -57,6 +57,7 @@ class CachedFunction(Value):
             return session.call(self.inner(session), args, kwargs)
         hit, why = self._hit(session, args, kwargs)
         if hit is None or not hit.is_there():
+            before = session.steps
             mark, steps, written = session.effects.mark(), session.graph.steps, bool(session.effects)
             result = session.call(self.inner(session), args, kwargs)
             shown = session.effects.since(mark)
@@ -67,6 +68,7 @@ class CachedFunction(Value):
             if shown != 0 or session.graph.steps > steps or written and not hit.would_give(result):
                 raise session.unsupported(f"{self.inner(session).describe()} is cached, and more than pure Python")
             hit.fill(self.object)
+            session.steps = before  # a capture that starts over finds the result, and counts as many instructions
         assert self.source is not None
         return session.wrap(hit(self.object), DerivedSource(self.source, hit))
 
