@@ -450,3 +450,29 @@ def test_multi_head_attention(need_weights):
         torch.testing.assert_close(compiled(x), layer(x, x, x, need_weights=need_weights))
         names = [kernel.name for kernel in ingot.explain(compiled)(x).kernels]
     assert ("attention" in names) == (not need_weights)
+
+
+@pytest.mark.parametrize("padding", [None, torch.bool, torch.float32], ids=str)
+@pytest.mark.parametrize("masked", [None, torch.bool, torch.float32], ids=str)
+def test_masks_of_a_layer_are_no_break(masked, padding):
+    """What torch asks about the types of masks is answered, whether there is one or none."""
+    layer, x = torch.nn.MultiheadAttention(8, 2).eval(), r(5, 3, 8)
+    if masked is not None:
+        masked = torch.ones(5, 5).triu(1).bool() if masked is torch.bool else r(5, 5)
+    if padding is not None:
+        padding = torch.zeros(3, 5).bool() if padding is torch.bool else r(3, 5)
+
+    def program(x):
+        return layer(x, x, x, attn_mask=masked, key_padding_mask=padding)
+
+    with torch.no_grad():
+        torch.testing.assert_close(ingot.compile(program, fullgraph=True)(x), program(x), rtol=1e-5, atol=1e-5)
+
+
+def _asks_of_types(x):
+    return [getattr(torch.nn.functional, name)(x) for name in ("_none_or_dtype", "_is_integer")]
+
+
+def test_what_torchs_functions_tell_of_tensors():
+    """They are captured line by line where they give no tensor."""
+    assert ingot.compile(_asks_of_types, fullgraph=True)(r(2)) == _asks_of_types(r(2))

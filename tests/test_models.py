@@ -131,14 +131,15 @@ def test_counting_runs_the_graph() -> None:
     assert (backend.counts.graphs, backend.counts.nodes, backend.counts.aten) == (1, 2, 2)
 
 
-def has_transformers() -> bool:
-    """Whether the release is there that docs/models.md was written with, or a later one: models differ between them."""
-    if importlib.util.find_spec("transformers") is None:
+def has_the_models() -> bool:
+    """Whether the release is there that docs/models.md was written with, or a later one, as models differ between
+    them, and scipy, which one of them needs."""
+    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("scipy") is None:
         return False
     return Version(importlib.metadata.version("transformers")) >= Version("5.23")
 
 
-@pytest.mark.skipif(not has_transformers(), reason="transformers 5.23 or newer is not installed")
+@pytest.mark.skipif(not has_the_models(), reason="transformers 5.23 or newer, or scipy, is not installed")
 def test_the_models_are_captured_whole() -> None:
     broken = {}
     with torch.no_grad():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture import polyfills
+from ingot.capture.answers import NoTensors
 from ingot.capture.bytecode import program_of
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.session import SPECIAL_FUNCTIONS
@@ -140,9 +141,12 @@ class TorchFunction(Value):
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
         except NotConstant as unknown:
-            if self.fallback is not None:
-                return session.inline(self.fallback, args, kwargs)  # type: ignore[arg-type]
-            raise session.unsupported(f"{self.describe()} is given {unknown.args[0].describe()}") from None
+            if self.fallback is None:
+                raise session.unsupported(f"{self.describe()} is given {unknown.args[0].describe()}") from None
+        except NoTensors:
+            if self.fallback is None:
+                raise
+        return session.inline(self.fallback, args, kwargs)  # type: ignore[arg-type]
 
 
 def _answer(session: Session, function: Any, source: Source) -> Value | None:
