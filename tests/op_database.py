@@ -92,6 +92,10 @@ EITHER_ZERO = frozenset(("fmax", "fmin"))
 PEAK_OF_WINDOWS = 1.0
 # What cannot be run at the edges of the types.
 NO_EDGES = {"lcm": "eager divides the least integer by -1, which ends the process"}
+# What eager itself gets wrong in other layouts, by torch 2.15: its results differ from float64.
+ONLY_AS_GIVEN = {
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "results with gaps in their last dimension"
+}
 
 
 def op_infos() -> dict[str, Any]:
@@ -217,13 +221,15 @@ def samples(info: Any, dtype: torch.dtype, most: int | None) -> list[Call]:
     return listed
 
 
-def variants(calls: list[Call], kind: str, with_edges: bool = True) -> Iterator[tuple[str, Call]]:
+def variants(
+    calls: list[Call], kind: str, with_edges: bool = True, relaid_too: bool = True
+) -> Iterator[tuple[str, Call]]:
     """Each call as it is and in other layouts; the first of a pointwise op or a reduction also with no elements and
     without dimensions."""
     for k, call in enumerate(calls):
         yield f"sample {k}", call
-        names = list(LAYOUTS)
-        for name in names if k < ALL_LAYOUTS else [names[k % len(names)]]:
+        names = list(LAYOUTS) if relaid_too else []
+        for name in names if k < ALL_LAYOUTS else names[k % len(LAYOUTS) :][:1]:
             relaid = _relaid(call, LAYOUTS[name])
             if relaid is not None:
                 yield f"sample {k}, {name}", relaid
@@ -311,7 +317,8 @@ def _run_samples(row: Row, info: Any, dtype: torch.dtype, most: int | None) -> N
         row.left[f"the database has no samples: {type(error).__name__}"] += 1
         return
     compiled: dict[str, Any] = {}
-    for k, (label, call) in enumerate(variants(calls, row.category, row.name not in NO_EDGES)):
+    relaid_too = row.name not in ONLY_AS_GIVEN
+    for k, (label, call) in enumerate(variants(calls, row.category, row.name not in NO_EDGES, relaid_too)):
         where = f"{row.name} {short(dtype)} {label}"
         with _QuickCode(k > 0):
             _run_call(row, info.op, call, where, compiled)
