@@ -9,6 +9,7 @@ import torch
 from torch._library.effects import EffectType
 
 import ingot
+from ingot.compiler import Compiler
 from ingot.graph.foreign import _TRITON_KERNELS
 from ingot.loops.side_effects import has_effect
 from tests.effectful_ops import (
@@ -504,3 +505,84 @@ def test_an_op_that_reads_a_layout_it_did_not_predict():
 
     assert torch.equal(ingot.compile(program)(torch.ones(2, 3)), program(torch.ones(2, 3)))
     assert seen[0] == (3, 1)
+
+
+def _branch_not_taken(x, flag):
+    try:
+        y = _refuses(x, 2.0)
+    finally:
+        if flag is not None:
+            noted(x - 1)
+    return y + 1
+
+
+def _of_torch_inside_one(x, flag):
+    try:
+        with torch.no_grad():
+            y = _refuses(x, 2.0)
+    finally:
+        if flag:
+            noted(x - 1)
+    return y + 1
+
+
+def _one_in_another(x, flag):
+    try:
+        try:
+            y = _refuses(x, 2.0)
+        finally:
+            if flag:
+                noted(x - 1)
+    finally:
+        if not flag:
+            pass
+        else:
+            noted(x - 2)
+    return y
+
+
+def _of_torch_inside_a_handler(x, flag):
+    try:
+        with torch.no_grad():
+            return _refuses(x, 2.0)
+    except _Refused:
+        noted(x - 1)
+        return x
+
+
+def _returns(x, flag):
+    try:
+        return _refuses(x, 2.0)
+    finally:
+        if not flag:
+            return x - 3  # noqa: B012
+
+
+_HANDLERS = {
+    _branch_not_taken: (None, 0),
+    _of_torch_inside_one: (False, 0),
+    _one_in_another: (False, 0),
+    _of_torch_inside_a_handler: (None, 1),
+    _returns: (False, 1),
+}
+
+
+@pytest.mark.parametrize("program", _HANDLERS)
+def test_handlers_around_what_acts(program):
+    """What acts stays in the graph where its error would only go on, as through a `finally` that does nothing."""
+    idle, least = _HANDLERS[program]
+    for flag in (idle, True):
+        compiled = ingot.compile(program)
+        for most in (1.0, 9.0, 1.0, 9.0):
+            outcomes = []
+            for function in (program, compiled):
+                LOG.clear()
+                try:
+                    result = function(torch.tensor([0.0, most]), flag)
+                except _Refused as error:
+                    result = type(error)
+                outcomes.append((str(result), list(LOG)))
+            assert outcomes[0] == outcomes[1], (flag, most)
+        breaks = [c for c in Compiler.of(compiled).compilations if c.break_ is not None]
+        if flag is idle:
+            assert bool(breaks) == bool(least), [str(c.break_) for c in breaks]
