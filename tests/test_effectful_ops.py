@@ -291,6 +291,16 @@ def _(x: torch.Tensor, most: float) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+def _outcome(function, *args):
+    """What a call gives or raises, as text, and what was logged."""
+    LOG.clear()
+    try:
+        result = function(*args)
+    except (_Refused, IndexError) as error:
+        result = type(error)
+    return str(result), list(LOG)
+
+
 def _refused(x):
     noted(x + 1)
     y = _refuses(x, 2.0)
@@ -395,15 +405,7 @@ def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
 def test_errors_come_once_and_at_their_place(program):
     compiled = ingot.compile(program)
     for most in (1.0, 9.0, 1.0, 9.0):
-        outcomes = []
-        for function in (program, compiled):
-            LOG.clear()
-            try:
-                result = function(torch.tensor([0.0, most]))
-            except (_Refused, IndexError) as error:
-                result = type(error)
-            outcomes.append((str(result), list(LOG)))
-        assert outcomes[0] == outcomes[1]
+        assert _outcome(program, torch.tensor([0.0, most])) == _outcome(compiled, torch.tensor([0.0, most]))
 
 
 def test_a_missing_formula_is_eagers_error():
@@ -574,15 +576,8 @@ def test_handlers_around_what_acts(program):
     for flag in (idle, True):
         compiled = ingot.compile(program)
         for most in (1.0, 9.0, 1.0, 9.0):
-            outcomes = []
-            for function in (program, compiled):
-                LOG.clear()
-                try:
-                    result = function(torch.tensor([0.0, most]), flag)
-                except _Refused as error:
-                    result = type(error)
-                outcomes.append((str(result), list(LOG)))
-            assert outcomes[0] == outcomes[1], (flag, most)
+            given = torch.tensor([0.0, most])
+            assert _outcome(program, given, flag) == _outcome(compiled, given, flag), (flag, most)
         breaks = [c for c in Compiler.of(compiled).compilations if c.break_ is not None]
         if flag is idle:
             assert bool(breaks) == bool(least), [str(c.break_) for c in breaks]
