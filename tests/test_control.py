@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -236,6 +239,33 @@ class TestTorchsOwnMarks:
         tracked = ingot.compile(lambda x: (x * 0 + torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling()))
         assert_same(tracked(X), (X * 0 + 1, False))
         assert not torch.compiler.is_compiling()
+
+
+def marks_of_one_function():
+    """Calls disabled functions that share the code of torch.compile's wrapper with one that is not heeded."""
+    unheeded = torch.compiler.disable(lambda match: "b")
+    unheeded.__module__ = "torch.optim.sgd"
+    given = []
+
+    def inside(x):
+        return x.sin() if x.sum() > 0 else x.cos()
+
+    @torch.compiler.disable
+    def marked(x):
+        return inside(x)
+
+    def calls(match):
+        given.append(marked(X.clone().requires_grad_()).grad_fn)
+        return "c"
+
+    assert_same(ingot.compile(lambda x: (re.sub("a", unheeded, "aa"), x + 2))(X), ("bb", X + 2))
+    assert_same(ingot.compile(lambda x: (re.sub("a", calls, "a"), x + 2))(X), ("c", X + 2))
+    assert [type(function).__name__ for function in given] == ["SinBackward0"]
+
+
+def test_marks_of_one_function():
+    """What is decided of a code object is decided once in a process."""
+    subprocess.run([sys.executable, "-c", "from tests import test_control as t; t.marks_of_one_function()"], check=True)
 
 
 class TestInsideACompiledFunction:

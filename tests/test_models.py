@@ -131,10 +131,6 @@ def test_counting_runs_the_graph() -> None:
     assert (backend.counts.graphs, backend.counts.nodes, backend.counts.aten) == (1, 2, 2)
 
 
-BREAKS = {"Mixtral"}
-"""Those with a custom op inside a `finally` that calls functions, of which docs/limits.md tells."""
-
-
 def has_the_models() -> bool:
     """Whether the release is there that docs/models.md was written with, or a later one, as models differ between
     them, and scipy, which one of them needs."""
@@ -149,7 +145,6 @@ def test_the_models_are_captured_whole() -> None:
     with torch.no_grad():
         for name in model_zoo.MODELS:
             counts = count(ingot.compile, ingot_breaks, Case.of(name))
-            whole = counts.graphs == 1 or name in BREAKS
-            if not whole or (counts.again, counts.problem) != (0, "") or "WRONG" in counts.difference:
+            if (counts.graphs, counts.again, counts.problem) != (1, 0, "") or "WRONG" in counts.difference:
                 broken[name] = counts
     assert not broken

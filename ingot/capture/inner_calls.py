@@ -45,6 +45,8 @@ def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations:
 
 def _call(function: FunctionType, *parameters: Any) -> Any:
     """What a call of the user's gives, or NULL for a frame that is to run as it is."""
+    if why_disabled(function):
+        return _call_disabled(function, *parameters)
     continuations = getattr(_thread, "continuations", None)
     if continuations is None or runs_eager() or not _may_have_tensors(function, parameters):
         return _native.NULL
@@ -99,16 +101,25 @@ def _call_disabled(function: FunctionType, *parameters: Any) -> Any:
     return call_eager(function, *args, **kwargs, **(starred.pop() if starred else {}))
 
 
+def _call_if_disabled(function: FunctionType, *parameters: Any) -> Any:
+    """What a call of a function of torch's own gives that may stay in eager, or NULL."""
+    return _call_disabled(function, *parameters) if why_disabled(function) else _native.NULL
+
+
 def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
-    """Decides about a code object that was not met before."""
+    """Decides about a code object that was not met before. Marks are of one function, and others may share its code:
+    they are looked for at each call."""
     code, module = function.__code__, function.__globals__.get("__name__", "")
     if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(code) or code is DISABLED_CODE:
         return None
-    if why_disabled(function):
-        return _call_disabled
     if module.startswith("torch.nn.modules.") and code.co_name == "forward":  # tensor work, as in the user's modules
         return _call
-    return None if is_trusted(module) or module.partition(".")[0] == "ingot" else _call
+    if not is_trusted(module) and module.partition(".")[0] != "ingot":
+        return _call
+    return _call_if_disabled if module == _WRAPPERS or why_disabled(function) else None
 
+
+_WRAPPERS = "torch._dynamo.eval_frame"
+"""The module of the functions that torch.compile puts around others: all have the same code."""
 
 _native.set_frame_handler(_on_frame)

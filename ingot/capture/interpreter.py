@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import Handler, Program
@@ -86,55 +85,6 @@ class InterpreterFrame:
         program = self.program
         return _place(program.code.co_filename, program.instructions[max(self.index - 1, 0)].line)
 
-    @property
-    def handles_errors(self) -> bool:
-        """Whether something is done here about an error of the instruction that runs."""
-        handler = self.program.written_handler_at(self.index - 1)
-        while handler is not None:
-            goes_on = self._goes_on(handler)
-            if goes_on is None:
-                return True
-            handler = self.program.written_handler_at(goes_on)
-        return False
-
-    def _goes_on(self, handler: Handler) -> int | None:
-        """The instruction with which a handler lets any error go on, if it does nothing before: a `finally` whose
-        branches are not taken, torch's context managers, what the compiler puts around a generator. Else None."""
-        instructions, index = self.program.instructions, handler.target
-        tested: Any = None
-        while True:
-            op, arg = instructions[index].op, instructions[index].arg
-            index += 1
-            if op == "RERAISE":
-                return index - 1
-            if op == "WITH_EXCEPT_START":
-                if not self._leaves_torchs(self.stack[handler.depth - 1]):
-                    return None
-                tested = ConstantValue(False)
-            elif op == "LOAD_FAST":
-                tested = self.slots[arg]
-            elif op in _TESTS:
-                if type(getattr(tested, "object", tested)) not in (bool, type(None)):
-                    return None
-                tested = self.session.realize(tested)  # guarded, as the way without an error does in any case
-                if type(tested) is not ConstantValue:
-                    return None
-                if _TESTS[op](tested.object):
-                    if arg < index:
-                        return None  # a loop
-                    index = arg
-            elif op not in _PASSES:
-                return None
-
-    def _leaves_torchs(self, exit_: Value) -> bool:
-        """Whether the `__exit__` of a context manager is of torch's, none of which handles an error."""
-        if type(exit_) is LazyValue:
-            if type(exit_.object) is not MethodType:
-                return False  # of a class written in C: that it may handle errors is not worth a guard
-            exit_ = self.session.realize(exit_)
-        function = self.session.realize(getattr(exit_, "function", exit_))
-        return getattr(function, "namespace", {}).get("__name__", "").startswith("torch.")
-
     def pop(self) -> Value:
         """The top of the stack, to be used: its nature is guarded."""
         value = self.stack.pop()
@@ -179,17 +129,6 @@ class InterpreterFrame:
         self.push(raised.value)
         self.index = handler.target
         return True
-
-
-_TESTS: dict[str, Callable[[bool | None], bool]] = {
-    "POP_JUMP_IF_TRUE": lambda value: bool(value),
-    "POP_JUMP_IF_FALSE": lambda value: not value,
-    "POP_JUMP_IF_NONE": lambda value: value is None,
-    "POP_JUMP_IF_NOT_NONE": lambda value: value is not None,
-}
-_PASSES = frozenset(
-    {"PUSH_EXC_INFO", "STOPITERATION_ERROR", "TO_BOOL", "COPY", "SWAP", "POP_TOP", "POP_EXCEPT", "NOP"}
-)
 
 
 def run_chain(session: Session, frames: list[InterpreterFrame], raised: Value | None) -> Value:

@@ -13,6 +13,7 @@ import torch
 from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
+from ingot.capture.error_paths import leaves_no_trace
 from ingot.capture.guards import MISSING, Kind, Plausible, Varying
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.reading import Reading
@@ -149,8 +150,8 @@ class Session(Semantics, Reading):
 
     @property
     def handles_errors(self) -> bool:
-        """Whether the program would handle an error of the instruction that runs."""
-        return self.handles and any(frame.handles_errors for frame in self.frames)
+        """Whether the program does something about an error of the instruction that runs, but to let it go on."""
+        return self.handles and not leaves_no_trace(self)
 
     @property
     def user_frame(self) -> InterpreterFrame | None:
