@@ -45,13 +45,18 @@ def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations:
 
 def _call(function: FunctionType, *parameters: Any) -> Any:
     """What a call of the user's gives, or NULL for a frame that is to run as it is."""
-    if why_disabled(function):
-        return _call_disabled(function, *parameters)
     continuations = getattr(_thread, "continuations", None)
-    if continuations is None or runs_eager() or not _may_have_tensors(function, parameters):
+    if continuations is None or runs_eager():
+        return _native.NULL
+    worthwhile = _may_have_tensors(function, parameters)
+    if not worthwhile and not vars(function):  # which has the marks
         return _native.NULL
     with captured_by(None):  # the compiler, and what it made, run as they are; a break in there begins anew
         # Reading __code__ can call an audit hook, so it has its place here as well.
+        if why_disabled(function):
+            return _call_disabled(function, *parameters)
+        if not worthwhile:
+            return _native.NULL
         chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
         return continuations(chain)(function, *parameters)
 
