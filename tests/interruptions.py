@@ -407,6 +407,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30, help="at most for each of the two")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     bad = 0
     if asked.interruptions:
         runs, end = Interruptions(asked.seed), time.monotonic() + asked.minutes * 60
