@@ -761,15 +761,15 @@ functools.partial(Runner(2).step, k=<int>)
     "array": "np.arange(<cols>, dtype=np.float32)\nnp.full(<cols>, <float>, dtype=np.float32)",
 }
 
-# The value is not known before the tensor work has been done.
+# The value is not known before the tensor work has been done. Sums decide away from 0, where rounding would decide.
 DATA_DEPENDENT = {
     "V": """
-max(<V>, <V>, key=lambda t: t.sum().item())
+max(<V>, <V>, key=lambda t: round(t.sum().item(), 3))
 torch.from_numpy(<V>.numpy() * 2)
 torch.tensor(<V>.tolist())
 <V> * <S>.item()
 <V> + int(<S>.nan_to_num().clamp(-3, 3))
-<V> if <V>.sum() > 0 else <V>
+<V> if <V>.sum() > 0.01 else <V>
 min(<list[V]!>, key=lambda t: float(t.sum()), default=<V>)
 copy.deepcopy(<V>)
 torch.nonzero(<V> > 9).sum() + <V>
@@ -815,6 +815,6 @@ f'{<V!>.sum():.1f}'
 f'{float(<V!>[0]):.1f}'
 'pos' if <S> > 0 else 'neg'
 """,
-    "list[V]": "sorted(<list[V]!>, key=lambda t: t.sum().item())\n[t for t in <list[V]!> if t.sum() > 0]",
+    "list[V]": "sorted(<list[V]!>, key=lambda t: round(t.sum().item(), 3))\n[t for t in <list[V]!> if t.sum() > 0.01]",
     "list[int]": "<N>.tolist()\n[int(k) for k in <N>]",
 }

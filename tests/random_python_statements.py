@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TENSOR_TESTS = "<S> > <float>\n<V>.sum() > 0\n(<M> > 0).any()\n<S> < <S>\n<V>.mean() <= <V>.max()\n(<N> > 1).any()"
+TENSOR_TESTS = "<S> > <float>\n<V>.sum() > 0.01\n(<M> > 0).any()\n<S> < <S>\n<V>.mean() <= <V>.max()\n(<N> > 1).any()"
 
 SIMPLE_STATEMENTS = """
 <new V> = <V>
@@ -748,7 +748,7 @@ with Tracker(<list[str]!>), torch.no_grad(), contextlib.suppress(Oops):
     <block>
     raise_if(<test>)
 
-if <V=>.sum() > 0:
+if <V=>.sum() > 0.01:
     <block>
 else:
     <block>
