@@ -41,13 +41,16 @@ def signature(failure: str) -> str:
     return re.sub(r"\W.*", "", root) + " " + re.sub(r"[^a-z ].*", "", kind)[:24]
 
 
+_INVALID = ("NameError", "UnboundLocal", "AttributeError", "TypeError", "TooLong", "RecursionError")
+
+
 def here(text: str, backend: str) -> str:
     """The failure of a program, "" for none; programs that are not valid in eager have none."""
     program = RandomPython(0, text)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), no_log():
             warnings.simplefilter("ignore")
-            if trial(program).startswith(("NameError", "UnboundLocal", "AttributeError", "TypeError", "TooLong", "RecursionError")):
+            if trial(program).startswith(_INVALID):
                 return ""
             if _printed(program) != _printed(program):
                 return ""  # addresses, random numbers without a seed

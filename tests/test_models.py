@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import ingot
 from benchmarks import model_zoo, models
 from benchmarks.model_worker import Case, Counting, count, difference, ingot_breaks, own_backend
 from benchmarks.models import markdown, passes, ratio, row
+from tests.long import long
 
 
 class Small(nn.Module):
@@ -148,3 +150,15 @@ def test_the_models_are_captured_whole() -> None:
             if (counts.graphs, counts.again, counts.problem) != (1, 0, "") or "WRONG" in counts.difference:
                 broken[name] = counts
     assert not broken
+
+
+@long
+@pytest.mark.skipif(not has_the_models(), reason="transformers 5.23 or newer, or scipy, is not installed")
+def test_nothing_of_the_models_is_left_to_eager() -> None:
+    with torch.no_grad():
+        found = {name: own_backend(Case.of(name)) for name in model_zoo.MODELS}
+    assert {name: text for name, text in found.items() if not _is_right(text)} == {}
+
+
+def _is_right(text: str) -> bool:
+    return text == "exact" or re.fullmatch(r"\de-\d+", text) is not None

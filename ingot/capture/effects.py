@@ -13,7 +13,7 @@ every other object of its type that is used is guarded to be another one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import CellType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -65,6 +65,7 @@ class Fields:
 
     __slots__ = (
         "_done",
+        "_realized",
         "_remove",
         "_source_of",
         "_store",
@@ -81,8 +82,9 @@ class Fields:
         store: Callable[[Any, Value], Operation],
         remove: Callable[[Any], Operation],
         source_of: Callable[[Any], Source | None],
+        realized: Mapping[Source, Value],
     ) -> None:
-        self._store, self._remove, self._source_of = store, remove, source_of
+        self._store, self._remove, self._source_of, self._realized = store, remove, source_of, realized
         self._done: set[Any] = set()  # keys that an operation before the pending ones writes
         self.written: dict[Any, Value] = {}
         self.moved: set[Any] = set()
@@ -145,8 +147,10 @@ class Fields:
 
     def _is_as_before(self, key: Any, value: Value) -> bool:
         """Whether a key has what it had before the call, all the time as others can see it."""
-        untouched = not self.cleared and key not in self._done and value.source is not None
-        return untouched and value.source is self._source_of(key)
+        source = self._source_of(key)
+        if self.cleared or key in self._done or source is None:
+            return False
+        return value.source is source or is_same_constant(self._realized.get(source), value)
 
 
 class _Nothing:
@@ -162,7 +166,8 @@ _NOWHERE = ConstSource(_Nothing())
 class Effects:
     """The writes of one capture."""
 
-    def __init__(self) -> None:
+    def __init__(self, realized: Mapping[Source, Value]) -> None:
+        self._realized = realized  # what was there before the call, and was used
         self._log: list[Operation] = []
         self._segment: dict[int, Change] = {}  # by id of the change, in the order of the first write
         self._fields: dict[int, Fields] = {}  # by id of the storage
@@ -221,6 +226,14 @@ class Effects:
                 session.guard(source, Kind.DISTINCT, _NOWHERE)
         self._paths.clear()
 
+    def _new_fields(
+        self,
+        store: Callable[[Any, Value], Operation],
+        remove: Callable[[Any], Operation],
+        source_of: Callable[[Any], Source | None],
+    ) -> Fields:
+        return Fields(store, remove, source_of, self._realized)
+
     # -- names and keys ------------------------------------------------------------------------------------------------
 
     def fields(self, storage: Any) -> Fields | None:
@@ -241,7 +254,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(id(owner.object), Fields(store, remove, owner.item_source))
+        return self._fields.setdefault(id(owner.object), self._new_fields(store, remove, owner.item_source))
 
     def members_of(self, owner: Any) -> Fields:
         """The members of a set from outside (`owner.object`, of value `owner`), each its own key."""
@@ -252,7 +265,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(set.discard, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(id(owner.object), Fields(store, remove, lambda _: None))
+        return self._fields.setdefault(id(owner.object), self._new_fields(store, remove, lambda _: None))
 
     def set_attribute(self, session: Session, owner: ObjectValue, name: str, value: Value) -> None:
         """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__ does."""
@@ -303,7 +316,7 @@ class Effects:
 
         return self._fields.setdefault(
             id(namespace),
-            Fields(store, remove, lambda key: AttrSource(owner.source, key)),  # type: ignore[arg-type]
+            self._new_fields(store, remove, lambda key: AttrSource(owner.source, key)),  # type: ignore[arg-type]
         )
 
     def set_gradient(self, owner: Value, tensor: Any, value: Value) -> None:
@@ -326,7 +339,7 @@ class Effects:
             assert owner.source is not None
             return AttrSource(owner.source, key, "slot")
 
-        return self._slots.setdefault(id(object_), Fields(store, remove, source_of))
+        return self._slots.setdefault(id(object_), self._new_fields(store, remove, source_of))
 
     def names_of(self, namespace: dict[str, Any]) -> Fields:
         """The fields of a module's globals."""
@@ -338,7 +351,8 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (held, ConstantValue(key)))
 
-        return self._fields.setdefault(id(namespace), Fields(store, remove, lambda key: GlobalSource(namespace, key)))
+        fields = self._new_fields(store, remove, lambda key: GlobalSource(namespace, key))
+        return self._fields.setdefault(id(namespace), fields)
 
     def set_name(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         """Sets or deletes (NULL) a global of a module."""
@@ -350,7 +364,7 @@ class Effects:
         """Sets the variable of a closure cell from outside, or unbinds it (NULL)."""
         fields = self._fields.get(id(cell.object))
         if fields is None:
-            fields = self._fields[id(cell.object)] = Fields(
+            fields = self._fields[id(cell.object)] = self._new_fields(
                 lambda _, value: Operation(_CELL.__set__, (cell, value)),
                 lambda _: Operation(_unbind, (cell,)),
                 lambda _: None,
@@ -396,6 +410,11 @@ class Effects:
 
     def __bool__(self) -> bool:
         return bool(self._log or self._segment)
+
+
+def is_same_constant(before: Value | None, after: Value) -> bool:
+    """Whether two values are the same object, and all that is known of it."""
+    return type(before) is type(after) is ConstantValue and before.object is after.object
 
 
 def _taken_by_class(cls: type, name: str) -> bool:

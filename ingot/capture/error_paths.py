@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.effects import is_same_constant
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import NULL, LazyValue, Raised, Value
@@ -214,11 +215,10 @@ class _Walk:
             return False
         if value.source is source:
             return True
-        before, after = namespace[name], getattr(value, "object", self)
-        if type(before) not in _KNOWN or type(before) is not type(after) or before != after:
+        if namespace[name] is not getattr(value, "object", self) or type(namespace[name]) not in _KNOWN:
             return False
-        guarded = [self.session.realize(each) for each in (value, self.session.wrap(before, source))]
-        return all(type(each) is ConstantValue for each in guarded)
+        realize = self.session.realize
+        return is_same_constant(realize(self.session.wrap(namespace[name], source)), realize(value))
 
 
 _STEPS: dict[str, Callable[[_Walk, InterpreterFrame, Any], None]] = {

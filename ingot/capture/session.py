@@ -97,8 +97,8 @@ class Session(Semantics, Reading):
         self.says_compiling = True  # to a program that asks whether it is compiled
         self.asked_compiling = False
         self.watched = False  # whether weak references may have been made to what variables hold
-        self.effects = Effects()
         self._by_source: dict[Source, Value] = {}
+        self.effects = Effects(self._by_source)
         self._cells: dict[int, CellValue] = {}
         self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
