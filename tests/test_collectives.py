@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import ingot
+from tests.long import long
 from tests.ranks import on_ranks
 
 if dist.is_available():
@@ -119,6 +120,7 @@ def _breaks(program: FunctionType, gradients: bool) -> list[str]:
     return [str(b) for b in ingot.explain(compiled)(x, group).breaks]
 
 
+@long
 def test_two_ranks():
     for breaks in on_ranks(RANKS, "tests.test_collectives:compare"):
         for name, program in PROGRAMS.items():

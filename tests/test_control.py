@@ -18,6 +18,7 @@ import ingot
 from ingot.compiler import Compiler
 from ingot.native import call_eager, runs_eager
 
+from .long import long
 from .tracked import Tracked, assert_same
 
 X = torch.arange(12.0).reshape(3, 4) / 7
@@ -263,6 +264,7 @@ def marks_of_one_function():
     assert [type(function).__name__ for function in given] == ["SinBackward0"]
 
 
+@long
 def test_marks_of_one_function():
     """What is decided of a code object is decided once in a process."""
     subprocess.run([sys.executable, "-c", "from tests import test_control as t; t.marks_of_one_function()"], check=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ingot
+from tests.long import long
 
 PROGRAM = """
 import torch
@@ -63,6 +64,7 @@ def test_a_read_only_folder_and_nowhere_to_write(program: str, tmp_path: Path) -
     assert "The result is eager's" in shown
 
 
+@long
 def test_a_terminal_that_knows_ascii_alone(program: str) -> None:
     names = {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     place = str(Path(ingot.__file__).parent.parent)

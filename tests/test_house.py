@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,7 @@ def dotted(node: ast.AST) -> str:
     return f"{base}.{node.attr}" if base and isinstance(node, ast.Attribute) else ""
 
 
+@functools.cache
 def own_names() -> set[str]:
     """What Ingot's own files give names to, in any place."""
     found = set()
@@ -168,9 +170,9 @@ def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_private_names_of_torch_live_in_one_file(path, own=own_names()):  # noqa: B008 - read once
+def test_private_names_of_torch_live_in_one_file(path):
     if path != PRIVATE and path not in EXEMPT and "triton" not in path.parts:
-        assert not list(private_names(ast.parse(path.read_text()), own))
+        assert not list(private_names(ast.parse(path.read_text()), own_names()))
 
 
 def test_native_code_names_nothing_private_of_torch():

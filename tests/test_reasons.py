@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from ingot.reasons import HINTS, hint_for
 PACKAGE = Path(__file__).parent.parent / "ingot"
 
 
+@functools.cache
 def sentences():
     """The string constants of the package as they are read, an X for what is filled in."""
+    return frozenset(read_sentences())
+
+
+def read_sentences():
     for path in PACKAGE.rglob("*.py"):
         if path.name == "reasons.py":
             continue
@@ -26,12 +32,9 @@ def sentences():
                 yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
 
 
-GIVEN = frozenset(sentences())
-
-
 @pytest.mark.parametrize("pattern, hint", HINTS)
 def test_each_row_is_the_first_for_some_reason(pattern, hint):
-    assert any(re.search(pattern, text) and hint_for(text) == hint for text in GIVEN)
+    assert any(re.search(pattern, text) and hint_for(text) == hint for text in sentences())
 
 
 def test_a_reason_without_a_row():

@@ -110,7 +110,8 @@ def _by_way(wrapper: str) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=long)])
+@long
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_training_is_eagers(ranks):
     for found in on_ranks(ranks, "tests.test_sharded_modules:train"):
         for wrapper, ways in found.items():

@@ -116,8 +116,9 @@ def test_a_mask_hides_keys():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
-@pytest.mark.parametrize("symbolic", [False, pytest.param(True, marks=long)])
-@pytest.mark.parametrize("at_end", [True, pytest.param(False, marks=long)])
+@long
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("at_end", [True, False])
 def test_nothing_outside_of_the_arrays_is_touched(at_end, symbolic):
     """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
     call = f"launch_between_guards({at_end}, {symbolic}); print('alive')"

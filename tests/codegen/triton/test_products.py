@@ -22,6 +22,7 @@ from ingot.schedule import schedule
 from ingot.schedule.kernel import Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.templates import Choice, Site
+from tests.long import long
 from tests.loops.test_lowering import copies as copied
 from tests.loops.test_lowering import traced
 
@@ -32,6 +33,7 @@ if not available():
 
 if not INTERPRETED:
 
+    @long
     def test_under_the_interpreter() -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
         command += ["-k", "interpreted"]
