@@ -294,12 +294,7 @@ class TestLibraryLock:
             before = signal.signal(signal.SIGALRM, raising(Alarm))
             try:
                 timer(signal.ITIMER_REAL, 0.0002 + 0.000003 * k)
-                end = time.monotonic() + 60
-                while time.monotonic() < end:
-                    for _ in range(100):
-                        with lock:
-                            pass
-                    time.sleep(0)  # CPython 3.11 may forget that a signal waits until it takes its own lock again
+                take_for_a_minute(lock)
             except Alarm:
                 interrupted += 1
             finally:
@@ -307,6 +302,16 @@ class TestLibraryLock:
                 signal.signal(signal.SIGALRM, before)
             assert not inner._is_owned()
         assert interrupted == 200
+
+
+def take_for_a_minute(lock):
+    """Takes a lock again and again. It is a function since no `try` of CPython 3.13 covers the jump back of a loop."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for _ in range(100):
+            with lock:
+                pass
+        time.sleep(0)  # CPython 3.11 may forget that a signal waits until it takes its own lock again
 
 
 class Alarm(Exception):
