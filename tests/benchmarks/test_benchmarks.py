@@ -101,6 +101,7 @@ def test_what_is_missing_says_why(monkeypatch):
     assert PEERS["eager"].missing(WORKLOADS["gpt2"], "cuda") == "there is no CUDA device"
 
 
+@long
 def test_first_calls_of_ingot_include_its_imports():
     code = "import benchmarks.worker, sys; sys.exit(any(m.split('.')[0] == 'ingot' for m in sys.modules))"
     import subprocess

@@ -15,6 +15,7 @@ from ingot.codegen.llvm.objects import in_parts, objects_of
 from ingot.loops import ops
 from tests.codegen.harness import flat, launch
 from tests.codegen.test_contraction import Case
+from tests.long import long
 
 f32 = torch.float32
 GOOD = "define i32 @f(i32 %x) {\n ret i32 %x\n}\n"
@@ -100,6 +101,7 @@ def test_where_no_thread_can_be_started_one_compiles_all(monkeypatch):
     assert objects_of([GOOD] * 3, host(), {}) == usual
 
 
+@long
 def test_several_modules_are_compiled_at_the_interpreters_exit():
     program = f"""
         import atexit

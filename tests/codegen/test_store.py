@@ -19,6 +19,7 @@ import pytest
 from ingot.codegen import private_folder
 from ingot.codegen import store as stores
 from ingot.codegen.store import Store, store_in
+from tests.long import long
 
 
 def digest(text: str) -> str:
@@ -454,6 +455,7 @@ def _crowd(folder: Path, number: int) -> None:
     assert not store._complaints
 
 
+@long
 def test_processes_make_room_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_crowd, args=(tmp_path, number)) for number in range(3)]

@@ -25,6 +25,7 @@ if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from tests.codegen.triton.interpreter import planned, planned_beside
+from tests.long import long
 
 DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
 HOPPER = Gpu("cuda", 90)
@@ -152,6 +153,7 @@ print(len(seen) > 2 and all(seen))
 """
 
 
+@long
 def test_triton_is_imported_before_threads_compile(tmp_path: Path) -> None:
     """Several threads that import it at once find parts of it missing: the whole program was left to eager."""
     environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path)}
