@@ -83,6 +83,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "test_compiled_backward_sizes": {"formulas": 8, "one_and_none": 2},
     "test_contractions": {"layouts": 4, "pointwise_consumers_run_on_the_finished_tile": 3},
     "test_conversions": {"conversions": 2},
+    "test_corpus": {"the_code_is_what_it_was": 6},
     "test_dynamic_shapes": {
         "gradients_of_what_libraries_have_kernels_for": 8,
         "programs_of_an_integer": 4,

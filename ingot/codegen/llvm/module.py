@@ -101,6 +101,22 @@ def compile_kernels(
     and one outside of it reports the fault `OutOfBounds`. Raises Unsupported for an op that has no code.
     """
     start = perf_counter()
+    compiled = emit_kernels(kernels, symbols, target, check_bounds)
+    compiled.seconds["emit"] = perf_counter() - start
+    if compiled.function_count:
+        compiled._compile()
+        if load:
+            compiled._load()
+    return compiled
+
+
+def emit_kernels(
+    kernels: Sequence[AnyKernel],
+    symbols: Sequence[Symbol],
+    target: Target | None = None,
+    check_bounds: bool | None = None,
+) -> CompiledKernels:
+    """The LLVM text of `kernels`, and no machine code yet; the arguments are those of `compile_kernels`."""
     target = target or chosen()
     if check_bounds is None:
         check_bounds = os.environ.get("INGOT_CHECK_BOUNDS", "0") not in ("", "0")
@@ -116,13 +132,7 @@ def compile_kernels(
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
     parts = in_parts([(function.text, function.declarations) for function in different.values()])
-    compiled = CompiledKernels(functions, [_text(list(different.items()), part) for part in parts], target)
-    compiled.seconds["emit"] = perf_counter() - start
-    if different:
-        compiled._compile()
-        if load:
-            compiled._load()
-    return compiled
+    return CompiledKernels(functions, [_text(list(different.items()), part) for part in parts], target)
 
 
 def _text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:

@@ -55,6 +55,7 @@ def chosen() -> Target:
 NAMED = {
     "avx2": Target("x86_64-unknown-linux-gnu", "haswell", "", 32),
     "avx512": Target("x86_64-unknown-linux-gnu", "skylake-avx512", "", 64),
+    "zen4": Target("x86_64-unknown-linux-gnu", "znver4", "+avx512bf16", 64),
     "neon": Target("aarch64-unknown-linux-gnu", "neoverse-n1", "", 16),
 }
 
