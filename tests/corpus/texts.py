@@ -32,7 +32,7 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.loops import ops
 from ingot.loops.ir import LoopGraph
-from ingot.loops.lowering import lower
+from ingot.loops.lowering import cost, lower
 from ingot.loops.show import show
 from ingot.loops.target import CPU, GPU, Target
 from ingot.schedule import schedule
@@ -41,7 +41,9 @@ from ingot.schedule.plan import KernelStep, Plan
 from tests.corpus.programs import PROGRAMS, Program
 
 HASHES = Path(__file__).with_name("hashes.json")
-PROCESSORS = ("avx512", "zen4")  # one of Intel's and one of AMD's
+PROCESSORS = {"intel": ("avx512", "GenuineIntel"), "amd": ("zen4", "AuthenticAMD")}
+"""The target of the code, and whose measured times lowering goes by."""
+
 MADE_WITH = {"torch": torch.__version__.partition("+")[0], "triton": triton.__version__}
 
 Texts = dict[str, str]
@@ -85,11 +87,12 @@ def texts_of(program: Program, mode: str) -> Texts:
 
     for graph in graphs_of(program, mode):
         add("aten", graph.code())
-        loops, plan = _planned(graph, ops.supported, CPU)
-        add("cpu loops", show(loops))
-        add("cpu plan", plan_text(plan))
-        for name in PROCESSORS:
-            add(name, "\n".join(_llvm(plan, name)))
+        for name, (target, vendor) in PROCESSORS.items():
+            with mock.patch.object(cost, "FUNCTIONS", cost.TABLES[vendor]):
+                loops, plan = _planned(graph, ops.supported, CPU)
+            add(f"{name} loops", show(loops))
+            add(f"{name} plan", plan_text(plan))
+            add(f"{name} llvm", "\n".join(_llvm(plan, target)))
         run_passes(graph, LIBRARY_PASSES)
         loops, plan = _planned(graph, supported, GPU)
         add("gpu loops", show(loops))
