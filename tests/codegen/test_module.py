@@ -60,7 +60,7 @@ def test_no_kernels():
     assert compile_kernels([], []).function_count == 0
 
 
-@pytest.mark.parametrize("name, register", [("avx2", "%ymm"), ("avx512", "%zmm"), ("neon", "v0.4s")])
+@pytest.mark.parametrize("name, register", [("avx2", "%ymm"), ("avx512", "%zmm"), ("zen4", "%zmm"), ("neon", "v0.4s")])
 def test_other_targets_compile(name, register):
     kernels = [
         flat(1000, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("tanh", x))),
@@ -136,7 +136,7 @@ def test_the_target_can_be_named(monkeypatch):
     text = compile_kernels([doubled()], [], load=False).assembly()
     assert "%ymm" in text and "%zmm" not in text
     monkeypatch.setenv("INGOT_TARGET", "z80")
-    with pytest.raises(ValueError, match="avx2, avx512, neon, not 'z80'"):
+    with pytest.raises(ValueError, match="avx2, avx512, zen4, neon, not 'z80'"):
         compile_kernels([doubled()], [])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,13 @@ from torch import fx
 import ingot
 from ingot.codegen.reference import run_graph
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext
 from ingot.graph.record import trace
 from ingot.loops import ops
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction
 from ingot.loops.lowering import lower
+from ingot.loops.lowering.rules import RULES
 from ingot.loops.show import show
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
@@ -618,3 +621,10 @@ def test_what_is_added_to_few_elements_of_float32_is_no_part_of_a_gpus_product()
     assert product.function is torch.addmm
     (result,) = run_graph(graph, copies([x, weight, bias]))
     torch.testing.assert_close(result, F.linear(x, weight, bias))
+
+
+def test_no_rule_is_for_what_is_always_decomposed():
+    """A decomposition that never gives NotImplemented leaves nothing of its op to be lowered."""
+    partial = {op for op, rule in DECOMPOSITIONS.items() if "NotImplemented" in inspect.getsource(inspect.unwrap(rule))}
+    assert not [op for op in RULES if op in DECOMPOSITIONS and op not in partial]
+    assert partial & RULES.keys()

@@ -29,7 +29,7 @@ def filled(lw: Lowering, out: Spec, number: Any) -> TensorValue:
     return lw.computed(out, compute, [], cost=0)
 
 
-@lowers(aten.full.default, aten.full_like.default, aten.new_full.default)
+@lowers(aten.full.default)
 def full(lw: Lowering, out: Spec, like: object, *args: Any, **_: object) -> TensorValue:
     return filled(lw, out, args[-1])
 
@@ -44,20 +44,13 @@ def scalar_tensor(lw: Lowering, out: Spec, number: Any, **_: object) -> TensorVa
     return filled(lw, out, number)
 
 
-@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+@lowers(aten.ones.default)
 def ones(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
     return filled(lw, out, 1)
 
 
 @lowers(
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.new_empty.default,
-    aten.empty_strided.default,
-    aten.new_empty_strided.default,
+    aten.zeros.default, aten.empty.memory_format, aten.empty_strided.default, aten.new_empty_strided.default
 )
 def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
     """Zeros; an empty tensor may hold anything, so it holds zeros too."""

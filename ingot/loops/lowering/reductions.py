@@ -299,34 +299,6 @@ def native_layer_norm(
     return result, dropped(lw, outs[1], average), dropped(lw, outs[2], scale)
 
 
-@lowers(aten._native_batch_norm_legit_no_training.default)
-def batch_norm(
-    lw: Lowering,
-    outs: Sequence[Spec],
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    running_mean: TensorValue,
-    running_var: TensorValue,
-    momentum: float,
-    epsilon: float,
-) -> tuple[Any, ...]:
-    if any(lw.used[1:]):
-        raise NotLowered("saved statistics of batch_norm in inference")
-    rank = len(x.sizes)
-
-    def channel(v: TensorValue) -> TensorValue:
-        sizes = (v.sizes[0],) + (ONE,) * (rank - 2)
-        spec = Spec(sizes, contiguous_strides(sizes), v.dtype, outs[0].device)
-        return lw.mapped(v, spec, lambda index: index[:1])
-
-    scale = reciprocal_root(lw, running_var, epsilon, outs[0].device)
-    result = normalized(
-        lw, outs[0], x, channel(running_mean), channel(scale), weight and channel(weight), bias and channel(bias)
-    )
-    return result, None, None
-
-
 # -- softmax -----------------------------------------------------------------------------------------------------------
 
 
