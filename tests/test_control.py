@@ -246,7 +246,7 @@ def marks_of_one_function():
     """Calls disabled functions that share the code of torch.compile's wrapper with one that is not heeded."""
     unheeded = torch.compiler.disable(lambda match: "b")
     unheeded.__module__ = "torch.optim.sgd"
-    given = []
+    nodes = []
 
     def inside(x):
         return x.sin() if x.sum() > 0 else x.cos()
@@ -256,12 +256,12 @@ def marks_of_one_function():
         return inside(x)
 
     def calls(match):
-        given.append(marked(X.clone().requires_grad_()).grad_fn)
+        nodes.append(marked(X.clone().requires_grad_()).grad_fn)
         return "c"
 
     assert_same(ingot.compile(lambda x: (re.sub("a", unheeded, "aa"), x + 2))(X), ("bb", X + 2))
     assert_same(ingot.compile(lambda x: (re.sub("a", calls, "a"), x + 2))(X), ("c", X + 2))
-    assert [type(function).__name__ for function in given] == ["SinBackward0"]
+    assert [type(function).__name__ for function in nodes] == ["SinBackward0"]
 
 
 @long

@@ -16,11 +16,15 @@ STORED = stored()
     any(STORED[name] != version for name, version in MADE_WITH.items()),
     reason="the corpus was made with another torch or Triton",
 )
-@pytest.mark.parametrize("name, mode", [(name, mode) for name, program in PROGRAMS.items() for mode in program.modes])
+@pytest.mark.parametrize(
+    "name, mode", [(name, mode) for name, program in PROGRAMS.items() for mode in program.modes]
+)
 def test_the_code_is_what_it_was(name: str, mode: str) -> None:
     found, known = hashes_of(texts_of(PROGRAMS[name], mode)), STORED["programs"][f"{name}, {mode}"]
     changed = [stage for stage in known if found.get(stage) != known[stage]]
-    assert not changed, f"compare `python -m tests.corpus.texts {name} --write FOLDER` of before and now"
+    assert not changed, (
+        f"compare `python -m tests.corpus.texts {name} --write FOLDER` of before and now"
+    )
 
 
 def test_the_corpus_holds_all_programs() -> None:

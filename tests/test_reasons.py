@@ -18,18 +18,16 @@ PACKAGE = Path(__file__).parent.parent / "ingot"
 @functools.cache
 def sentences():
     """The string constants of the package as they are read, an X for what is filled in."""
-    return frozenset(read_sentences())
-
-
-def read_sentences():
+    texts = set()
     for path in PACKAGE.rglob("*.py"):
         if path.name == "reasons.py":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
+                texts.add(node.value)
             elif isinstance(node, ast.JoinedStr):
-                yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+                texts.add("".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values))
+    return texts
 
 
 @pytest.mark.parametrize("pattern, hint", HINTS)

@@ -94,7 +94,9 @@ class _Walk:
                 handler(frame, arg)
             elif instruction.op == "RETURN_VALUE":
                 return frame.stack.pop()
-            elif instruction.op == "RERAISE" or (instruction.op == "RAISE_VARARGS" and not instruction.arg):
+            elif instruction.op == "RERAISE" or (
+                instruction.op == "RAISE_VARARGS" and not instruction.arg
+            ):
                 return None
             elif instruction.op in _STEPS:
                 _STEPS[instruction.op](self, frame, instruction.arg)
@@ -156,14 +158,14 @@ class _Walk:
 
     def get_attribute(self, frame: InterpreterFrame, name: str) -> None:
         owner, raw = self.owner(frame.stack.pop(), name)
-        found = self.set.get((owner, name))
-        if found is None:
-            found = owner.own_attribute(self.session, name)
-        if found is None:
+        value = self.set.get((owner, name))
+        if value is None:
+            value = owner.own_attribute(self.session, name)
+        if value is None:
             if type(raw) not in (FunctionType, *_KNOWN):
                 raise _Unclear
-            found = owner.bind(self.session, raw, name)
-        frame.push(found)
+            value = owner.bind(self.session, raw, name)
+        frame.push(value)
 
     def set_attribute(self, frame: InterpreterFrame, name: str) -> None:
         owner, _ = self.owner(frame.stack.pop(), name)
@@ -215,7 +217,10 @@ class _Walk:
             return False
         if value.source is source:
             return True
-        if namespace[name] is not getattr(value, "object", self) or type(namespace[name]) not in _KNOWN:
+        if (
+            namespace[name] is not getattr(value, "object", self)
+            or type(namespace[name]) not in _KNOWN
+        ):
             return False
         realize = self.session.realize
         return is_same_constant(realize(self.session.wrap(namespace[name], source)), realize(value))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ingot.capture.chain import Chain, Continuations, Point
-from ingot.capture.marks import DISABLED_CODE, why_disabled
+from ingot.capture.marks import DISABLED_CODE, WRAPPERS, why_disabled
 from ingot.capture.steps import is_step
 from ingot.capture.values.objects import instance_dict
 from ingot.native import _native, call_eager, runs_eager
@@ -121,10 +121,7 @@ def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
         return _call
     if not is_trusted(module) and module.partition(".")[0] != "ingot":
         return _call
-    return _call_if_disabled if module == _WRAPPERS or why_disabled(function) else None
+    return _call_if_disabled if module == WRAPPERS or why_disabled(function) else None
 
-
-_WRAPPERS = "torch._dynamo.eval_frame"
-"""The module of the functions that torch.compile puts around others: all have the same code."""
 
 _native.set_frame_handler(_on_frame)

@@ -19,6 +19,9 @@ from ingot.torch_private import TORCH_DISABLED_CODE
 
 _REASON = "__ingot_disabled__"
 
+WRAPPERS = "torch._dynamo.eval_frame"
+"""The module of the functions that torch.compile puts around others: all have the same code."""
+
 
 def disabled(fn: Callable[..., Any], reason: str = "") -> FunctionType:
     """A function that does what `fn` does, in eager with all that it calls; `reason` goes into reports."""
@@ -71,7 +74,7 @@ def _is_about_compilation(function: FunctionType) -> bool:
 
 def _is_compiled_by_torch(function: FunctionType) -> bool:
     """Whether it is what torch.compile returns, which runs with torch's own frame hook in place."""
-    if function.__globals__.get("__name__") != "torch._dynamo.eval_frame":
+    if function.__globals__.get("__name__") != WRAPPERS:
         return False
     marks = vars(function)
     return "_torchdynamo_orig_callable" in marks and not marks.get("_torchdynamo_disable")

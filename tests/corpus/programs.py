@@ -62,11 +62,15 @@ PROGRAMS: dict[str, Program] = {
     "clamp_where": Program(lambda x: torch.where(x > 0, x.clamp(-1, 1), -x), M, ALL),
     "comparisons": Program(lambda x: ((x > 0) & (x < 1)) | (x == 2), M),
     "integers": Program(lambda x: (x // 3) % 5 + (x << 1), _of(64, 33, dtype=torch.int64)),
-    "float64": Program(lambda x: torch.exp(x) / (1 + x * x), _of(48, 96, dtype=torch.float64), BOTH),
+    "float64": Program(
+        lambda x: torch.exp(x) / (1 + x * x), _of(48, 96, dtype=torch.float64), BOTH
+    ),
     "bfloat16": Program(lambda x: F.gelu(x) + x, _of(48, 96, dtype=torch.bfloat16), BOTH),
     "float16": Program(lambda x: torch.tanh(x) * x, _of(48, 96, dtype=torch.float16)),
     "casts": Program(lambda x: x.to(torch.bfloat16).float() + x.int() + x.double().float(), M),
-    "lerp_addcmul": Program(lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, y, y, value=0.1), _pair(48, 96)),
+    "lerp_addcmul": Program(
+        lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, y, y, value=0.1), _pair(48, 96)
+    ),
     "transposed": Program(lambda x: x.t() + x.t().exp(), M, BOTH),
     "strided": Program(lambda x: x[::2, 1::3] * 2, M, BOTH),
     # reductions and norms
@@ -90,20 +94,29 @@ PROGRAMS: dict[str, Program] = {
     "rms_norm": Program(lambda x: F.rms_norm(x, (96,)), M, BOTH),
     "group_norm": Program(lambda x: F.group_norm(x, 4), IMAGES, BOTH),
     "batch_norm": Program(
-        lambda x: F.batch_norm(x, x.new_zeros(8), x.new_ones(8)) + F.batch_norm(x, None, None, training=True),
+        lambda x: (
+            F.batch_norm(x, x.new_zeros(8), x.new_ones(8))
+            + F.batch_norm(x, None, None, training=True)
+        ),
         IMAGES,
         BOTH,
     ),
     "instance_norm": Program(lambda x: F.instance_norm(x), IMAGES, BOTH),
     "normalize": Program(lambda x: F.normalize(x, dim=1), M, BOTH),
-    "bfloat16_layer_norm": Program(lambda x: F.layer_norm(x, (96,)), _of(48, 96, dtype=torch.bfloat16), BOTH),
+    "bfloat16_layer_norm": Program(
+        lambda x: F.layer_norm(x, (96,)), _of(48, 96, dtype=torch.bfloat16), BOTH
+    ),
     # losses
     "cross_entropy": Program(
-        lambda x, i: F.cross_entropy(x, i), lambda n: (torch.ones(n, 10), torch.zeros(n).long()), ALL
+        lambda x, i: F.cross_entropy(x, i),
+        lambda n: (torch.ones(n, 10), torch.zeros(n).long()),
+        ALL,
     ),
     "mse": Program(lambda x, y: F.mse_loss(x, y), _pair(48, 96), BOTH),
     "smooth_l1": Program(lambda x, y: F.smooth_l1_loss(x, y), _pair(48, 96), BOTH),
-    "bce_with_logits": Program(lambda x, y: F.binary_cross_entropy_with_logits(x, y), _pair(48, 96), BOTH),
+    "bce_with_logits": Program(
+        lambda x, y: F.binary_cross_entropy_with_logits(x, y), _pair(48, 96), BOTH
+    ),
     "kl_div": Program(lambda x, y: F.kl_div(x, y, reduction="batchmean"), _pair(48, 96), BOTH),
     # views and copies
     "cat": Program(lambda x, y: torch.cat([x * 2, y], 1), _pair(48, 96), ALL),
@@ -117,18 +130,28 @@ PROGRAMS: dict[str, Program] = {
     "reflection_pad": Program(lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), IMAGES, BOTH),
     "roll_flip": Program(lambda x: x.roll(3, 1) + x.flip(0), M, BOTH),
     "permute": Program(lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, IMAGES, BOTH),
-    "expand_repeat": Program(lambda x: x[:, None].expand(-1, 3, -1) * 2 + x.repeat(1, 1)[:, None], M, BOTH),
+    "expand_repeat": Program(
+        lambda x: x[:, None].expand(-1, 3, -1) * 2 + x.repeat(1, 1)[:, None], M, BOTH
+    ),
     "tril_triu": Program(lambda x: x.tril() + x.triu(1), M, BOTH),
     "diagonal": Program(lambda x: x.diagonal() * 2, M, BOTH),
     "unfold": Program(lambda x: x.unfold(1, 8, 4).sum(-1), M, BOTH),
-    "slice_scatter": Program(lambda x, y: torch.slice_scatter(x, y[:, :10], 1, 5, 15), _pair(48, 96), BOTH),
+    "slice_scatter": Program(
+        lambda x, y: torch.slice_scatter(x, y[:, :10], 1, 5, 15), _pair(48, 96), BOTH
+    ),
     "pixel_shuffle": Program(lambda x: F.pixel_shuffle(x, 2), IMAGES, BOTH),
     # places that tensors name
     "index": Program(lambda x, i: x[i] * 2, _places(20, 48, 96), ALL),
     "index_of_two": Program(lambda x, i: x[i, i + 1], _places(20, 48, 96), BOTH),
-    "gather": Program(lambda x, i: x.gather(0, i[:, None].expand(-1, 96)), _places(20, 48, 96), BOTH),
-    "scatter": Program(lambda x, i: x.scatter(0, i[:, None].expand(-1, 96), 1.5), _places(20, 48, 96)),
-    "scatter_add": Program(lambda x, i: x.scatter_add(0, i[:, None].expand(-1, 96), x[:20]), _places(20, 48, 96), BOTH),
+    "gather": Program(
+        lambda x, i: x.gather(0, i[:, None].expand(-1, 96)), _places(20, 48, 96), BOTH
+    ),
+    "scatter": Program(
+        lambda x, i: x.scatter(0, i[:, None].expand(-1, 96), 1.5), _places(20, 48, 96)
+    ),
+    "scatter_add": Program(
+        lambda x, i: x.scatter_add(0, i[:, None].expand(-1, 96), x[:20]), _places(20, 48, 96), BOTH
+    ),
     "index_add": Program(lambda x, i: x.index_add(0, i, x[:20]), _places(20, 48, 96), BOTH),
     "index_put": Program(lambda x, i: x.index_put((i,), x[:20]), _places(20, 48, 96), BOTH),
     "embedding": Program(lambda x, i: F.embedding(i, x).sin(), _places(20, 48, 96), BOTH),
@@ -148,32 +171,44 @@ PROGRAMS: dict[str, Program] = {
     "large_matmul": Program(
         lambda x, y: F.gelu(x @ y), lambda n: (torch.ones(n * 8, 512), torch.ones(512, 700)), BOTH
     ),
-    "few_results": Program(lambda x, y: x.t() @ y, lambda n: (torch.ones(n * 200, 4), torch.ones(n * 200, 6)), BOTH),
+    "few_results": Program(
+        lambda x, y: x.t() @ y, lambda n: (torch.ones(n * 200, 4), torch.ones(n * 200, 6)), BOTH
+    ),
     "bmm": Program(lambda x: torch.bmm(x, x.transpose(1, 2)), SEQUENCE, BOTH),
-    "baddbmm": Program(lambda x: torch.baddbmm(x[:, :, :24], x, x.transpose(1, 2), beta=0.5), SEQUENCE, BOTH),
+    "baddbmm": Program(
+        lambda x: torch.baddbmm(x[:, :, :24], x, x.transpose(1, 2), beta=0.5), SEQUENCE, BOTH
+    ),
     "einsum": Program(lambda x: torch.einsum("bij,bkj->ik", x, x), SEQUENCE, BOTH),
     "outer": Program(lambda x: torch.outer(x[:, 0], x[0]), M, BOTH),
     "matvec": Program(lambda x: x @ x[0], M, BOTH),
     "float64_matmul": Program(lambda x: x @ x.t(), _of(48, 96, dtype=torch.float64)),
-    "bfloat16_linear": Program(lambda x: F.relu(F.linear(x, x[:32])), _of(48, 96, dtype=torch.bfloat16), BOTH),
+    "bfloat16_linear": Program(
+        lambda x: F.relu(F.linear(x, x[:32])), _of(48, 96, dtype=torch.bfloat16), BOTH
+    ),
     # images
     "convolution": Program(lambda x: F.relu(F.conv2d(x, _windows(x, 3), padding=1)), IMAGES, BOTH),
     "pointwise_convolution": Program(lambda x: F.conv2d(x, _windows(x, 1)), IMAGES, BOTH),
-    "depthwise_convolution": Program(lambda x: F.conv2d(x, x[0, :, None, :3, :3], groups=8, padding=1), IMAGES, BOTH),
+    "depthwise_convolution": Program(
+        lambda x: F.conv2d(x, x[0, :, None, :3, :3], groups=8, padding=1), IMAGES, BOTH
+    ),
     "strided_convolution": Program(lambda x: F.conv2d(x, _windows(x, 3), stride=2), IMAGES, BOTH),
     "max_pool": Program(lambda x: F.max_pool2d(x, 2), IMAGES, BOTH),
     "avg_pool": Program(lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGES, BOTH),
     "adaptive_pool": Program(lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), IMAGES, BOTH),
     "nearest": Program(lambda x: F.interpolate(x, scale_factor=2), IMAGES, BOTH),
     "bilinear": Program(lambda x: F.interpolate(x, size=(20, 20), mode="bilinear"), IMAGES, BOTH),
-    "grid_sample": Program(lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False), IMAGES, BOTH),
+    "grid_sample": Program(
+        lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False), IMAGES, BOTH
+    ),
     # attention
     "attention": Program(lambda x: F.scaled_dot_product_attention(x, x, x), HEADS, ALL),
     "causal_attention": Program(
         lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), HEADS, BOTH
     ),
     "masked_attention": Program(
-        lambda x: F.scaled_dot_product_attention(x, x, x, x[..., :1].expand(-1, -1, -1, 24) > 0), HEADS, BOTH
+        lambda x: F.scaled_dot_product_attention(x, x, x, x[..., :1].expand(-1, -1, -1, 24) > 0),
+        HEADS,
+        BOTH,
     ),
     "written_attention": Program(
         lambda x: F.softmax(x @ x.transpose(-2, -1) / 4, -1) @ x, HEADS, BOTH
@@ -211,7 +246,13 @@ def _block(x: Tensor, norm: nn.Module, up: nn.Module, down: nn.Module, heads: nn
 
 
 def _of_block(n: int) -> Sequence[Any]:
-    return torch.ones(n, 24, 64), nn.LayerNorm(64), nn.Linear(64, 128), nn.Linear(128, 64), nn.Linear(64, 192)
+    return (
+        torch.ones(n, 24, 64),
+        nn.LayerNorm(64),
+        nn.Linear(64, 128),
+        nn.Linear(128, 64),
+        nn.Linear(64, 192),
+    )
 
 
 def _of_mlp(n: int) -> Sequence[Any]:

@@ -60,7 +60,10 @@ def graphs_of(program: Program, mode: str) -> list[AtenGraph]:
 
     torch.manual_seed(0)
     compiled = ingot.compile(program.function)
-    with mock.patch.object(pipeline, "_program", recorded), torch.set_grad_enabled(mode == "training"):
+    with (
+        mock.patch.object(pipeline, "_program", recorded),
+        torch.set_grad_enabled(mode == "training"),
+    ):
         arguments = list(program.make(_first_size(program)))
         if mode == "training":
             arguments[0].requires_grad_()
@@ -108,7 +111,9 @@ def _planned(graph: AtenGraph, has_code: Any, target: Target) -> tuple[LoopGraph
 
 def plan_text(plan: Plan) -> str:
     """Kernels and library calls in order, where buffers lie, and how many bytes there are."""
-    lines = [f"{len(plan.kernels)} kernels, arena {plan.arena_bytes} bytes, peak {plan.peak_bytes} bytes"]
+    lines = [
+        f"{len(plan.kernels)} kernels, arena {plan.arena_bytes} bytes, peak {plan.peak_bytes} bytes"
+    ]
     lines += [step_text(step) for step in plan.steps]
     lines += [f"{name}: {place_text(plan, place)}" for name, place in plan.places.items()]
     return "\n".join(lines)
@@ -116,12 +121,16 @@ def plan_text(plan: Plan) -> str:
 
 def _llvm(plan: Plan, name: str) -> Iterator[str]:
     kernels = [step.kernel for step in plan.steps if isinstance(step, KernelStep)]
-    emitted = emit_kernels(kernels, [symbol for symbol, *_ in plan.graph.symbols], named(name), check_bounds=False)
+    emitted = emit_kernels(
+        kernels, [symbol for symbol, *_ in plan.graph.symbols], named(name), check_bounds=False
+    )
     yield from dict.fromkeys(map(emitted.ir, kernels))
 
 
 def _triton(plan: Plan) -> Iterator[str]:
-    kernels = [step.kernel for step in plan.steps if isinstance(step, KernelStep) and not step.on_host]
+    kernels = [
+        step.kernel for step in plan.steps if isinstance(step, KernelStep) and not step.on_host
+    ]
     for kernel in dict.fromkeys(k for k in kernels if isinstance(k, Kernel)):
         for form in forms_of(kernel) if kernel.product is None else [None]:
             written = write_kernel(kernel, form)
@@ -145,7 +154,9 @@ def stored() -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="programs; all of them if none is named")
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FOLDER")
@@ -155,7 +166,9 @@ def main() -> int:
         found[name] = hashes_of(texts)
         for stage, text in texts.items() if asked.write else ():
             asked.write.mkdir(parents=True, exist_ok=True)
-            (asked.write / f"{name}, {stage}.txt".replace(", ", "-").replace(" ", "_")).write_text(text)
+            (asked.write / f"{name}, {stage}.txt".replace(", ", "-").replace(" ", "_")).write_text(
+                text
+            )
     if asked.update:
         known = {} if not asked.names else stored()["programs"]
         HASHES.write_text(json.dumps({**MADE_WITH, "programs": known | found}, indent=1) + "\n")

@@ -213,7 +213,6 @@ def _gelu(x: int, *, approximate: str = "none") -> int:
     return apply("mul", half, apply("add", inner, _like(x, 1)))
 
 
-
 def _clamp(x: int, low: Any = None, high: Any = None) -> int:
     """Bounds give way to NaN and to zeros of the other sign."""
     for bound, outside, extreme in ((low, "lt", "maximum"), (high, "gt", "minimum")):
@@ -225,14 +224,6 @@ def _clamp(x: int, low: Any = None, high: Any = None) -> int:
         else:
             x = apply(extreme, x, limit)
     return x
-
-
-
-
-
-
-
-
 
 
 def _sign(x: int) -> int:
